@@ -1,0 +1,65 @@
+"""A Clock that stands still until a test moves it."""
+
+import asyncio
+import heapq
+import itertools
+
+
+class ManualClock:
+    """Both its readings move only by `advance`; sleepers wake in the order of their times."""
+
+    def __init__(self, *, monotonic: float = 1000.0, wall: float = 1_700_000_000.0) -> None:
+        self._monotonic = monotonic
+        self._wall = wall
+        self._sleepers: list[tuple[float, int, asyncio.Event]] = []
+        self._order = itertools.count()
+
+    @property
+    def sleepers(self) -> int:
+        """How many tasks are asleep."""
+        return len(self._sleepers)
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def wall(self) -> float:
+        return self._wall
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        entry = (self._monotonic + seconds, next(self._order), asyncio.Event())
+        heapq.heappush(self._sleepers, entry)
+        try:
+            await entry[2].wait()
+        finally:
+            if entry in self._sleepers:
+                self._sleepers.remove(entry)
+                heapq.heapify(self._sleepers)
+
+    def shift(self, seconds: float) -> None:
+        """Move time on without running anybody: for tests that have no loop."""
+        self._monotonic += seconds
+        self._wall += seconds
+        while self._sleepers and self._sleepers[0][0] <= self._monotonic:
+            heapq.heappop(self._sleepers)[2].set()
+
+    def step_wall(self, seconds: float) -> None:
+        """Set the wall clock forward or back, as NTP or an operator does."""
+        self._wall += seconds
+
+    async def advance(self, seconds: float) -> None:
+        """Move time on, stopping at each sleeper on the way to let it, and what it wakes, run."""
+        end = self._monotonic + seconds
+        await _settle()
+        while self._sleepers and self._sleepers[0][0] <= end:
+            self.shift(max(0.0, self._sleepers[0][0] - self._monotonic))
+            await _settle()
+        self.shift(end - self._monotonic)
+        await _settle()
+
+
+async def _settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
