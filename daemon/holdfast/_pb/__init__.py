@@ -1,0 +1,1 @@
+"""Generated from proto/; see proto/README.md."""

@@ -1,0 +1,1 @@
+"""Generated from proto/deviceplugin; see proto/README.md."""

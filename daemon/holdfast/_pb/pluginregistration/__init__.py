@@ -1,0 +1,1 @@
+"""Generated from proto/pluginregistration; see proto/README.md."""

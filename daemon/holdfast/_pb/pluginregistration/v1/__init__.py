@@ -1,0 +1,1 @@
+"""Generated from proto/pluginregistration/v1; see proto/README.md."""

@@ -1,0 +1,1 @@
+"""Generated from proto/podresources; see proto/README.md."""

@@ -1,0 +1,1 @@
+"""Generated from proto/podresources/v1; see proto/README.md."""
