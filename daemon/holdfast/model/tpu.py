@@ -1,0 +1,218 @@
+"""What is known of each TPU generation: its PCI ids, its chips, and the hosts they come in.
+
+To add a generation: add one `TpuGeneration` to `GENERATIONS` and one row of `PCI_IDS` for each PCI
+device id of it. Nothing else names a generation. Ids come from what the hardware's own tools read
+(JAX, tpu-info, gVisor); where those disagree, as with 0x0075 and 0x0076, every id that one of them
+calls a TPU is a row, because a chip that is left out cannot be granted at all.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from holdfast.model.devices import DeviceKind
+from holdfast.model.ids import PciAddress, ResourceName
+
+TPU_RESOURCE = ResourceName("google.com/tpu")
+"""The resource name that GKE gives TPU chips, and ours unless it is configured otherwise."""
+
+GOOGLE_VENDOR = 0x1AE0
+
+HOST_SHAPES: tuple[int, ...] = (1, 2, 4, 8)
+"""How many chips a part of a host may have so that libtpu finds a box of chips in it."""
+
+CHIP_BOUNDS: Mapping[int, tuple[int, int, int]] = MappingProxyType(
+    {1: (1, 1, 1), 2: (1, 2, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
+)
+"""The box that each host shape is, in chips."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpuGeneration:
+    """One kind of TPU chip.
+
+    `kind` is the driver its machines come with. `functions_per_chip` PCI functions make one chip.
+    `dimensions` of its topologies are two or three. A `lite` generation has one core per chip,
+    counts chips in its accelerator type, and wraps a ring only at 16 chips.
+    """
+
+    name: str
+    kind: DeviceKind
+    cores_per_chip: int
+    hbm_gib: int | None
+    accelerator: str
+    """What its accelerator types begin with: ``v5litepod`` of ``v5litepod-8``."""
+    chips_per_host: tuple[int, ...] = (4,)
+    dimensions: int = 3
+    functions_per_chip: int = 1
+    metrics_ports_per_chip: int = 1
+    lite: bool = False
+    ici_resiliency: bool = False
+    """Whether slices of at least 4x4x4 know ENABLE_ICI_RESILIENCY."""
+    names_single_host_worker: bool = True
+    """Whether a container on a one-host slice is told that it is worker 0 on localhost."""
+    names_nic_numa: bool = False
+    """Whether a container is told the NUMA node of its chips to choose a network card."""
+
+    def accelerator_type(self, chips: int) -> str:
+        """Return the name of a slice of *chips*, such as ``v4-8`` for four v4 chips."""
+        return f"{self.accelerator}-{chips if self.lite else 2 * chips}"
+
+
+GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType(
+    {
+        generation.name: generation
+        for generation in (
+            TpuGeneration(
+                name="v2",
+                kind=DeviceKind.ACCEL,
+                cores_per_chip=2,
+                hbm_gib=16,
+                accelerator="v2",
+                dimensions=2,
+            ),
+            TpuGeneration(
+                name="v3",
+                kind=DeviceKind.ACCEL,
+                cores_per_chip=2,
+                hbm_gib=32,
+                accelerator="v3",
+                dimensions=2,
+            ),
+            TpuGeneration(
+                name="v4i",
+                kind=DeviceKind.ACCEL,
+                cores_per_chip=1,
+                hbm_gib=None,
+                accelerator="v4lite",
+                lite=True,
+            ),
+            TpuGeneration(
+                name="v4",
+                kind=DeviceKind.ACCEL,
+                cores_per_chip=2,
+                hbm_gib=32,
+                accelerator="v4",
+                ici_resiliency=True,
+            ),
+            TpuGeneration(
+                name="v5p",
+                kind=DeviceKind.VFIO,
+                cores_per_chip=2,
+                hbm_gib=95,
+                accelerator="v5p",
+                ici_resiliency=True,
+            ),
+            TpuGeneration(
+                name="v5e",
+                kind=DeviceKind.VFIO,
+                cores_per_chip=1,
+                hbm_gib=16,
+                accelerator="v5litepod",
+                chips_per_host=(1, 4, 8),
+                dimensions=2,
+                lite=True,
+            ),
+            TpuGeneration(
+                name="v6e",
+                kind=DeviceKind.VFIO,
+                cores_per_chip=1,
+                hbm_gib=32,
+                accelerator="v6e",
+                chips_per_host=(1, 4, 8),
+                dimensions=2,
+                lite=True,
+            ),
+            TpuGeneration(
+                name="tpu7x",
+                kind=DeviceKind.VFIO,
+                cores_per_chip=2,
+                hbm_gib=192,
+                accelerator="tpu7x",
+                functions_per_chip=2,
+                metrics_ports_per_chip=2,
+                ici_resiliency=True,
+                names_single_host_worker=False,
+                names_nic_numa=True,
+            ),
+        )
+    }
+)
+"""Every generation by its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpuPciId:
+    """One PCI device id of a generation; `subsystem` None stands for any."""
+
+    device: int
+    subsystem: int | None
+    generation: str
+
+
+PCI_IDS: tuple[TpuPciId, ...] = (
+    TpuPciId(device=0x0027, subsystem=0x004E, generation="v2"),
+    TpuPciId(device=0x0027, subsystem=0x004F, generation="v3"),
+    # JAX takes every 0x0027 for a v3, whatever its subsystem.
+    TpuPciId(device=0x0027, subsystem=None, generation="v3"),
+    TpuPciId(device=0x0056, subsystem=None, generation="v4i"),
+    TpuPciId(device=0x005E, subsystem=None, generation="v4"),
+    TpuPciId(device=0x0062, subsystem=None, generation="v5p"),
+    TpuPciId(device=0x0063, subsystem=None, generation="v5e"),
+    TpuPciId(device=0x006F, subsystem=None, generation="v6e"),
+    # gVisor calls 0x0075 the chip and 0x0076 its physical function; everybody else calls 0x0076
+    # the chip. Both in one slot make one chip all the same.
+    TpuPciId(device=0x0075, subsystem=None, generation="tpu7x"),
+    TpuPciId(device=0x0076, subsystem=None, generation="tpu7x"),
+)
+"""First match wins."""
+
+NOT_CHIPS: Mapping[int, str] = MappingProxyType(
+    {
+        0x001F: "NVMe disk",
+        0x0042: "gVNIC network card",
+        0xABCD: "Airbrush",
+        # Offering the physical function beside its virtual functions would count silicon twice.
+        0x006E: "physical function of v6e chips",
+    }
+)
+"""Devices of the same vendor that are no TPU chips; a filter by vendor alone counts them."""
+
+
+def generation_of(vendor: int, device: int, subsystem: int | None) -> TpuGeneration | None:
+    """Return the generation of a PCI function, or None when it is not part of a TPU chip."""
+    if vendor != GOOGLE_VENDOR or device in NOT_CHIPS:
+        return None
+    for row in PCI_IDS:
+        if row.device == device and row.subsystem in (None, subsystem):
+            return GENERATIONS[row.generation]
+    return None
+
+
+def slot_of(address: PciAddress) -> str:
+    """Return the slot a function sits in: ``0000:c0:02`` for ``0000:c0:02.1``."""
+    return address.rpartition(".")[0] or address
+
+
+def parse_topology(text: str) -> tuple[int, ...] | None:
+    """Return the dimensions of ``2x4`` or ``4x4x8``, or None when *text* is no topology."""
+    parts = text.strip().lower().split("x")
+    if len(parts) not in (2, 3):
+        return None
+    if not all(part.isascii() and part.isdigit() and 0 < len(part) < 6 for part in parts):  # noqa: PLR2004 - no real topology has a side of a million chips
+        return None
+    sides = tuple(int(part) for part in parts)
+    return sides if math.prod(sides) else None
+
+
+def single_host_topology(generation: TpuGeneration, chips: int) -> str | None:
+    """Return the topology of a slice that is one host of *chips*, or None when there is none.
+
+    >>> single_host_topology(GENERATIONS["v5e"], 8)
+    '2x4'
+    """
+    bounds = CHIP_BOUNDS.get(chips)
+    if bounds is None:
+        return None
+    return "x".join(str(side) for side in bounds[: generation.dimensions])

@@ -1,0 +1,149 @@
+"""Whether a device can be used at all: rules from what sysfs and /dev show to named faults."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.model.devices import Fault, FaultKind
+from holdfast.model.ids import PciAddress
+
+_BRIDGE_CLASS = 0x06
+_HARMLESS_DRIVERS = frozenset({"pci-stub", "pcieport"})
+"""Drivers whose device does no DMA of its own, so the kernel lets its group be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionFacts:
+    """One PCI function of a group. `was_bound`: it was seen on a VFIO driver while it was there."""
+
+    address: PciAddress
+    driver: str | None
+    bridge: bool = False
+    was_bound: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """A device node as sysfs and /dev show it; `problem` says why /dev could not be looked at.
+
+    `expected` is the device number that sysfs names, `found` that of the character device at
+    `path`; None means that there is none.
+    """
+
+    path: str
+    expected: int | None
+    found: int | None
+    exists: bool
+    problem: str = ""
+
+
+def is_bridge(class_code: int) -> bool:
+    """Tell whether a PCI class code is that of a bridge, which nobody uses by itself."""
+    return class_code >> 16 == _BRIDGE_CLASS
+
+
+def is_vfio_driver(driver: str | None) -> bool:
+    """Tell whether *driver* hands its device to VFIO: vfio-pci, and its vendors' variants."""
+    return driver is not None and "vfio" in driver
+
+
+def pending_removal(function: FunctionFacts, node: NodeFacts | None) -> bool:
+    """Tell whether *function* is on its way out: its node is still there, its driver link gone.
+
+    The kernel waits for whoever holds the device, sends no event, and keeps node and folder.
+    """
+    return (
+        function.was_bound
+        and not is_vfio_driver(function.driver)
+        and node is not None
+        and node.exists
+    )
+
+
+def group_faults(group: int, members: Iterable[FunctionFacts]) -> tuple[Fault, ...]:
+    """Return why the IOMMU group cannot be opened; none when the kernel calls it viable.
+
+    A group is viable when each device in it is on a VFIO driver, on none, or on one that does no
+    DMA (pci-stub, and pcieport for bridges).
+    """
+    return tuple(
+        Fault(
+            kind=FaultKind.NOT_VIABLE,
+            text=(
+                f"IOMMU group {group} cannot be used: {member.address} in it is bound to"
+                f" {member.driver}; bind it to vfio-pci or unbind it"
+            ),
+        )
+        for member in members
+        if member.driver is not None
+        and not is_vfio_driver(member.driver)
+        and member.driver not in _HARMLESS_DRIVERS
+    )
+
+
+def function_faults(function: FunctionFacts, node: NodeFacts | None) -> tuple[Fault, ...]:
+    """Return what keeps a function that is to be granted through VFIO from being used."""
+    if is_vfio_driver(function.driver):
+        return ()
+    if node is not None and pending_removal(function, node):
+        return (
+            Fault(
+                kind=FaultKind.PENDING_REMOVAL,
+                text=(
+                    f"{function.address} is being removed or unbound: its driver link is gone while"
+                    f" {node.path} is still there; it ends when nobody holds the device any more"
+                ),
+            ),
+        )
+    bound = f"it is bound to {function.driver}" if function.driver else "it has no driver"
+    return (
+        Fault(
+            kind=FaultKind.NO_DRIVER,
+            text=f"{function.address} cannot be used: {bound}; bind it to vfio-pci",
+        ),
+    )
+
+
+def node_faults(node: NodeFacts, subject: str) -> tuple[Fault, ...]:
+    """Return what is wrong with the node through which *subject* would be reached."""
+    if node.problem:
+        kind, text = FaultKind.UNREADABLE, f"cannot look at {node.path}: {node.problem}"
+    elif not node.exists:
+        kind = FaultKind.NO_NODE
+        text = f"{subject} has no node {node.path}; is /dev of the host mounted, is udev at work?"
+    elif node.found is None:
+        kind = FaultKind.WRONG_NODE
+        text = f"{node.path} is not a character device; remove it and let the kernel make it again"
+    elif node.expected is None:
+        kind = FaultKind.NO_NODE
+        text = f"{node.path} belongs to nothing: the kernel shows no device number for {subject}"
+    elif node.found != node.expected:
+        kind = FaultKind.WRONG_NODE
+        text = (
+            f"{node.path} has device number {_number(node.found)}, but the kernel's for {subject}"
+            f" is {_number(node.expected)}; remove the stale node and let the kernel make it again"
+        )
+    else:
+        return ()
+    return (Fault(kind=kind, text=text),)
+
+
+def chip_faults(slot: str, found: int, expected: int) -> tuple[Fault, ...]:
+    """Return the fault of a chip that shows fewer functions than it is made of."""
+    if found >= expected:
+        return ()
+    return (
+        Fault(
+            kind=FaultKind.GONE,
+            text=(
+                f"chip {slot} shows {found} of its {expected} functions; rescan the PCI bus"
+                " or restart the machine"
+            ),
+        ),
+    )
+
+
+def _number(rdev: int) -> str:
+    """Return a device number as people write it, by the kernel's own packing."""
+    major = (rdev >> 8) & 0xFFF | (rdev >> 32) & ~0xFFF
+    minor = rdev & 0xFF | (rdev >> 12) & ~0xFF & 0xFFFFFFFF
+    return f"{major}:{minor}"
