@@ -1,0 +1,117 @@
+"""Allocate: validate, write it down, lock what is free, queue for the rest, and answer at once."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import structlog
+
+from holdfast.errors import AllocationRefusedError, LaneStuckError, LedgerError
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.draft import Draft
+from holdfast.model.grants import ContainerGrant
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.reconcile import translate
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+
+class Granting(Protocol):
+    """Builds what a container is given for its devices."""
+
+    def grant(
+        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
+    ) -> ContainerGrant:
+        """Return the nodes, environment and mounts for *devices*."""
+        ...
+
+
+class Allocator:
+    """Answers Allocate within milliseconds, whatever the device's former pod is doing.
+
+    It runs on kubelet's one sync loop and an error there kills the pod for good. So it never
+    scans, never waits, and refuses only what can never work; all else is queued for the gate.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        inventory: Watched[Inventory],
+        granting: Granting,
+        node_rdev: Callable[[str], int | None],
+        checkpoint_at: Callable[[], float],
+        commit_timeout: float = 2.0,
+    ) -> None:
+        """Answer from *inventory* and write to *ledger*.
+
+        `node_rdev` returns the device number of a node, None where there is none;
+        `checkpoint_at` the modification time of kubelet's checkpoint, 0 where there is none.
+        """
+        self._ledger = ledger
+        self._inventory = inventory
+        self._granting = granting
+        self._node_rdev = node_rdev
+        self._checkpoint_at = checkpoint_at
+        self._commit_timeout = commit_timeout
+
+    async def allocate(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> ContainerGrant:
+        """Record the Allocation, durably, and return what the container is given.
+
+        Raises AllocationRefusedError for what can never work. A ledger that cannot commit in time
+        is no reason to refuse: the gate, whose refusal is retried, commits before it passes.
+        """
+        inventory = self._inventory.value
+        devices = {id_: self._usable(resource, id_, inventory) for id_ in dict.fromkeys(ids)}
+        granted = tuple(dict.fromkeys(devices.values()))
+        keys = {device.name.id: device.keys for device in granted}
+        checkpoint_at = self._checkpoint_at()
+        try:
+            if keys:
+                await self._ledger.apply(
+                    lambda draft: _record(draft, resource, keys, checkpoint_at),
+                    deadline=self._commit_timeout,
+                )
+        except (LedgerError, LaneStuckError) as error:
+            log.warning(
+                "allocation answered unrecorded",
+                resource=resource,
+                devices=sorted(keys),
+                reason=str(error),
+                next="no container starts on it before the ledger can commit",
+            )
+        else:
+            log.info("allocated", resource=resource, devices=sorted(keys))
+        return self._granting.grant(resource, granted, inventory)
+
+    def _usable(self, resource: ResourceName, id_: DeviceId, inventory: Inventory) -> Device:
+        name = DeviceName(resource, id_)
+        device = translate(resource, id_, inventory)
+        if device is None:
+            known = ", ".join(str(each.name.id) for each in inventory.of(resource)) or "none"
+            message = f"cannot allocate {name}: the node has no such device (it has: {known})"
+            raise AllocationRefusedError(message)
+        for fault in device.faults:
+            if fault.kind.permanent:
+                message = f"cannot allocate {name}: {fault.text}"
+                raise AllocationRefusedError(message)
+        for node in device.nodes:
+            rdev = self._node_rdev(node.path)
+            if rdev is not None and rdev != node.rdev:
+                message = (
+                    f"cannot allocate {name}: {node.path} is not this device any more (its device "
+                    "number differs from sysfs); remove the stale node"
+                )
+                raise AllocationRefusedError(message)
+        return device
+
+
+def _record(
+    draft: Draft,
+    resource: ResourceName,
+    devices: Mapping[DeviceId, frozenset[HardwareKey]],
+    checkpoint_at: float,
+) -> None:
+    draft.allocate(resource, devices, checkpoint_at=checkpoint_at)
+    draft.settle()

@@ -1,0 +1,240 @@
+"""PreStartContainer: the gate that a container passes only when its devices are free of others."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import structlog
+
+from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
+from holdfast.host.look import Look
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.free import Freedom, KernelFacts, Opened, Verdict, judge_kernel
+from holdfast.model.gate import Caller, Passage, enter, who_calls, why_wait
+from holdfast.model.ids import DeviceId, ResourceName
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.reconcile import translate
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+
+class KubeletBooks(Protocol):
+    """Kubelet's books, as far as the gate needs them."""
+
+    @property
+    def view(self) -> Watched[KubeletView]:
+        """Return the published view."""
+        ...
+
+    def ask(self, reason: str) -> None:
+        """Ask kubelet soon which pods it counts."""
+        ...
+
+    async def refresh(self) -> KubeletView:
+        """Read the checkpoint now, and return the view with it."""
+        ...
+
+
+class Outcome(Enum):
+    """How a start at the gate ended; a closed set, for metrics."""
+
+    PASSED = "passed"
+    UNVERIFIED = "unverified"
+    HELD = "held"
+    IN_USE = "in-use"
+    SEVERAL_PODS = "several-pods"
+    HARDWARE = "hardware"
+    PROMISE = "promise"
+    LEDGER = "ledger"
+    STARTING = "starting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateTimes:
+    """Durations of the gate, in seconds; docs/operations.md says how to choose them."""
+
+    wait: float = 25.0
+    poll: float = 0.25
+    caller_lookup: float = 1.0
+
+
+class _Wait(Exception):  # noqa: N818 - not an error: the way in which one try ends
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+class Gate:
+    """Waits, at each container start, until nobody else has the devices; then locks them.
+
+    Kubelet gives it 30 s, blocks only that pod, shows its refusal to the user, and asks again
+    every 10 to 15 s.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        inventory: Watched[Inventory],
+        books: KubeletBooks,
+        look: Look,
+        looked: asyncio.Event,
+        clock: Clock,
+        times: GateTimes,
+        exclusive_open: bool = True,
+    ) -> None:
+        """Decide from *inventory*, *books* and *look*; nobody passes before *looked* is set."""
+        self._ledger = ledger
+        self._inventory = inventory
+        self._books = books
+        self._look = look
+        self._looked = looked
+        self._clock = clock
+        self._times = times
+        self._exclusive_open = exclusive_open
+        self.observe: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
+
+    async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:
+        """Return when the container may start; raise GateRefusedError when it may not yet."""
+        started = self._clock.monotonic()
+        what = f"{resource} {', '.join(sorted(set(ids)))}"
+        while True:
+            changes = Changes([self._ledger.book, self._books.view, self._inventory])
+            try:
+                outcome = await self._try(resource, frozenset(ids), started)
+            except _Wait as wait:
+                waited = self._clock.monotonic() - started
+                left = self._times.wait - waited
+                if left <= 0 or wait.outcome in {Outcome.SEVERAL_PODS, Outcome.PROMISE}:
+                    self.observe(wait.outcome, waited)
+                    log.warning(
+                        "gate refused", what=what, reason=str(wait), waited=round(waited, 3)
+                    )
+                    message = (
+                        f"cannot start on {what} yet: {wait} (waited {waited:.1f} s; kubelet will "
+                        "ask again)"
+                    )
+                    raise GateRefusedError(message) from None
+                await changes.wait(min(self._times.poll, left))
+            else:
+                waited = self._clock.monotonic() - started
+                self.observe(outcome, waited)
+                log.info("gate passed", what=what, outcome=outcome.value, waited=round(waited, 3))
+                return
+
+    async def _try(
+        self, resource: ResourceName, asked: frozenset[DeviceId], started: float
+    ) -> Outcome:
+        """Pass, or raise _Wait with the reason."""
+        if not self._looked.is_set():
+            raise _Wait(
+                Outcome.STARTING, "holdfast has just started and not looked at the node yet"
+            )
+        devices = self._devices(resource, asked)
+        passage = Passage(
+            resource=resource,
+            asked=asked,
+            devices={device.name.id: device.keys for device in devices},
+        )
+        caller = await self._caller(passage, started)
+        self._check_promise(passage, caller, devices)
+        reason = why_wait(passage, caller, self._ledger.book.value)
+        if reason is not None:
+            # The pod in the way may be over by now: kubelet tells only when it is asked.
+            self._books.ask("a container waits at the gate")
+            raise _Wait(Outcome.HELD, reason)
+        verdicts = [await self._judge(device) for device in devices]
+        for device, verdict in zip(devices, verdicts, strict=True):
+            if verdict.freedom is Freedom.IN_USE:
+                raise _Wait(Outcome.IN_USE, f"{device.name} is {verdict.reason}")
+        unverified = [each.reason for each in verdicts if each.freedom is Freedom.UNKNOWN]
+        evidence = (
+            f"gate passed, unverified: {unverified[0]}"
+            if unverified
+            else (f"gate passed: {verdicts[0].reason}" if verdicts else "gate passed")
+        )
+        await self._pass(passage, caller, evidence)
+        return Outcome.UNVERIFIED if unverified else Outcome.PASSED
+
+    def _devices(self, resource: ResourceName, asked: frozenset[DeviceId]) -> tuple[Device, ...]:
+        inventory = self._inventory.value
+        found: list[Device] = []
+        for id_ in sorted(asked):
+            device = translate(resource, id_, inventory)
+            if device is None:
+                raise _Wait(Outcome.HARDWARE, f"{resource}/{id_} is not on this node any more")
+            if device.faults:
+                raise _Wait(Outcome.HARDWARE, f"{device.name}: {device.faults[0].text}")
+            found.append(device)
+        return tuple(found)
+
+    async def _caller(self, passage: Passage, started: float) -> Caller:
+        try:
+            view = await self._books.refresh()
+        except HoldfastError:
+            view = self._books.view.value
+        caller = who_calls(passage, view, self._ledger.book.value)
+        if len(caller.pods) > 1:
+            raise _Wait(
+                Outcome.SEVERAL_PODS,
+                f"kubelet has given the same devices to {len(caller.pods)} pods: "
+                f"{' and '.join(caller.pods)}; delete one of them",
+            )
+        waited = self._clock.monotonic() - started
+        if caller.pod is None and view.readable and waited < self._times.caller_lookup:
+            raise _Wait(Outcome.HELD, "kubelet's checkpoint does not yet say whose container it is")
+        return caller
+
+    def _check_promise(self, passage: Passage, caller: Caller, devices: tuple[Device, ...]) -> None:
+        """After a reboot kubelet replays its old answer, and groups may have other numbers."""
+        own = {node.path for device in devices for node in device.nodes}
+        theirs = {
+            node.path for device in self._inventory.value.devices for node in device.nodes
+        } - own
+        for entry in self._books.view.value.entries_of(passage.resource, passage.asked):
+            if entry.pod != caller.pod or not entry.promised:
+                continue
+            promised = set(entry.promised)
+            if not own <= promised or promised & theirs:
+                raise _Wait(
+                    Outcome.PROMISE,
+                    f"the pod was promised {', '.join(sorted(promised))}, but "
+                    f"{', '.join(sorted(passage.asked))} is now {', '.join(sorted(own))} (group "
+                    "numbers change with a reboot); delete the pod",
+                )
+
+    async def _judge(self, device: Device) -> Verdict:
+        """Return whether the kernel shows anybody on *device*, the caller's own pod included."""
+        try:
+            opened = Opened.UNAVAILABLE
+            if self._exclusive_open:
+                opened = await self._look.open(device)
+            if opened is Opened.SUCCEEDED:
+                return judge_kernel(KernelFacts(kind=device.kind, opened=opened))
+            locks = self._ledger.book.value.locks
+            facts = (await self._look.scan([device], locks))[device.name]
+        except LaneStuckError as error:
+            raise _Wait(Outcome.IN_USE, f"{device.name} cannot be looked at: {error}") from error
+        if opened is Opened.BUSY and not facts.holders:
+            facts = KernelFacts(
+                kind=facts.kind,
+                enabled=facts.enabled,
+                holders=facts.holders,
+                gaps=facts.gaps,
+                opened=opened,
+            )
+        return judge_kernel(facts)
+
+    async def _pass(self, passage: Passage, caller: Caller, evidence: str) -> None:
+        try:
+            reason = await self._ledger.apply(lambda draft: enter(draft, passage, caller, evidence))
+        except (LedgerError, LaneStuckError) as error:
+            raise _Wait(Outcome.LEDGER, f"the start cannot be recorded: {error}") from error
+        if reason is not None:
+            raise _Wait(Outcome.HELD, reason)

@@ -1,0 +1,40 @@
+"""The family of errors holdfast raises on purpose; anything else is a bug and ends the process.
+
+Messages read "cannot <verb> <thing>: <reason>" and say what to do where that is known.
+"""
+
+
+class HoldfastError(Exception):
+    """Any error that has a reader: an operator, a user of `kubectl describe`, or a program."""
+
+
+class SettingsError(HoldfastError):
+    """The configuration cannot be used; the message names the path of the key."""
+
+
+class HostError(HoldfastError):
+    """A file of the kernel or the driver could not be read or written; the text names its path."""
+
+
+class LaneStuckError(HoldfastError):
+    """A blocking call gave no answer within its deadline."""
+
+
+class LedgerError(HoldfastError):
+    """The ledger could not record a move; nothing of it was recorded."""
+
+
+class LedgerUnusableError(LedgerError):
+    """The ledger's file is locked by another daemon, newer, or damaged; it is never overwritten."""
+
+
+class AllocationRefusedError(HoldfastError):
+    """Allocate was asked for something that can never work."""
+
+
+class GateRefusedError(HoldfastError):
+    """A container may not start yet; kubelet shows the text and asks again."""
+
+
+class KubeletError(HoldfastError):
+    """Kubelet could not be reached, refused, or wrote something that cannot be read."""

@@ -1,0 +1,113 @@
+"""One look at the kernel: gathers, for given devices, the facts that decide if they are free."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from holdfast.host.holders import HolderScan
+from holdfast.host.root import HostRoot
+from holdfast.host.sysfs import Sysfs
+from holdfast.host.vfio import exclusive_open
+from holdfast.model.attribution import attribute
+from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.free import KernelFacts, Opened
+from holdfast.model.ids import DeviceName, PciAddress
+from holdfast.model.locks import DeviceLock
+from holdfast.model.use import Holder, Scan, ScanTarget
+from holdfast.runtime.lane import Lane
+
+
+class Look:
+    """Asks the kernel on a lane of its own; decides nothing.
+
+    `enabled` is the cheap question, `scan` the dear one, `open` the exclusive one that a starting
+    workload could feel: it is for the gate alone.
+    """
+
+    def __init__(self, root: HostRoot, lane: Lane) -> None:
+        """Look below *root*, with every blocking call on *lane*."""
+        self._root = root
+        self._sysfs = Sysfs(root)
+        self._holders = HolderScan(root)
+        self._lane = lane
+        self.last_scan: Scan | None = None
+
+    async def enabled(self, devices: Iterable[Device]) -> dict[DeviceName, tuple[PciAddress, ...]]:
+        """Return each device's functions that are enabled, which for VFIO means in use."""
+        wanted = tuple(devices)
+        return await self._lane.run(
+            lambda: {device.name: self._enabled(device) for device in wanted}
+        )
+
+    async def scan(
+        self,
+        devices: Iterable[Device],
+        locks: Mapping[DeviceName, DeviceLock],
+        *,
+        pids: Sequence[int] | None = None,
+    ) -> dict[DeviceName, KernelFacts]:
+        """Return what the kernel shows of each device, after a look at *pids* (None: at all)."""
+        wanted = tuple(devices)
+        return await self._lane.run(lambda: self._scan(wanted, locks, pids))
+
+    async def open(self, device: Device) -> Opened:
+        """Open and close each group node of *device* exclusively, and tell what the kernel said."""
+        return await self._lane.run(lambda: self._open(device))
+
+    def _enabled(self, device: Device) -> tuple[PciAddress, ...]:
+        return tuple(address for address in device.functions if self._sysfs.enable(address))
+
+    def _scan(
+        self,
+        devices: tuple[Device, ...],
+        locks: Mapping[DeviceName, DeviceLock],
+        pids: Sequence[int] | None,
+    ) -> dict[DeviceName, KernelFacts]:
+        enabled = {device.name: self._enabled(device) for device in devices}
+        busy = frozenset(name for name, functions in enabled.items() if functions)
+        scan = self._holders.scan([self._target(device) for device in devices], pids=pids)
+        holders = attribute(scan, busy, locks)
+        gaps = {device.name: scan.gaps for device in devices}
+        # A mapping alone is rare, and reading every process's maps is dear: only where it is the
+        # one thing left that could explain the use, or where nothing else would show it.
+        puzzling = [device for device in devices if self._puzzles(device, busy, holders)]
+        if puzzling:
+            targets = [self._target(device) for device in puzzling]
+            scan = self._holders.scan(targets, pids=pids, maps=True)
+            names = frozenset(device.name for device in puzzling)
+            holders.update(attribute(scan, busy & names, locks))
+            gaps.update(dict.fromkeys(names, scan.gaps))
+        self.last_scan = scan
+        return {
+            device.name: KernelFacts(
+                kind=device.kind,
+                enabled=enabled[device.name],
+                holders=holders.get(device.name, ()),
+                gaps=gaps[device.name],
+            )
+            for device in devices
+        }
+
+    @staticmethod
+    def _puzzles(
+        device: Device,
+        busy: frozenset[DeviceName],
+        holders: Mapping[DeviceName, tuple[Holder, ...]],
+    ) -> bool:
+        if device.kind is DeviceKind.ACCEL:
+            return True
+        return device.name in busy and not holders.get(device.name)
+
+    def _target(self, device: Device) -> ScanTarget:
+        rdevs = {node.rdev for node in device.nodes}
+        for address in device.functions:
+            rdevs.update(rdev for _, rdev in self._sysfs.vfio_devices(address))
+        return ScanTarget(
+            device=device.name, rdevs=frozenset(rdevs), addresses=frozenset(device.functions)
+        )
+
+    def _open(self, device: Device) -> Opened:
+        if device.kind is not DeviceKind.VFIO or not device.nodes:
+            return Opened.UNAVAILABLE
+        said = [exclusive_open(self._root, node.path) for node in device.nodes]
+        if Opened.BUSY in said:
+            return Opened.BUSY
+        return Opened.UNAVAILABLE if Opened.UNAVAILABLE in said else Opened.SUCCEEDED

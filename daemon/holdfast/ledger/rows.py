@@ -1,0 +1,221 @@
+"""Between rows and values: what of a book is in which table."""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable
+
+from holdfast.model.book import Allocation, Book, Phase, PodRecord
+from holdfast.model.ids import (
+    BootId,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    PodUid,
+    ProcessId,
+    ResourceName,
+)
+from holdfast.model.locks import DeviceLock, LockState, Move
+
+
+def read_book(db: sqlite3.Connection) -> Book:
+    """Return everything but the history."""
+    fence, last_allocation = db.execute("SELECT fence, last_allocation FROM counters").fetchone()
+    return Book(
+        fence=fence,
+        last_allocation=last_allocation,
+        allocations={each.id: each for each in _read_allocations(db)},
+        locks={each.device: each for each in _read_locks(db)},
+        pods={each.uid: each for each in _read_pods(db)},
+    )
+
+
+def read_history(db: sqlite3.Connection, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
+    """Return the last *limit* moves, oldest first."""
+    where = "WHERE resource = ? AND device = ?" if device else ""
+    what = (device.resource, device.id) if device else ()
+    found = db.execute(
+        "SELECT at, resource, device, fence, before, after, pod, evidence "  # noqa: S608 - constants
+        f"FROM history {where} ORDER BY seq DESC LIMIT ?",
+        (*what, limit),
+    ).fetchall()
+    return tuple(
+        Move(
+            at=at,
+            device=DeviceName(ResourceName(resource), DeviceId(id_)),
+            fence=fence,
+            before=LockState(before),
+            after=LockState(after),
+            pod=pod,
+            evidence=evidence,
+        )
+        for at, resource, id_, fence, before, after, pod, evidence in reversed(found)
+    )
+
+
+def write_difference(db: sqlite3.Connection, before: Book, after: Book) -> None:
+    """Write what differs, deletions first so that a key can change hands in one commit."""
+    db.execute(
+        "UPDATE counters SET fence = ?, last_allocation = ?", (after.fence, after.last_allocation)
+    )
+    changed = [lock for lock in after.locks.values() if before.locks.get(lock.device) != lock]
+    gone = [lock for name, lock in before.locks.items() if name not in after.locks]
+    for lock in gone + changed:
+        db.execute(
+            "DELETE FROM locks WHERE resource = ? AND device = ?",
+            (lock.device.resource, lock.device.id),
+        )
+    for ended in before.allocations.keys() - after.allocations.keys():
+        db.execute("DELETE FROM allocations WHERE id = ?", (ended,))
+    for uid in before.pods.keys() - after.pods.keys():
+        db.execute("DELETE FROM pods WHERE uid = ?", (uid,))
+    for allocation in after.allocations.values():
+        if before.allocations.get(allocation.id) != allocation:
+            _write_allocation(db, allocation, is_new=allocation.id not in before.allocations)
+    for lock in changed:
+        _write_lock(db, lock)
+    for pod in after.pods.values():
+        if before.pods.get(pod.uid) != pod:
+            _write_pod(db, pod)
+
+
+def write_moves(db: sqlite3.Connection, moves: Iterable[Move]) -> None:
+    """Append to the history."""
+    db.executemany(
+        "INSERT INTO history (at, resource, device, fence, before, after, pod, evidence) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (
+                move.at,
+                move.device.resource,
+                move.device.id,
+                move.fence,
+                move.before.value,
+                move.after.value,
+                move.pod,
+                move.evidence,
+            )
+            for move in moves
+        ],
+    )
+
+
+def _read_allocations(db: sqlite3.Connection) -> Iterable[Allocation]:
+    keys: dict[int, dict[DeviceId, set[HardwareKey]]] = defaultdict(lambda: defaultdict(set))
+    for allocation, device, key in db.execute(
+        "SELECT allocation, device, key FROM allocation_keys"
+    ):
+        keys[allocation][device].add(key)
+    for id_, resource, created_at, boot, checkpoint_at, phase, pod in db.execute(
+        "SELECT id, resource, created_at, boot, checkpoint_at, phase, pod FROM allocations"
+    ).fetchall():
+        yield Allocation(
+            id=id_,
+            resource=ResourceName(resource),
+            devices={device: frozenset(keys[id_][device]) for device in sorted(keys[id_])},
+            created_at=created_at,
+            boot=BootId(boot),
+            checkpoint_at=checkpoint_at,
+            phase=Phase(phase),
+            pod=pod,
+        )
+
+
+def _read_locks(db: sqlite3.Connection) -> Iterable[DeviceLock]:
+    keys: dict[tuple[str, str], set[HardwareKey]] = defaultdict(set)
+    for key, resource, device in db.execute("SELECT key, resource, device FROM lock_keys"):
+        keys[resource, device].add(key)
+    for resource, device, state, fence, since, boot, allocation, pod, evidence in db.execute(
+        "SELECT resource, device, state, fence, since, boot, allocation, pod, evidence FROM locks"
+    ).fetchall():
+        yield DeviceLock(
+            device=DeviceName(ResourceName(resource), DeviceId(device)),
+            keys=frozenset(keys[resource, device]),
+            state=LockState(state),
+            fence=fence,
+            since=since,
+            boot=BootId(boot),
+            allocation=allocation,
+            pod=pod,
+            evidence=evidence,
+        )
+
+
+def _read_pods(db: sqlite3.Connection) -> Iterable[PodRecord]:
+    for uid, boot, cgroup, inode, namespace, name, pid, start, let_go_at in db.execute(
+        "SELECT uid, boot, cgroup, inode, namespace, name, counted_pid, counted_start, let_go_at "
+        "FROM pods"
+    ).fetchall():
+        yield PodRecord(
+            uid=PodUid(uid),
+            boot=BootId(boot),
+            cgroup=cgroup,
+            inode=inode,
+            namespace=namespace,
+            name=name,
+            counted_by=None if pid is None else ProcessId(pid, start),
+            let_go_at=let_go_at,
+        )
+
+
+def _write_allocation(db: sqlite3.Connection, each: Allocation, *, is_new: bool) -> None:
+    if not is_new:  # its devices never change
+        db.execute(
+            "UPDATE allocations SET phase = ?, pod = ? WHERE id = ?",
+            (each.phase.value, each.pod, each.id),
+        )
+        return
+    db.execute(
+        "INSERT INTO allocations VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            each.id,
+            each.resource,
+            each.created_at,
+            each.boot,
+            each.checkpoint_at,
+            each.phase.value,
+            each.pod,
+        ),
+    )
+    db.executemany(
+        "INSERT INTO allocation_keys VALUES (?, ?, ?)",
+        [(each.id, device, key) for device, keys in each.devices.items() for key in keys],
+    )
+
+
+def _write_lock(db: sqlite3.Connection, lock: DeviceLock) -> None:
+    resource, device = lock.device.resource, lock.device.id
+    db.execute(
+        "INSERT INTO locks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            resource,
+            device,
+            lock.state.value,
+            lock.fence,
+            lock.since,
+            lock.boot,
+            lock.allocation,
+            lock.pod,
+            lock.evidence,
+        ),
+    )
+    db.executemany(
+        "INSERT INTO lock_keys VALUES (?, ?, ?)", [(key, resource, device) for key in lock.keys]
+    )
+
+
+def _write_pod(db: sqlite3.Connection, pod: PodRecord) -> None:
+    counted = pod.counted_by
+    db.execute(
+        "INSERT OR REPLACE INTO pods VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            pod.uid,
+            pod.boot,
+            pod.cgroup,
+            pod.inode,
+            pod.namespace,
+            pod.name,
+            counted.pid if counted else None,
+            counted.start_ticks if counted else None,
+            pod.let_go_at,
+        ),
+    )

@@ -1,0 +1,196 @@
+"""The ledger's file: open it, read the book from it, write the next one as one commit."""
+
+import os
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from importlib import resources
+from pathlib import Path
+
+from holdfast.errors import LedgerError, LedgerUnusableError
+from holdfast.ledger import rows
+from holdfast.model.book import Book
+from holdfast.model.ids import DeviceName
+from holdfast.model.locks import Move
+
+FILE = "ledger.db"
+SCHEMA_VERSION = 1
+_APPLICATION_ID = 0x686F6C64  # "hold"
+_RESERVE_BYTES = 1 << 20
+_BUSY_TIMEOUT_MS = 500
+
+
+class Store:
+    """The open ledger file. Every method blocks and must run on one and the same thread.
+
+    One commit is one fsync: WAL with synchronous=FULL. The WAL is folded back by `tidy`, which is
+    never called on the way of an Allocate.
+    """
+
+    def __init__(self, folder: Path, *, history_per_device: int = 200) -> None:
+        """Open the ledger in *folder*, or create it.
+
+        Raises LedgerUnusableError when it is damaged, newer, or cannot be opened; the file is left
+        as it was found.
+        """
+        self._path = folder / FILE
+        self._reserve = folder / "reserve"
+        self._history_per_device = history_per_device
+        try:
+            self._db = sqlite3.connect(self._path, isolation_level=None)
+        except sqlite3.Error as error:
+            message = f"cannot open the ledger {self._path}: {error}"
+            raise LedgerUnusableError(message) from error
+        try:
+            self._prepare()
+        except sqlite3.Error as error:
+            self._db.close()
+            message = (
+                f"cannot use the ledger {self._path}: {error}. It is left as it is: move it away "
+                "to start with an empty one, which kubelet's checkpoint then fills"
+            )
+            raise LedgerUnusableError(message) from error
+        except LedgerUnusableError:
+            self._db.close()
+            raise
+        self._keep_reserve()
+
+    def read(self) -> Book:
+        """Return the book as it was last committed."""
+        return rows.read_book(self._db)
+
+    def history(self, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
+        """Return the last *limit* moves, of one device or of all, oldest first."""
+        return rows.read_history(self._db, device, limit)
+
+    def write(self, before: Book, after: Book, moves: Iterable[Move]) -> None:
+        """Commit the difference between two books together with the moves that lead there.
+
+        Raises LedgerError, and then nothing was written. On a full disk the reserve is given up
+        for a change that records no new Allocation, so that releases always go through.
+        """
+        moves = tuple(moves)
+        try:
+            self._commit(before, after, moves)
+        except sqlite3.Error as error:
+            releases = not (after.allocations.keys() - before.allocations.keys())
+            if not (_is_full(error) and releases and self._give_up_reserve()):
+                message = f"cannot write the ledger {self._path}: {error}"
+                raise LedgerError(message) from error
+            try:
+                self._commit(before, after, moves)
+            except sqlite3.Error as again:
+                message = f"cannot write the ledger {self._path}: {again}"
+                raise LedgerError(message) from again
+
+    def tidy(self) -> None:
+        """Drop history beyond its bound, fold the WAL back, and fill the reserve again."""
+        try:
+            self._db.execute(
+                "DELETE FROM history WHERE seq IN (SELECT seq FROM (SELECT seq, row_number() OVER "
+                "(PARTITION BY resource, device ORDER BY seq DESC) AS age FROM history) "
+                "WHERE age > ?)",
+                (self._history_per_device,),
+            )
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.Error as error:
+            message = f"cannot tidy the ledger {self._path}: {error}"
+            raise LedgerError(message) from error
+        self._keep_reserve()
+
+    def close(self) -> None:
+        """Close the file; what was committed stays."""
+        self._db.close()
+
+    def _prepare(self) -> None:
+        db = self._db
+        db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        owner = db.execute("PRAGMA application_id").fetchone()[0]
+        tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if tables and owner != _APPLICATION_ID:
+            message = f"cannot use the ledger {self._path}: another program's database is there"
+            raise LedgerUnusableError(message)
+        if version > SCHEMA_VERSION:
+            message = (
+                f"cannot use the ledger {self._path}: it has version {version}, this "
+                f"holdfast knows {SCHEMA_VERSION}. Install the newer holdfast again; nothing was changed"
+            )
+            raise LedgerUnusableError(message)
+        if tables:
+            verdict = db.execute("PRAGMA quick_check").fetchone()[0]
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA wal_autocheckpoint = 0")
+        db.execute("PRAGMA foreign_keys = ON")
+        if not tables:
+            self._create()
+
+    def _create(self) -> None:
+        schema = resources.files("holdfast.ledger").joinpath("schema.sql").read_text("utf-8")
+        self._db.executescript(
+            f"BEGIN IMMEDIATE; {schema} INSERT INTO counters VALUES (1, 0, 0);"
+            f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+            "COMMIT;"
+        )
+
+    def _commit(self, before: Book, after: Book, moves: tuple[Move, ...]) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            rows.write_difference(self._db, before, after)
+            rows.write_moves(self._db, moves)
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def _keep_reserve(self) -> None:
+        """Keep room on the disk that a release can be written into when it is full."""
+        try:
+            with self._reserve.open("ab") as file:
+                os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
+        except OSError:  # the disk is full now; the next tidy tries again
+            self._reserve.unlink(missing_ok=True)
+
+    def _give_up_reserve(self) -> bool:
+        try:
+            self._reserve.unlink()
+        except OSError:
+            return False
+        return True
+
+
+def read_only(folder: Path) -> Book:
+    """Return the book of a daemon that is down; raises LedgerError when there is none."""
+    with closing(_open_read_only(folder)) as db:
+        try:
+            return rows.read_book(db)
+        except sqlite3.Error as error:
+            message = f"cannot read the ledger {folder / FILE}: {error}"
+            raise LedgerError(message) from error
+
+
+def read_only_history(folder: Path, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
+    """Return the last *limit* moves from the file of a daemon that is down, oldest first."""
+    with closing(_open_read_only(folder)) as db:
+        try:
+            return rows.read_history(db, device, limit)
+        except sqlite3.Error as error:
+            message = f"cannot read the ledger {folder / FILE}: {error}"
+            raise LedgerError(message) from error
+
+
+def _open_read_only(folder: Path) -> sqlite3.Connection:
+    path = folder / FILE
+    try:
+        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    except sqlite3.Error as error:
+        message = f"cannot open the ledger {path}: {error}"
+        raise LedgerError(message) from error
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

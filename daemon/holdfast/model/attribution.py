@@ -1,0 +1,29 @@
+"""Whose device is it: VFIO device fds that the kernel does not name the function of."""
+
+from collections.abc import Mapping
+
+from holdfast.model.ids import DeviceName
+from holdfast.model.locks import DeviceLock
+from holdfast.model.use import Holder, Scan
+
+
+def attribute(
+    scan: Scan, enabled: frozenset[DeviceName], locks: Mapping[DeviceName, DeviceLock]
+) -> dict[DeviceName, tuple[Holder, ...]]:
+    """Return the holders of each device, those the kernel did not attribute among them.
+
+    Before Linux 6.18 fdinfo does not tell which function a VFIO device fd belongs to. Such a
+    holder is counted to the enabled devices that the ledger gave its pod; where there are none, to
+    every enabled device that nothing else explains. A device that is not enabled has no device fd.
+    """
+    found = {device: list(holders) for device, holders in scan.holders.items()}
+    for holder in scan.unattributed:
+        granted = [
+            device
+            for device in enabled
+            if holder.pod is not None and device in locks and locks[device].pod == holder.pod
+        ]
+        unexplained = [device for device in enabled if not scan.holders.get(device)]
+        for device in granted or unexplained:
+            found.setdefault(device, []).append(holder)
+    return {device: tuple(holders) for device, holders in found.items()}

@@ -1,0 +1,127 @@
+"""The book: every live Allocation and lock at one moment, as one frozen value."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from holdfast.model.ids import (
+    BootId,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    PodUid,
+    ProcessId,
+    ResourceName,
+)
+from holdfast.model.locks import DeviceLock
+
+
+class Phase(Enum):
+    """How far an Allocation has come; one that ended is no longer in the book."""
+
+    PENDING = "pending"
+    """Answered to kubelet; no container has passed the gate on it."""
+
+    ACTIVE = "active"
+    """Its gate has passed, which counts as a hold before the first open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The record of one Allocate: which devices, with which keys, for whom once that is known.
+
+    Ids grow with time, so the smaller id is the older Allocation. `checkpoint_at` is the
+    modification time of kubelet's checkpoint when Allocate was answered: only a newer one can
+    name this Allocation's pod.
+    """
+
+    id: int
+    resource: ResourceName
+    devices: Mapping[DeviceId, frozenset[HardwareKey]]
+    created_at: float
+    boot: BootId
+    checkpoint_at: float = 0.0
+    phase: Phase = Phase.PENDING
+    pod: PodUid | None = None
+
+    @property
+    def ids(self) -> frozenset[DeviceId]:
+        """Return the ids that kubelet named."""
+        return frozenset(self.devices)
+
+    @property
+    def keys(self) -> frozenset[HardwareKey]:
+        """Return the keys of all its devices."""
+        return frozenset().union(*self.devices.values())
+
+    def names(self) -> Iterator[tuple[DeviceName, frozenset[HardwareKey]]]:
+        """Yield each device's name with its keys."""
+        return ((DeviceName(self.resource, id_), keys) for id_, keys in self.devices.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRecord:
+    """What is known of a pod that has, or lately had, a lock.
+
+    `cgroup` and `inode` are its cgroup as it was seen to exist; None: never seen. `counted_by` is
+    the kubelet that had the pod in a checkpoint it wrote itself; `let_go_at` is when that same
+    kubelet, asked anew, no longer had it.
+    """
+
+    uid: PodUid
+    boot: BootId
+    cgroup: str | None = None
+    inode: int | None = None
+    namespace: str = ""
+    name: str = ""
+    counted_by: ProcessId | None = None
+    let_go_at: float | None = None
+
+    def __str__(self) -> str:
+        """Return ``namespace/name (uid)``, or as much of it as is known."""
+        return f"{self.namespace}/{self.name} ({self.uid})" if self.name else self.uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Book:
+    """All that the ledger holds at one moment; `fence` and `last_allocation` never go back."""
+
+    fence: int = 0
+    last_allocation: int = 0
+    allocations: Mapping[int, Allocation] = field(default_factory=dict)
+    locks: Mapping[DeviceName, DeviceLock] = field(default_factory=dict)
+    pods: Mapping[PodUid, PodRecord] = field(default_factory=dict)
+
+    def lock_on(self, keys: frozenset[HardwareKey]) -> DeviceLock | None:
+        """Return a lock on one of *keys*, under whatever resource name, or None."""
+        return next(self.locks_on(keys), None)
+
+    def locks_on(self, keys: frozenset[HardwareKey]) -> Iterator[DeviceLock]:
+        """Yield every lock on one of *keys*, under whatever resource name."""
+        return (lock for lock in self.locks.values() if lock.keys & keys)
+
+    def rank(self, allocation: Allocation) -> tuple[int, int]:
+        """Return its place in the queue: a pod's Allocations stand where its oldest one does."""
+        if allocation.pod is None:
+            return (allocation.id, allocation.id)
+        oldest = min(
+            (other.id for other in self.allocations.values() if other.pod == allocation.pod),
+            default=allocation.id,
+        )
+        return (oldest, allocation.id)
+
+    def queue(self) -> list[Allocation]:
+        """Return the live Allocations, the one with the first right to its keys first."""
+        return sorted(self.allocations.values(), key=self.rank)
+
+    def pod(self, uid: PodUid | None) -> str:
+        """Return how to name the pod to a person."""
+        if uid is None:
+            return "a pod not yet known"
+        record = self.pods.get(uid)
+        return f"pod {record or uid}"
+
+
+def same_pod(one: PodUid | None, other: PodUid | None) -> bool:
+    """Tell whether both are known and the same; an unknown pod is never the same as any."""
+    return one is not None and one == other

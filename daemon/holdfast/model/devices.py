@@ -1,0 +1,114 @@
+"""Devices and inventories: what discovery finds and every other part reads."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+
+
+class DeviceKind(Enum):
+    """How a container reaches the device, which decides what "in use" means."""
+
+    VFIO = "vfio"
+    """One or more IOMMU groups behind /dev/vfio/N; exclusive, `enable` follows use."""
+
+    ACCEL = "accel"
+    """A driver's own node /dev/accelN; `enable` says nothing, only holders do."""
+
+
+class FaultKind(Enum):
+    """Why a device cannot be used: `permanent` ones make Allocate refuse, others are waited out."""
+
+    GONE = "gone"
+    NOT_VIABLE = "not-viable"
+    WRONG_NODE = "wrong-node"
+    NO_DRIVER = "no-driver"
+    NO_NODE = "no-node"
+    PENDING_REMOVAL = "pending-removal"
+    UNREADABLE = "unreadable"
+
+    @property
+    def permanent(self) -> bool:
+        """Tell whether a container that is started on the device all the same can never work."""
+        return self in {FaultKind.GONE, FaultKind.NOT_VIABLE, FaultKind.WRONG_NODE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One reason why a device is Unhealthy; `text` names the thing and what was seen."""
+
+    kind: FaultKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class DeviceNode:
+    """A device node on the host; `path` starts with /dev and is the same inside the container.
+
+    `rdev` is the kernel's device number of the device (from sysfs), as os.makedev gives it.
+    """
+
+    path: str
+    rdev: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One unit that kubelet can grant.
+
+    `keys` are the pieces of silicon that nobody else may have at the same time: every function of
+    its IOMMU groups but bridges. `nodes` are the exclusive nodes (IOMMU groups, /dev/accelN; the
+    shared /dev/vfio/vfio is not among them). `functions` are the PCI functions bound to a VFIO
+    driver, whose sysfs `enable` follows use; empty for ACCEL.
+    """
+
+    name: DeviceName
+    kind: DeviceKind
+    keys: frozenset[HardwareKey]
+    nodes: tuple[DeviceNode, ...]
+    functions: tuple[PciAddress, ...]
+    numa_node: int | None = None
+    model: str = ""
+    """What it is: a TPU generation such as ``v5e``, or ``vendor:device``."""
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        """Tell whether the hardware can be used, whoever holds it."""
+        return not self.faults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """All devices of the node at one moment. `generation` grows with each change.
+
+    `resources` are the names that are advertised, also those without any device. Devices are
+    ordered by resource, then NUMA node, then PCI address.
+    """
+
+    generation: int = 0
+    resources: tuple[ResourceName, ...] = ()
+    devices: tuple[Device, ...] = ()
+
+    def of(self, resource: ResourceName) -> tuple[Device, ...]:
+        """Return the devices of *resource*, in order."""
+        return tuple(device for device in self.devices if device.name.resource == resource)
+
+    def get(self, name: DeviceName) -> Device | None:
+        """Return the device called *name*, or None when the node has none."""
+        return next((device for device in self.devices if device.name == name), None)
+
+    def sharing(self, keys: frozenset[HardwareKey]) -> Iterator[Device]:
+        """Yield every device that has one of *keys*, under whatever resource name."""
+        return (device for device in self.devices if device.keys & keys)
+
+
+def pci_key(address: PciAddress) -> HardwareKey:
+    """Return the key of a PCI function; it survives a renumbering of IOMMU groups."""
+    return HardwareKey(f"pci/{address}")
+
+
+def device_ids(devices: tuple[Device, ...]) -> tuple[DeviceId, ...]:
+    """Return the ids of *devices*, in their order."""
+    return tuple(device.name.id for device in devices)

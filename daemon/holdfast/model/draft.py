@@ -1,0 +1,281 @@
+"""A draft of the next book: the few elementary moves from which every rule builds its change."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from holdfast.errors import LedgerError
+from holdfast.model.book import Allocation, Book, Phase, PodRecord, same_pod
+from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
+from holdfast.model.locks import NEXT, DeviceLock, LockState, Move
+
+
+class Draft:
+    """Starts from a book, collects moves, and ends as the next book.
+
+    It lives inside one pure decision and is never shared; what it yields (`book`, `moves`) is
+    frozen. Every method keeps this true: no key is in two locks.
+    """
+
+    def __init__(self, book: Book, *, now: float, boot: BootId) -> None:
+        """Start from *book*; *now* is in seconds since the epoch and stamps every move."""
+        self._before = book
+        self._now = now
+        self._boot = boot
+        self._fence = book.fence
+        self._last_allocation = book.last_allocation
+        self._allocations = dict(book.allocations)
+        self._locks = dict(book.locks)
+        self._pods = dict(book.pods)
+        self._moves: list[Move] = []
+
+    @property
+    def now(self) -> float:
+        """Return the time of the decision, in seconds since the epoch."""
+        return self._now
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Return the moves so far, in order."""
+        return tuple(self._moves)
+
+    @property
+    def book(self) -> Book:
+        """Return the book as it would stand now; the very same object when nothing changed."""
+        book = Book(
+            fence=self._fence,
+            last_allocation=self._last_allocation,
+            allocations=dict(self._allocations),
+            locks=dict(self._locks),
+            pods=dict(self._pods),
+        )
+        return self._before if book == self._before else book
+
+    def allocate(
+        self,
+        resource: ResourceName,
+        devices: Mapping[DeviceId, frozenset[HardwareKey]],
+        *,
+        checkpoint_at: float = 0.0,
+        pod: PodUid | None = None,
+        phase: Phase = Phase.PENDING,
+    ) -> Allocation:
+        """Record an Allocation; it gets its locks when `settle` is called."""
+        self._last_allocation += 1
+        allocation = Allocation(
+            id=self._last_allocation,
+            resource=resource,
+            devices=dict(sorted(devices.items())),
+            created_at=self._now,
+            boot=self._boot,
+            checkpoint_at=checkpoint_at,
+            phase=phase,
+            pod=pod,
+        )
+        self._allocations[allocation.id] = allocation
+        if pod is not None:
+            self.note_pod(PodRecord(uid=pod, boot=self._boot), only_new=True)
+        return allocation
+
+    def identify(self, allocation: Allocation, pod: PodUid) -> None:
+        """Write down whose *allocation* is, on its locks too."""
+        self._allocations[allocation.id] = replace(allocation, pod=pod)
+        self.note_pod(PodRecord(uid=pod, boot=self._boot), only_new=True)
+        for lock in list(self._locks.values()):
+            if lock.allocation == allocation.id and lock.pod != pod:
+                self._locks[lock.device] = replace(lock, pod=pod)
+
+    def activate(self, allocation: Allocation) -> None:
+        """Write down that a container of *allocation* passed the gate."""
+        self._allocations[allocation.id] = replace(
+            self._allocations[allocation.id], phase=Phase.ACTIVE
+        )
+
+    def end(self, allocation: Allocation, evidence: str) -> None:
+        """Take *allocation* out of the book; the locks it alone has start to be released."""
+        del self._allocations[allocation.id]
+        for lock in list(self._locks.values()):
+            if lock.allocation != allocation.id:
+                continue
+            heir = next(
+                (
+                    other
+                    for other in self._allocations.values()
+                    if same_pod(other.pod, lock.pod) and lock.keys & other.keys
+                ),
+                None,
+            )
+            if heir is not None:
+                self._locks[lock.device] = replace(lock, allocation=heir.id)
+            elif lock.state is LockState.HELD:
+                self.move(lock.device, LockState.RELEASING, evidence, allocation=None)
+            else:
+                self._locks[lock.device] = replace(lock, allocation=None)
+
+    def lock(
+        self,
+        device: DeviceName,
+        keys: frozenset[HardwareKey],
+        allocation: Allocation,
+        evidence: str,
+    ) -> None:
+        """Lock a free device for *allocation*."""
+        taken = next((lock for lock in self._locks.values() if lock.keys & keys), None)
+        if taken is not None:
+            message = f"cannot lock {device}: {taken.device} has the same hardware"
+            raise LedgerError(message)
+        self._enter(
+            DeviceLock(
+                device=device,
+                keys=keys,
+                state=LockState.HELD,
+                fence=self._next_fence(),
+                since=self._now,
+                boot=self._boot,
+                allocation=allocation.id,
+                pod=allocation.pod,
+                evidence=evidence,
+            ),
+            LockState.FREE,
+        )
+
+    def withhold(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
+        """Record that something we did not grant has a free device."""
+        self._enter(
+            DeviceLock(
+                device=device,
+                keys=keys,
+                state=LockState.FOREIGN,
+                fence=self._next_fence(),
+                since=self._now,
+                boot=self._boot,
+                evidence=evidence,
+            ),
+            LockState.FREE,
+        )
+
+    def move(
+        self,
+        device: DeviceName,
+        state: LockState,
+        evidence: str,
+        *,
+        allocation: int | None = None,
+        pod: PodUid | None = None,
+    ) -> None:
+        """Move a lock to *state*; FREE takes it out of the book.
+
+        `allocation` is who has it from now on; `pod` stays as it was unless a new one is given.
+        """
+        lock = self._locks[device]
+        if state not in NEXT[lock.state]:
+            message = f"cannot move {device} from {lock.state.value} to {state.value}"
+            raise LedgerError(message)
+        moved = replace(
+            lock,
+            state=state,
+            fence=self._next_fence(),
+            since=self._now,
+            allocation=allocation,
+            pod=pod if pod is not None else lock.pod,
+            evidence=evidence,
+        )
+        self._enter(moved, lock.state)
+
+    def hand(self, lock: DeviceLock, allocation: Allocation, evidence: str) -> None:
+        """Give a lock to *allocation*, whoever had it before."""
+        moved = replace(
+            lock,
+            state=LockState.HELD,
+            fence=self._next_fence(),
+            since=self._now,
+            boot=self._boot,
+            allocation=allocation.id,
+            pod=allocation.pod,
+            evidence=evidence,
+        )
+        if LockState.HELD not in NEXT[lock.state]:
+            message = f"cannot move {lock.device} from {lock.state.value} to held"
+            raise LedgerError(message)
+        self._enter(moved, lock.state)
+
+    def note(self, lock: DeviceLock, evidence: str) -> None:
+        """Write a start on a HELD lock into the history; the lock stays whose it is."""
+        self._enter(
+            replace(lock, fence=self._next_fence(), evidence=evidence, boot=self._boot), lock.state
+        )
+
+    def note_pod(self, record: PodRecord, *, only_new: bool = False) -> None:
+        """Write down what is known of a pod."""
+        if not (only_new and record.uid in self._pods):
+            self._pods[record.uid] = record
+
+    def forget_pod(self, uid: PodUid) -> None:
+        """Drop a pod that has nothing any more."""
+        self._pods.pop(uid, None)
+
+    def settle(self) -> None:
+        """Give every free key to the first in the queue, and take back what younger ones got early.
+
+        Walks the queue once, oldest pod first, all the keys of a pod before any of the next; so two
+        pods that wait for each other's devices cannot both get one.
+        """
+        wanted: set[HardwareKey] = set()
+        for allocation in self.book.queue():
+            for device, keys in allocation.names():
+                if not keys & wanted:
+                    self._lock_for(allocation, device, keys)
+            wanted |= allocation.keys
+
+    def _lock_for(
+        self, allocation: Allocation, device: DeviceName, keys: frozenset[HardwareKey]
+    ) -> None:
+        in_the_way = [lock for lock in self._locks.values() if lock.keys & keys]
+        if any(
+            lock.allocation == allocation.id or same_pod(lock.pod, allocation.pod)
+            for lock in in_the_way
+        ):
+            return
+        if not all(self._yields(lock, allocation) for lock in in_the_way):
+            return
+        for lock in in_the_way:
+            if lock.device == device:
+                self.hand(lock, allocation, "the older Allocation goes first")
+                return
+            # Nobody could open it: the gate of the Allocation that had it never passed.
+            self.move(lock.device, LockState.RELEASING, "an older Allocation has the hardware")
+            self.move(lock.device, LockState.FREE, "its gate never passed")
+        self.lock(device, keys, allocation, "allocated")
+
+    def _yields(self, lock: DeviceLock, senior: Allocation) -> bool:
+        """Tell whether *lock* belongs to a younger Allocation whose pod has started nothing."""
+        owner = self._allocations.get(lock.allocation) if lock.allocation else None
+        if owner is None or lock.state is not LockState.HELD:
+            return False
+        book = self.book
+        started = any(
+            other.phase is Phase.ACTIVE and (other is owner or same_pod(other.pod, owner.pod))
+            for other in self._allocations.values()
+            if other.keys & lock.keys
+        )
+        return not started and book.rank(owner) > book.rank(senior)
+
+    def _enter(self, lock: DeviceLock, before: LockState) -> None:
+        if lock.state is LockState.FREE:
+            del self._locks[lock.device]
+        else:
+            self._locks[lock.device] = lock
+        self._moves.append(
+            Move(
+                at=self._now,
+                device=lock.device,
+                fence=lock.fence,
+                before=before,
+                after=lock.state,
+                pod=lock.pod,
+                evidence=lock.evidence,
+            )
+        )
+
+    def _next_fence(self) -> int:
+        self._fence += 1
+        return self._fence

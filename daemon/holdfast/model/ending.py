@@ -1,0 +1,151 @@
+"""May this process be ended? The guards that keep a signal from hitting somebody's work."""
+
+from dataclasses import dataclass
+
+from holdfast.model.book import PodRecord
+from holdfast.model.ids import PodUid, ProcessId
+
+# Names as /proc/PID/comm shows them, cut to 15 characters by the kernel.
+SHIMS = frozenset({"containerd-shim", "conmon", "conmonrs"})
+SANDBOXES = frozenset({"runsc-sandbox", "runsc-gofer", "qemu-system-x86", "cloud-hyperviso"})
+RUNTIMES = frozenset({"containerd", "crio", "dockerd", "kubelet"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A live process in a pod's cgroup, and what its parent is."""
+
+    process: ProcessId
+    command: str
+    parent_command: str = ""
+    started_at: float = 0.0
+    """Seconds since the epoch."""
+    in_pod: PodUid | None = None
+    inode: int | None = None
+    """The inode of that pod's cgroup."""
+
+    @property
+    def is_shim(self) -> bool:
+        """Tell whether it belongs to the container runtime."""
+        return self.command in SHIMS
+
+    @property
+    def shows_a_container(self) -> bool:
+        """Tell whether the runtime still runs a container: a pause, or a living shim's child."""
+        return self.command == "pause" or self.is_shim or self.parent_command in SHIMS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndFacts:
+    """Everything that has to be so before a process is ended; times in seconds.
+
+    `in_pod` and the cgroup's `inode` are where the process is now; `granted_to` is the pod of the
+    device's lock. `members` are all processes of that pod's cgroup. `runtime_gone_at` is since
+    when none of them has shown a container.
+    """
+
+    terminate: bool
+    scan_complete: bool
+    process: ProcessId
+    command: str
+    in_pod: PodUid | None
+    inode: int | None
+    granted_to: PodUid | None
+    pod: PodRecord | None
+    kubelet: ProcessId | None
+    members: tuple[Member, ...]
+    runtime_gone_at: float | None
+    now: float
+    own_pid: int
+    let_go_grace: float = 30.0
+    orphan_grace: float = 30.0
+
+
+def why_spare(facts: EndFacts) -> str | None:
+    """Return why the process must not be ended, or None when every guard agrees.
+
+    Absence is not proof: an API server that is down, a kubelet that restarts or a lost checkpoint
+    makes a living pod vanish from kubelet's list. So kubelet must have let go of the pod, by its
+    own hand and word, and the runtime too.
+    """
+    return (
+        _mode(facts)
+        or _identity(facts)
+        or _kubelet_let_go(facts)
+        or _runtime_let_go(facts)
+        or _grace(facts)
+    )
+
+
+def _mode(facts: EndFacts) -> str | None:
+    if not facts.terminate:
+        return "reclaim.mode is observe"
+    if not facts.scan_complete:
+        return "the scan was incomplete, which proves nobody guilty"
+    return None
+
+
+def _identity(facts: EndFacts) -> str | None:
+    if facts.process.pid in {1, facts.own_pid}:
+        return f"pid {facts.process} is never signalled"
+    if facts.kubelet is not None and facts.process.pid == facts.kubelet.pid:
+        return "it is kubelet"
+    if facts.command in RUNTIMES | SHIMS:
+        return f"it is part of the node's container runtime ({facts.command})"
+    if facts.granted_to is None:
+        return "the device's pod was never identified"
+    if facts.in_pod is None:
+        return "it is in no pod's cgroup"
+    if facts.in_pod != facts.granted_to:
+        return f"it is in pod {facts.in_pod}, to which this device was not granted"
+    if facts.pod is None or facts.pod.inode is None or facts.pod.inode != facts.inode:
+        return "its cgroup is not the one the granted pod had"
+    return None
+
+
+def _kubelet_let_go(facts: EndFacts) -> str | None:
+    pod = facts.pod
+    if pod is None or pod.counted_by is None:
+        return "its pod never stood in a checkpoint that kubelet wrote before our eyes"
+    if facts.kubelet is None:
+        return "kubelet cannot be asked"
+    if pod.counted_by != facts.kubelet:
+        return "another kubelet runs now than the one that had the pod"
+    if pod.let_go_at is None:
+        return "kubelet counts its pod, or has not been asked since"
+    if facts.now - pod.let_go_at < facts.let_go_grace:
+        return f"kubelet let go of its pod less than {facts.let_go_grace:g} s ago"
+    return None
+
+
+def _runtime_let_go(facts: EndFacts) -> str | None:
+    for member in facts.members:
+        if member.shows_a_container:
+            return f"the runtime still runs a container of its pod (pid {member.process})"
+    if facts.command in SANDBOXES:
+        return f"it is a sandbox ({facts.command}) whose runtime's state is not read"
+    if facts.runtime_gone_at is None:
+        return "the runtime has not been seen to let go of its pod"
+    return None
+
+
+def _grace(facts: EndFacts) -> str | None:
+    pod, gone = facts.pod, facts.runtime_gone_at
+    if pod is None or pod.let_go_at is None or gone is None:
+        return "kubelet and the runtime have not both let go of its pod"
+    since = max(gone, pod.let_go_at + facts.let_go_grace)
+    if facts.now - since < facts.orphan_grace:
+        return f"it has been an orphan for less than {facts.orphan_grace:g} s"
+    return None
+
+
+def whole_cgroup(members: tuple[Member, ...], let_go_at: float) -> bool:
+    """Tell whether the pod's cgroup may be ended as one.
+
+    Kata and CRI-O may keep their shim or conmon inside, and a process that started after kubelet
+    let go of the pod may be a new start of it.
+    """
+    return bool(members) and not any(
+        member.is_shim or member.command in RUNTIMES or member.started_at > let_go_at
+        for member in members
+    )

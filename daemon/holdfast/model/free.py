@@ -1,0 +1,140 @@
+"""What is free: from what the kernel and kubelet show to a verdict with its reason."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from holdfast.model.devices import DeviceKind
+from holdfast.model.ids import PciAddress
+from holdfast.model.use import Holder
+
+
+class Freedom(Enum):
+    """Whether somebody uses a device; UNKNOWN means that we cannot see."""
+
+    FREE = "free"
+    IN_USE = "in use"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A decision and the words that explain it."""
+
+    freedom: Freedom
+    reason: str
+
+
+class Opened(Enum):
+    """What an exclusive open and close of every group node said."""
+
+    SUCCEEDED = "succeeded"
+    BUSY = "busy"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFacts:
+    """What one look at the kernel showed of one device.
+
+    `enabled` are the VFIO-bound functions above their idle baseline. `holders` is None when no
+    scan was made; `gaps` say what the scan could not see.
+    """
+
+    kind: DeviceKind = DeviceKind.VFIO
+    enabled: tuple[PciAddress, ...] = ()
+    holders: tuple[Holder, ...] | None = None
+    gaps: tuple[str, ...] = ()
+    opened: Opened = Opened.UNAVAILABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormerPod:
+    """What is known of the pod a lock belongs to.
+
+    `counted` is None while kubelet's books cannot be read. `processes` are the live ones in its
+    cgroup, None when the pod has no cgroup. `cgroup_seen`: we had seen its cgroup exist.
+    `uncounted_for` are the seconds since kubelet was first seen without it.
+    """
+
+    counted: bool | None
+    processes: tuple[int, ...] | None = None
+    cgroup_seen: bool = False
+    uncounted_for: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseFacts:
+    """All that decides whether an ending lock may become FREE; `pod` is None where it has none."""
+
+    kernel: KernelFacts
+    pod: FormerPod | None = None
+    unseen_grace: float = 30.0
+    """How long, in seconds, to wait for a pod whose cgroup was never seen."""
+    names: tuple[str, ...] = field(default=())
+
+
+def judge_kernel(facts: KernelFacts) -> Verdict:
+    """Return whether the kernel shows anybody using the device.
+
+    A holder that was seen is proof even in a scan with gaps. An exclusive open is the kernel's own
+    word: with a device fd anywhere, even one in flight, it says busy. `enable` at its baseline and
+    a complete scan without a holder are proof together, neither is alone.
+    """
+    if facts.holders:
+        names = "; ".join(str(holder) for holder in facts.holders)
+        return Verdict(freedom=Freedom.IN_USE, reason=f"held by {names}")
+    if facts.opened is Opened.SUCCEEDED:
+        return Verdict(freedom=Freedom.FREE, reason="its group could be opened exclusively")
+    enabled = ", ".join(facts.enabled)
+    if facts.opened is Opened.BUSY or enabled:
+        sign = f"{enabled} is enabled" if enabled else "its group cannot be opened: busy"
+        if facts.holders is None:
+            return Verdict(freedom=Freedom.IN_USE, reason=f"in use: {sign}")
+        if facts.gaps:
+            return Verdict(
+                freedom=Freedom.IN_USE,
+                reason=f"in use: {sign}; who holds it cannot be seen ({facts.gaps[0]})",
+            )
+        return Verdict(
+            freedom=Freedom.IN_USE,
+            reason=f"in use: {sign}, and no process has it open (an fd in flight between "
+            "processes, or the kernel itself: vhost, KVM); it returns when they let go",
+        )
+    if facts.holders is None:
+        return Verdict(freedom=Freedom.UNKNOWN, reason="nobody has looked for holders yet")
+    if facts.gaps:
+        return Verdict(
+            freedom=Freedom.UNKNOWN, reason=f"not every process can be seen: {facts.gaps[0]}"
+        )
+    if facts.kind is DeviceKind.ACCEL:
+        return Verdict(
+            freedom=Freedom.FREE,
+            reason="no process has it open or mapped (an fd in flight cannot be seen here)",
+        )
+    return Verdict(freedom=Freedom.FREE, reason="not enabled, and no process has it open")
+
+
+def judge_release(facts: ReleaseFacts) -> Verdict:
+    """Return whether a lock whose pod is over may become FREE."""
+    kernel = judge_kernel(facts.kernel)
+    pod = facts.pod
+    if pod is None:
+        return kernel
+    if pod.counted is None:
+        return Verdict(freedom=Freedom.UNKNOWN, reason="kubelet's books cannot be read")
+    if pod.counted:
+        return Verdict(freedom=Freedom.IN_USE, reason="kubelet counts its pod")
+    if pod.processes and not facts.kernel.holders:
+        pids = ", ".join(str(pid) for pid in pod.processes[:5])
+        return Verdict(
+            freedom=Freedom.IN_USE,
+            reason=f"its pod still has live processes, which could open it again: pid {pids}",
+        )
+    if kernel.freedom is not Freedom.FREE:
+        return kernel
+    if pod.processes is None and not pod.cgroup_seen and pod.uncounted_for < facts.unseen_grace:
+        return Verdict(
+            freedom=Freedom.UNKNOWN,
+            reason="its pod's cgroup was never seen, so a process of it may still live",
+        )
+    return kernel

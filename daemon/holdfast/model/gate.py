@@ -1,0 +1,156 @@
+"""The gate's rules: whose container is about to start, and whether its pod may pass."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.model.book import Allocation, Book, Phase, same_pod
+from holdfast.model.draft import Draft
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.locks import DeviceLock, LockState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """What asks to pass: a container start on these devices of *resource*.
+
+    `asked` are the ids kubelet named; `devices` the same by our ids, with their keys.
+    """
+
+    resource: ResourceName
+    asked: frozenset[DeviceId]
+    devices: Mapping[DeviceId, frozenset[HardwareKey]]
+
+    @property
+    def keys(self) -> frozenset[HardwareKey]:
+        """Return the keys of all its devices."""
+        return frozenset().union(*self.devices.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Whose container starts. Several pods: kubelet gave the same devices twice."""
+
+    pods: tuple[PodUid, ...] = ()
+    allocation: int | None = None
+    """The only live Allocation of these ids, where the checkpoint cannot be read."""
+
+    @property
+    def pod(self) -> PodUid | None:
+        """Return the pod, None while unknown."""
+        return self.pods[0] if len(self.pods) == 1 else None
+
+
+def who_calls(passage: Passage, view: KubeletView, book: Book) -> Caller:
+    """Return whose start this is.
+
+    Kubelet writes its checkpoint after each container's Allocates and before its start, so the
+    entry with exactly these ids is the caller's. Without a readable checkpoint the only live
+    Allocation of these ids is the caller's; of several, any could be.
+    """
+    if view.readable:
+        entries = view.entries_of(passage.resource, passage.asked)
+        return Caller(pods=tuple(sorted({entry.pod for entry in entries})))
+    same = _allocations_of(passage, book)
+    if len(same) != 1:
+        return Caller()
+    only = same[0]
+    return Caller(pods=() if only.pod is None else (only.pod,), allocation=only.id)
+
+
+def why_wait(passage: Passage, caller: Caller, book: Book) -> str | None:
+    """Return whom *caller* has to wait for by the book, or None when it may go on.
+
+    What the kernel shows is asked apart from this, and both must agree.
+    """
+    for lock in book.locks_on(passage.keys):
+        if not _own(lock, passage, caller, book):
+            return _belongs_to(lock, book)
+    if caller.pod is None:
+        others = _others(passage, caller, book)
+        if others:
+            return (
+                "it is not known whose container this is, and "
+                f"{book.pod(others[0].pod)} waits for the same hardware"
+            )
+    return None
+
+
+def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> str | None:
+    """Let *caller* pass: take its locks and write the start down; or return whom it waits for.
+
+    *evidence* says what the kernel showed and goes into the history. An entry in the checkpoint
+    re-creates an Allocation that the book does not have: after a reboot kubelet replays its old
+    answer, and an Allocate may have been answered without a commit.
+    """
+    allocation = _enrol(draft, passage, caller)
+    draft.settle()
+    book = draft.book
+    reason = why_wait(passage, caller, book)
+    if reason is not None:
+        return reason
+    for name, keys in allocation.names():
+        lock = book.lock_on(keys)
+        if lock is None:
+            return f"{name} waits behind an older Allocation"
+        draft.note(lock, evidence)
+    draft.activate(allocation)
+    return None
+
+
+def _enrol(draft: Draft, passage: Passage, caller: Caller) -> Allocation:
+    """Return the caller's Allocation, identified as far as it can be."""
+    book = draft.book
+    if caller.pod is not None:
+        for allocation in _allocations_of(passage, book):
+            if allocation.pod is None:
+                draft.identify(allocation, caller.pod)
+        book = draft.book
+    mine = [each for each in _allocations_of(passage, book) if _fits(each, caller)]
+    pending = [each for each in mine if each.phase is Phase.PENDING]
+    if mine:
+        return (pending or mine)[0]
+    return draft.allocate(passage.resource, passage.devices, pod=caller.pod)
+
+
+def _fits(allocation: Allocation, caller: Caller) -> bool:
+    if caller.pod is not None:
+        return allocation.pod == caller.pod
+    return allocation.pod is None or allocation.id == caller.allocation
+
+
+def _own(lock: DeviceLock, passage: Passage, caller: Caller, book: Book) -> bool:
+    if lock.state is not LockState.HELD:
+        return False
+    if same_pod(lock.pod, caller.pod):
+        return True
+    owner = book.allocations.get(lock.allocation) if lock.allocation is not None else None
+    if owner is None or owner.pod is not None:
+        return False
+    # Its pod is not known. It can only be this very start's, if ids and resource are the same.
+    alone = len(_allocations_of(passage, book)) == 1
+    return owner.resource == passage.resource and owner.ids == set(passage.devices) and alone
+
+
+def _others(passage: Passage, caller: Caller, book: Book) -> list[Allocation]:
+    same = _allocations_of(passage, book)
+    own = same[0].id if len(same) == 1 else caller.allocation
+    return [each for each in book.queue() if each.keys & passage.keys and each.id != own]
+
+
+def _allocations_of(passage: Passage, book: Book) -> list[Allocation]:
+    return [
+        each
+        for each in book.queue()
+        if each.resource == passage.resource and each.ids == set(passage.devices)
+    ]
+
+
+def _belongs_to(lock: DeviceLock, book: Book) -> str:
+    name: DeviceName = lock.device
+    if lock.state is LockState.FOREIGN:
+        return f"{name} is in use by something holdfast did not grant it to: {lock.evidence}"
+    owner = book.pod(lock.pod)
+    if lock.state is LockState.HELD:
+        return f"{name} is held by {owner}"
+    return f"{name} is not free of {owner} yet ({lock.state.value}): {lock.evidence}"

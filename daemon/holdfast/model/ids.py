@@ -1,0 +1,49 @@
+"""Names and identities that every other module speaks in."""
+
+from dataclasses import dataclass
+from typing import NewType
+
+ResourceName = NewType("ResourceName", str)
+"""An extended resource, such as ``google.com/tpu``."""
+
+DeviceId = NewType("DeviceId", str)
+"""One unit of a resource in ListAndWatch; stable across restarts and reboots."""
+
+HardwareKey = NewType("HardwareKey", str)
+"""A piece of silicon that must not be shared: ``pci/0000:00:05.0``, or a GPU's UUID."""
+
+PciAddress = NewType("PciAddress", str)
+"""A PCI function, as sysfs spells it: ``0000:00:05.0``."""
+
+PodUid = NewType("PodUid", str)
+"""A pod's UID as kubelet writes it; static pods have 32 hex digits without dashes."""
+
+BootId = NewType("BootId", str)
+"""The kernel's random id of this boot (/proc/sys/kernel/random/boot_id)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceName:
+    """A device as kubelet knows it: its resource and its id within that resource."""
+
+    resource: ResourceName
+    id: DeviceId
+
+    def __str__(self) -> str:
+        """Return ``resource/id``, the form people type and read."""
+        return f"{self.resource}/{self.id}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProcessId:
+    """A process that cannot be mistaken for a later one with the same pid.
+
+    `start_ticks` is field 22 of /proc/PID/stat, in clock ticks since boot.
+    """
+
+    pid: int
+    start_ticks: int
+
+    def __str__(self) -> str:
+        """Return the bare pid, the form people look for."""
+        return str(self.pid)

@@ -1,0 +1,74 @@
+"""What kubelet has in its books: facts read from its checkpoint and from PodResources."""
+
+from dataclasses import dataclass
+
+from holdfast.model.ids import DeviceId, DeviceName, PodUid, ProcessId, ResourceName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEntry:
+    """One container's devices of one resource, as kubelet wrote them.
+
+    `promised` are the host paths of the device nodes in the answer that kubelet replays at each
+    start of the container; empty when the answer could not be read.
+    """
+
+    pod: PodUid
+    container: str
+    resource: ResourceName
+    devices: frozenset[DeviceId]
+    promised: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedPod:
+    """A pod that PodResources List names. It has no UID there."""
+
+    namespace: str
+    name: str
+    devices: frozenset[DeviceName]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletView:
+    """The latest that is known of kubelet's books.
+
+    A *question* is: List, send the unchanged devices once more, read the checkpoint that kubelet
+    then writes. `questions` counts the complete ones; `asked_at` is when the last of them began
+    (seconds since the epoch), so `entries` are at least as new as that. `kubelet` is the process
+    behind kubelet.sock at that time. `written_at` is the checkpoint's modification time.
+    """
+
+    entries: tuple[CheckpointEntry, ...] = ()
+    readable: bool = False
+    problem: str = "the checkpoint has not been read yet"
+    written_at: float = 0.0
+    kubelet: ProcessId | None = None
+    questions: int = 0
+    asked_at: float = 0.0
+    answered: bool = False
+    """Whether `entries` are what kubelet wrote for the last question, not what it wrote since."""
+    pods: tuple[ListedPod, ...] = ()
+    """What the last List said; empty before the first one."""
+
+    def entries_of(
+        self, resource: ResourceName, devices: frozenset[DeviceId]
+    ) -> tuple[CheckpointEntry, ...]:
+        """Return the entries with this resource and exactly these devices."""
+        return tuple(
+            entry
+            for entry in self.entries
+            if entry.resource == resource and entry.devices == devices
+        )
+
+    def pods_with(self, device: DeviceName) -> frozenset[PodUid]:
+        """Return the pods whose entries name *device*."""
+        return frozenset(
+            entry.pod
+            for entry in self.entries
+            if entry.resource == device.resource and device.id in entry.devices
+        )
+
+    def counts(self, pod: PodUid) -> bool:
+        """Tell whether kubelet's books have *pod*; only meaningful while `readable`."""
+        return any(entry.pod == pod for entry in self.entries)

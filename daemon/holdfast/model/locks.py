@@ -1,0 +1,66 @@
+"""Lock states, and the only moves between them; docs/lock-states.md tells the same for people."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.model.ids import BootId, DeviceName, HardwareKey, PodUid
+
+
+class LockState(Enum):
+    """Where a device's lock stands. A device without a lock in the ledger is FREE."""
+
+    FREE = "free"
+    HELD = "held"
+    RELEASING = "releasing"
+    RECLAIMING = "reclaiming"
+    QUARANTINED = "quarantined"
+    FOREIGN = "foreign"
+
+
+# One entry per arrow in docs/lock-states.md; any other move is refused.
+NEXT = {
+    LockState.FREE: frozenset({LockState.HELD, LockState.FOREIGN}),
+    # HELD to HELD: another Allocation gets a lock whose gate never passed, or a holder is proven.
+    LockState.HELD: frozenset({LockState.HELD, LockState.RELEASING}),
+    # Back to HELD: kubelet counts the pod again; its absence from the books was not an end.
+    LockState.RELEASING: frozenset({LockState.FREE, LockState.RECLAIMING, LockState.HELD}),
+    LockState.RECLAIMING: frozenset({LockState.FREE, LockState.QUARANTINED, LockState.HELD}),
+    LockState.QUARANTINED: frozenset({LockState.RECLAIMING, LockState.HELD}),
+    LockState.FOREIGN: frozenset({LockState.FREE, LockState.HELD}),
+}
+
+ENDING = frozenset({LockState.RELEASING, LockState.RECLAIMING, LockState.QUARANTINED})
+"""The states of a lock whose pod is over while the device is not yet free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLock:
+    """The exclusive hold on one device's keys.
+
+    `fence` grows with each move and never repeats, across all devices. `allocation` is the
+    Allocation that has the lock, None once its pod is over or where there never was one. `pod` is
+    None while it is not known. `since` is when this state was entered, in seconds since the epoch.
+    """
+
+    device: DeviceName
+    keys: frozenset[HardwareKey]
+    state: LockState
+    fence: int
+    since: float
+    boot: BootId
+    allocation: int | None = None
+    pod: PodUid | None = None
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One line of a device's history: what moved, and what had been seen."""
+
+    at: float
+    device: DeviceName
+    fence: int
+    before: LockState
+    after: LockState
+    pod: PodUid | None
+    evidence: str

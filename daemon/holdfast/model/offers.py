@@ -1,0 +1,71 @@
+"""What kubelet is told: the devices of each resource, and whether each may be granted anew."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.locks import DeviceLock, LockState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class OfferedDevice:
+    """One line of a ListAndWatch message."""
+
+    id: DeviceId
+    healthy: bool
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """The device lists of all resources.
+
+    `resend` grows when an unchanged list must be sent once more, which makes kubelet write its
+    checkpoint.
+    """
+
+    devices: Mapping[ResourceName, tuple[OfferedDevice, ...]] = field(default_factory=dict)
+    resend: int = 0
+
+    def of(self, resource: ResourceName) -> tuple[OfferedDevice, ...]:
+        """Return the devices of *resource*; none when it is not advertised."""
+        return self.devices.get(resource, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferFacts:
+    """What decides whether kubelet is told that a device is Healthy.
+
+    `lock` is any lock on its keys. `has_or_awaits`: a pod that kubelet counts, or is about to,
+    has the device or waits for it under this very resource name and id. `releasing_for` are the
+    seconds the lock has been RELEASING, `uncommitted_for` those the ledger could not commit.
+    """
+
+    healthy: bool
+    name: DeviceName
+    lock: DeviceLock | None = None
+    has_or_awaits: bool = False
+    releasing_for: float = 0.0
+    uncommitted_for: float = 0.0
+    withhold_after: float = 30.0
+
+
+def offered(facts: OfferFacts) -> bool:
+    """Return whether the device is shown Healthy.
+
+    Reluctant on purpose: Unhealthy for the seconds between two pods makes kubelet refuse the second
+    one for good, and Unhealthy under a pod that has the device makes it refuse its re-admission.
+    """
+    if not facts.healthy:
+        return False
+    if facts.has_or_awaits:
+        return True
+    if facts.uncommitted_for > facts.withhold_after:
+        return False
+    lock = facts.lock
+    if lock is None:
+        return True
+    if lock.device != facts.name or lock.state is LockState.HELD:
+        # HELD, but nobody has it under this id: a pod of another resource or of a former plugin.
+        return False
+    return lock.state is LockState.RELEASING and facts.releasing_for <= facts.withhold_after

@@ -1,0 +1,60 @@
+"""When an Allocation is over that no container was started on, or whose pod kubelet let go of."""
+
+from dataclasses import dataclass
+
+from holdfast.model.book import Allocation, Phase
+from holdfast.model.ids import PodUid
+from holdfast.model.kubelet import KubeletView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationFacts:
+    """What decides whether an Allocation is over.
+
+    `allocated_again`: a younger Allocation names one of its ids, and the checkpoint is newer than
+    that one. `cgroup` tells whether its pod has a cgroup. `timeout` is in seconds.
+    """
+
+    allocation: Allocation
+    view: KubeletView
+    allocated_again: bool
+    cgroup: bool
+    now: float
+    timeout: float
+
+
+def over(facts: AllocationFacts) -> str | None:
+    """Return why the Allocation is over, or None while it lives.
+
+    Without a readable checkpoint newer than its Allocate nothing is over: a kubelet that is down,
+    or that has lost its books, proves nothing.
+    """
+    allocation, view = facts.allocation, facts.view
+    if not view.readable or view.written_at <= allocation.checkpoint_at:
+        return None
+    if allocation.pod is not None:
+        return _identified(allocation, allocation.pod, facts)
+    if view.entries_of(allocation.resource, allocation.ids):
+        return None
+    others = _pods_naming(allocation, view)
+    if others and facts.allocated_again:
+        return f"its devices were allocated again, to pod {', '.join(sorted(others))}"
+    if facts.now - allocation.created_at >= facts.timeout:
+        return f"no entry of kubelet's names it {facts.timeout:g} s after it was allocated"
+    return None
+
+
+def _identified(allocation: Allocation, pod: PodUid, facts: AllocationFacts) -> str | None:
+    if facts.view.counts(pod):
+        return None
+    if allocation.phase is Phase.PENDING:
+        return None if facts.cgroup else f"kubelet no longer counts pod {pod}, which never started"
+    return f"kubelet no longer counts pod {pod}"
+
+
+def _pods_naming(allocation: Allocation, view: KubeletView) -> frozenset[PodUid]:
+    return frozenset(
+        entry.pod
+        for entry in view.entries
+        if entry.resource == allocation.resource and entry.devices & allocation.ids
+    )

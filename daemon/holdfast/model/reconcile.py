@@ -1,0 +1,184 @@
+"""Bringing the book in line with kubelet's books: whose Allocations are, and which are over."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from holdfast.model.book import Allocation, Book, Phase, PodRecord
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.draft import Draft
+from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
+from holdfast.model.kubelet import CheckpointEntry, KubeletView
+from holdfast.model.locks import ENDING, LockState
+from holdfast.model.pending import AllocationFacts, over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSighting:
+    """A pod's cgroup as it was just seen; `processes` are the live pids in it and below."""
+
+    cgroup: str
+    inode: int
+    processes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the book is compared with."""
+
+    view: KubeletView
+    inventory: Inventory
+    boot: BootId
+    sightings: Mapping[PodUid, PodSighting] = field(default_factory=dict)
+    pending_timeout: float = 60.0
+
+
+def reconcile(draft: Draft, around: Surroundings) -> None:
+    """Identify, end and adopt Allocations as *around* shows, then hand out what became free."""
+    _identify(draft, around.view)
+    _end(draft, around)
+    _adopt(draft, around)
+    _note_pods(draft, around)
+    draft.settle()
+
+
+def translate(resource: ResourceName, id_: DeviceId, inventory: Inventory) -> Device | None:
+    """Return the device that kubelet means by *id_*.
+
+    The plugin that was here before may have used the group number or ``accelN`` as id.
+    """
+    device = inventory.get(DeviceName(resource, id_))
+    if device is not None:
+        return device
+    return next(
+        (
+            candidate
+            for candidate in inventory.of(resource)
+            if any(node.path.rsplit("/", 1)[-1] == id_ for node in candidate.nodes)
+        ),
+        None,
+    )
+
+
+def _identify(draft: Draft, view: KubeletView) -> None:
+    if not view.readable:
+        return
+    for allocation in draft.book.queue():
+        if allocation.pod is not None or view.written_at <= allocation.checkpoint_at:
+            continue
+        pods = {entry.pod for entry in view.entries_of(allocation.resource, allocation.ids)}
+        if len(pods) == 1:
+            draft.identify(allocation, pods.pop())
+
+
+def _end(draft: Draft, around: Surroundings) -> None:
+    book = draft.book
+    for allocation in book.queue():
+        reason = over(
+            AllocationFacts(
+                allocation=allocation,
+                view=around.view,
+                allocated_again=_allocated_again(allocation, book, around.view),
+                cgroup=allocation.pod in around.sightings,
+                now=draft.now,
+                timeout=around.pending_timeout,
+            )
+        )
+        if reason is not None:
+            draft.end(allocation, reason)
+
+
+def _allocated_again(allocation: Allocation, book: Book, view: KubeletView) -> bool:
+    return any(
+        other.id > allocation.id
+        and other.resource == allocation.resource
+        and other.ids & allocation.ids
+        and view.written_at > other.checkpoint_at
+        for other in book.allocations.values()
+    )
+
+
+def _adopt(draft: Draft, around: Surroundings) -> None:
+    """Give every pod in kubelet's books an Allocation, also those from before our time."""
+    if not around.view.readable:
+        return
+    for entry in around.view.entries:
+        book = draft.book
+        if entry.resource not in around.inventory.resources or not entry.devices:
+            continue
+        devices = _devices_of(entry, book, around.inventory)
+        live = [each for each in book.allocations.values() if each.resource == entry.resource]
+        if any(each.pod == entry.pod and each.ids >= devices.keys() for each in live):
+            continue
+        # An Allocation whose pod is not known yet may be this very one: the next view tells.
+        if not devices or any(each.pod is None and each.ids & devices.keys() for each in live):
+            continue
+        started = entry.pod in around.sightings and bool(around.sightings[entry.pod].processes)
+        allocation = draft.allocate(
+            entry.resource,
+            devices,
+            checkpoint_at=around.view.written_at,
+            pod=entry.pod,
+            phase=Phase.ACTIVE if started else Phase.PENDING,
+        )
+        for lock in list(draft.book.locks.values()):
+            if lock.pod == entry.pod and lock.keys & allocation.keys and lock.state in ENDING:
+                draft.hand(lock, allocation, "kubelet counts the pod again")
+
+
+def _devices_of(
+    entry: CheckpointEntry, book: Book, inventory: Inventory
+) -> dict[DeviceId, frozenset[HardwareKey]]:
+    found: dict[DeviceId, frozenset[HardwareKey]] = {}
+    for id_ in sorted(entry.devices):
+        device = translate(entry.resource, id_, inventory)
+        lock = book.locks.get(DeviceName(entry.resource, id_))
+        if device is not None:
+            found[device.name.id] = device.keys
+        elif lock is not None:  # its hardware is gone, its pod is not
+            found[id_] = lock.keys
+    return found
+
+
+def _note_pods(draft: Draft, around: Surroundings) -> None:
+    book = draft.book
+    needed = {each.pod for each in book.allocations.values()}
+    needed |= {lock.pod for lock in book.locks.values()}
+    for record in book.pods.values():
+        if record.uid not in needed:
+            draft.forget_pod(record.uid)
+            continue
+        noted = _with_sighting(record, around)
+        draft.note_pod(_with_count(noted, around.view))
+
+
+def _with_sighting(record: PodRecord, around: Surroundings) -> PodRecord:
+    sighting = around.sightings.get(record.uid)
+    if sighting is None:
+        return record
+    return replace(record, cgroup=sighting.cgroup, inode=sighting.inode, boot=around.boot)
+
+
+def _with_count(record: PodRecord, view: KubeletView) -> PodRecord:
+    """Return the record with the evidence that kubelet let go of the pod, or that it did not.
+
+    Only complete questions count, and only when the kubelet that answers now is the one that had
+    the pod in a checkpoint it wrote itself.
+    """
+    if not view.readable or not view.answered or view.kubelet is None:
+        return record
+    if view.counts(record.uid):
+        return replace(record, counted_by=view.kubelet, let_go_at=None)
+    if record.counted_by != view.kubelet:
+        return replace(record, let_go_at=None)
+    if record.let_go_at is None:
+        return replace(record, let_go_at=view.asked_at)
+    return record
+
+
+def ending_locks(book: Book) -> tuple[DeviceName, ...]:
+    """Return the devices whose locks wait to become free, foreign ones among them."""
+    return tuple(
+        lock.device
+        for lock in book.locks.values()
+        if lock.state in ENDING or lock.state is LockState.FOREIGN
+    )

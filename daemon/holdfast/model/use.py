@@ -1,0 +1,69 @@
+"""Who uses a device: the facts a look at the kernel yields."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from holdfast.model.ids import DeviceName, PciAddress, PodUid, ProcessId
+
+
+class Grip(Enum):
+    """One way in which a process keeps a device in use."""
+
+    NODE = "node open"
+    """It has the group node (or /dev/accelN, or /dev/vfio/devices/vfioX) open."""
+
+    DEVICE_FD = "device fd"
+    """It has the VFIO device fd (`anon_inode:[vfio-device]`)."""
+
+    MAPPED = "mapped"
+    """It has the device's memory mapped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A process that has a device open or mapped. `cgroup` is absolute in the host's hierarchy."""
+
+    process: ProcessId
+    command: str
+    grips: frozenset[Grip]
+    cgroup: str = ""
+    pod: PodUid | None = None
+    container: str | None = None
+    uid: int = 0
+
+    def __str__(self) -> str:
+        """Return the words a person needs to find it: pid, command and pod."""
+        grips = ", ".join(sorted(grip.value for grip in self.grips))
+        where = f" of pod {self.pod}" if self.pod else " outside any pod"
+        return f"pid {self.process} ({self.command}){where} [{grips}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanTarget:
+    """What a scan looks for on behalf of one device."""
+
+    device: DeviceName
+    rdevs: frozenset[int]
+    addresses: frozenset[PciAddress]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """What one look through /proc found.
+
+    `unattributed` are processes with a VFIO device fd, or a mapping of one, that the kernel does
+    not tell the function of (before Linux 6.18) and that hold no group node that would tell.
+    `gaps` say what could not be looked at; a scan with gaps proves nobody guilty and nothing free.
+    """
+
+    holders: Mapping[DeviceName, tuple[Holder, ...]] = field(default_factory=dict)
+    unattributed: tuple[Holder, ...] = ()
+    gaps: tuple[str, ...] = ()
+    processes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Tell whether nothing was hidden from this scan."""
+        return not self.gaps

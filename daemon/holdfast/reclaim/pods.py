@@ -1,0 +1,98 @@
+"""The pods that have something: their cgroups as they are, and a word when one empties."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from holdfast.errors import HostError
+from holdfast.host.cgroups import Cgroups
+from holdfast.host.inotify import PathWatcher
+from holdfast.host.procfs import Procfs
+from holdfast.model.ending import Member
+from holdfast.model.ids import PodUid
+from holdfast.model.reconcile import PodSighting
+from holdfast.runtime.lane import Lane
+
+
+class Pods:
+    """Looks at pods' cgroups on a lane, and watches those that exist for becoming empty."""
+
+    def __init__(
+        self,
+        *,
+        cgroups: Cgroups,
+        procfs: Procfs,
+        paths: PathWatcher,
+        lane: Lane,
+        emptied: Callable[[PodUid], None],
+    ) -> None:
+        """Call *emptied* on the loop whenever the population of a watched pod changes."""
+        self._cgroups = cgroups
+        self._procfs = procfs
+        self._paths = paths
+        self._lane = lane
+        self._emptied = emptied
+        self._watched: dict[PodUid, int] = {}
+
+    async def sight(self, pods: Iterable[PodUid]) -> dict[PodUid, PodSighting]:
+        """Return the cgroups that exist, with the live processes in each and below."""
+        wanted = tuple(pods)
+        found = await self._lane.run(lambda: self._sight(wanted))
+        self._watch(found)
+        return found
+
+    async def members(self, pod: PodUid) -> tuple[Member, ...]:
+        """Return every live process in the pod's cgroup, with what its parent is."""
+        return await self._lane.run(lambda: self._members(pod))
+
+    def _sight(self, pods: tuple[PodUid, ...]) -> dict[PodUid, PodSighting]:
+        found: dict[PodUid, PodSighting] = {}
+        for uid in pods:
+            cgroup = self._cgroups.pod(uid)
+            if cgroup is not None:
+                found[uid] = PodSighting(
+                    cgroup=cgroup.path,
+                    inode=cgroup.inode,
+                    processes=tuple(pid for pid in cgroup.pids if self._lives(pid)),
+                )
+        return found
+
+    def _lives(self, pid: int) -> bool:
+        """Tell whether *pid* can still act: a zombie whose threads are gone holds nothing."""
+        facts = self._procfs.process(pid)
+        return facts is not None and (facts.state not in {"Z", "X"} or facts.threads > 1)
+
+    def _members(self, pod: PodUid) -> tuple[Member, ...]:
+        cgroup = self._cgroups.pod(pod)
+        found: list[Member] = []
+        for pid in cgroup.pids if cgroup is not None else ():
+            facts = self._procfs.process(pid)
+            if facts is None or not self._lives(pid):
+                continue
+            parent = self._procfs.process(facts.ppid)
+            found.append(
+                Member(
+                    process=facts.process,
+                    command=facts.comm,
+                    parent_command=parent.comm if parent is not None else "",
+                    started_at=self._procfs.started_at(facts.process),
+                    in_pod=pod,
+                    inode=cgroup.inode if cgroup is not None else None,
+                )
+            )
+        return tuple(found)
+
+    def _watch(self, found: Mapping[PodUid, PodSighting]) -> None:
+        for uid, sighting in found.items():
+            if self._watched.get(uid) == sighting.inode:
+                continue
+            events = self._cgroups.events_path(sighting.cgroup)
+            if events is None:
+                continue
+            try:
+                self._paths.watch(events, lambda *_, uid=uid: self._emptied(uid))
+            except (
+                HostError
+            ):  # it vanished meanwhile, or cgroup v1 has no such file: polling serves
+                continue
+            self._watched[uid] = sighting.inode
+        for uid in self._watched.keys() - found.keys():
+            del self._watched[uid]

@@ -1,0 +1,273 @@
+"""Ends what still holds a device whose pod is over, one step at a time, if every guard agrees."""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import structlog
+
+from holdfast.errors import HostError, LaneStuckError, LedgerError
+from holdfast.host.cgroups import Cgroups
+from holdfast.host.pidfd import Pidfds
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.draft import Draft
+from holdfast.model.ending import EndFacts, Member, whole_cgroup, why_spare
+from holdfast.model.free import ReleaseFacts
+from holdfast.model.ids import DeviceName, PodUid, ProcessId
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.locks import DeviceLock, LockState
+from holdfast.model.reclaim import Attempt, ReclaimStep, ReclaimTimes, next_step
+from holdfast.model.use import Holder
+from holdfast.reclaim.pods import Pods
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+
+class KubeletBooks(Protocol):
+    """Kubelet's books, as far as ending a process needs them."""
+
+    @property
+    def view(self) -> Watched[KubeletView]:
+        """Return the published view."""
+        ...
+
+    async def answered_after(self, wall: float, timeout: float) -> KubeletView | None:  # noqa: ASYNC109
+        """Ask, and return the view of a question that began after *wall*; None: no answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimRules:
+    """What the operator allows, and how long to wait; durations in seconds."""
+
+    terminate: bool = False
+    let_go_grace: float = 30.0
+    orphan_grace: float = 30.0
+    question_timeout: float = 5.0
+    times: ReclaimTimes = field(default_factory=ReclaimTimes)
+
+
+class Reclaimer:
+    """Drives one attempt for each device: SIGTERM, then SIGKILL, then quarantine, then again.
+
+    Nothing is ended on remembered evidence: after the pidfd is open, everything is asked anew.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        books: KubeletBooks,
+        pods: Pods,
+        cgroups: Cgroups,
+        pidfds: Pidfds,
+        lane: Lane,
+        clock: Clock,
+        rules: ReclaimRules,
+    ) -> None:
+        """Act by *rules*; cgroups are written on *lane*."""
+        self._ledger = ledger
+        self._books = books
+        self._pods = pods
+        self._cgroups = cgroups
+        self._pidfds = pidfds
+        self._lane = lane
+        self._clock = clock
+        self._rules = rules
+        self._attempts: dict[DeviceName, Attempt] = {}
+        self._runtime_gone_at: dict[PodUid, float] = {}
+        self._said: dict[DeviceName, str] = {}
+        self.observe: Callable[[ReclaimStep, str], None] = lambda _step, _outcome: None
+
+    def forget(self, device: DeviceName) -> None:
+        """Drop the attempt on *device*, which is free now."""
+        self._attempts.pop(device, None)
+        self._said.pop(device, None)
+
+    async def step(self, lock: DeviceLock, facts: ReleaseFacts, reason: str) -> None:
+        """Do what is due for an ending lock; *reason* says why its device is not free."""
+        self._say(lock, reason)
+        if lock.pod is None:
+            return
+        members = await self._pods.members(lock.pod)
+        self._note_runtime(lock.pod, members)
+        blockers = _blockers(facts.kernel.holders or (), lock.pod, members)
+        attempt = self._attempts.get(lock.device, Attempt())
+        step = next_step(attempt, self._rules.times, self._clock.monotonic())
+        if step is ReclaimStep.RETRY:
+            self._attempts[lock.device] = Attempt(number=attempt.number + 1)
+            await self._move(lock, LockState.RECLAIMING, f"tried again: {reason}")
+        elif step is ReclaimStep.QUARANTINE:
+            self._attempts[lock.device] = replace(attempt, quarantined_at=self._clock.monotonic())
+            self.observe(step, "done")
+            await self._move(lock, LockState.QUARANTINED, f"could not be reclaimed: {reason}")
+        elif step in {ReclaimStep.TERMINATE, ReclaimStep.KILL} and blockers:
+            await self._end(lock, blockers, step, attempt, complete=not facts.kernel.gaps)
+        elif step is ReclaimStep.KILL:  # nobody is left to end, and yet the kernel says in use
+            self._attempts[lock.device] = replace(attempt, killed_at=self._clock.monotonic())
+
+    async def _end(
+        self,
+        lock: DeviceLock,
+        blockers: Sequence[Member],
+        step: ReclaimStep,
+        attempt: Attempt,
+        *,
+        complete: bool,
+    ) -> None:
+        """Signal those of *blockers* that every guard agrees on."""
+        spared = [self._why_spare(lock, each, blockers, complete=complete) for each in blockers]
+        if all(spared):
+            self._say(lock, f"{lock.evidence}; not ended: {spared[0]}")
+            return
+        if lock.state is LockState.RELEASING:
+            # Written down first: after a crash the history says that we had begun to act.
+            names = ", ".join(f"pid {each.process} ({each.command})" for each in blockers)
+            await self._move(lock, LockState.RECLAIMING, f"ending {names}")
+            return
+        sent = await self._signal(lock, step)
+        if not sent:
+            return
+        now = self._clock.monotonic()
+        done = replace(
+            attempt,
+            terminated_at=attempt.terminated_at or now,
+            killed_at=now if step is ReclaimStep.KILL else None,
+        )
+        self._attempts[lock.device] = done
+
+    async def _signal(self, lock: DeviceLock, step: ReclaimStep) -> bool:
+        """Open a pidfd on each, ask everything again, and signal; tell whether any was sent."""
+        pod = lock.pod
+        if pod is None:
+            return False
+        candidates = await self._pods.members(pod)
+        opened = [each for each in candidates if self._pidfds.hold(each.process)]
+        try:
+            return await self._signal_held(lock, pod, opened, step)
+        finally:
+            for each in opened:
+                self._pidfds.release(each.process)
+
+    async def _signal_held(
+        self, lock: DeviceLock, pod: PodUid, opened: Sequence[Member], step: ReclaimStep
+    ) -> bool:
+        began = self._clock.wall()
+        view = await self._books.answered_after(began, self._rules.question_timeout)
+        if view is None:
+            self._say(lock, f"{lock.evidence}; not ended: kubelet did not answer")
+            return False
+        members = await self._pods.members(pod)
+        self._note_runtime(pod, members)
+        if self._ledger.book.value.locks.get(lock.device) != lock or view.counts(pod):
+            return False
+        still = {each.process for each in members}
+        victims = [
+            each
+            for each in opened
+            if each.process in still and self._why_spare(lock, each, members, complete=True) is None
+        ]
+        if not victims:
+            return False
+        all_of_it = step is ReclaimStep.KILL and len(victims) == len(members)
+        if all_of_it and await self._kill_cgroup(lock, pod, members):
+            return True
+        number = signal.SIGKILL if step is ReclaimStep.KILL else signal.SIGTERM
+        for victim in victims:
+            outcome = self._pidfds.send(victim.process, number)
+            self.observe(step, outcome)
+            log.warning(
+                "process ended",
+                signal=number.name,
+                pid=victim.process.pid,
+                command=victim.command,
+                device=str(lock.device),
+                pod=pod,
+                outcome=outcome,
+            )
+        return True
+
+    async def _kill_cgroup(
+        self, lock: DeviceLock, pod: PodUid, members: tuple[Member, ...]
+    ) -> bool:
+        record = self._ledger.book.value.pods.get(pod)
+        if record is None or record.cgroup is None or record.inode is None:
+            return False
+        if record.let_go_at is None or not whole_cgroup(members, record.let_go_at):
+            return False
+        path, inode = record.cgroup, record.inode
+        try:
+            await self._lane.run(lambda: self._cgroups.kill(path, inode))
+        except (HostError, LaneStuckError) as error:  # cgroup v1, or before Linux 5.14
+            log.info("cgroup cannot be killed as one", cgroup=path, reason=str(error))
+            return False
+        self.observe(ReclaimStep.KILL, "cgroup")
+        log.warning("pod's cgroup killed", cgroup=path, device=str(lock.device), pod=pod)
+        return True
+
+    def _why_spare(
+        self, lock: DeviceLock, each: Member, members: Sequence[Member], *, complete: bool
+    ) -> str | None:
+        if lock.pod is None:
+            return "the device's pod was never identified"
+        record = self._ledger.book.value.pods.get(lock.pod)
+        return why_spare(
+            EndFacts(
+                terminate=self._rules.terminate,
+                scan_complete=complete,
+                process=each.process,
+                command=each.command,
+                in_pod=each.in_pod,
+                inode=each.inode,
+                granted_to=lock.pod,
+                pod=record,
+                kubelet=self._books.view.value.kubelet,
+                members=tuple(members),
+                runtime_gone_at=self._runtime_gone_at.get(lock.pod),
+                now=self._clock.wall(),
+                own_pid=os.getpid(),
+                let_go_grace=self._rules.let_go_grace,
+                orphan_grace=self._rules.orphan_grace,
+            )
+        )
+
+    def _note_runtime(self, pod: PodUid, members: Sequence[Member]) -> None:
+        if any(each.shows_a_container for each in members):
+            self._runtime_gone_at.pop(pod, None)
+        else:
+            self._runtime_gone_at.setdefault(pod, self._clock.wall())
+
+    def _say(self, lock: DeviceLock, reason: str) -> None:
+        """Log why a device is not free, once for each reason."""
+        if self._said.get(lock.device) != reason:
+            self._said[lock.device] = reason
+            log.info("not free yet", device=str(lock.device), state=lock.state.value, reason=reason)
+
+    async def _move(self, lock: DeviceLock, state: LockState, evidence: str) -> None:
+        def decide(draft: Draft) -> None:
+            now = draft.book.locks.get(lock.device)
+            if now is not None and now.fence == lock.fence:
+                draft.move(lock.device, state, evidence)
+
+        try:
+            await self._ledger.apply(decide)
+        except (LedgerError, LaneStuckError) as error:
+            log.warning("cannot record a move", device=str(lock.device), reason=str(error))
+
+
+def _blockers(
+    holders: Sequence[Holder], pod: PodUid, members: Sequence[Member]
+) -> tuple[Member, ...]:
+    """Return what keeps the device from being free: its holders, and what lives on of its pod."""
+    known: dict[ProcessId, Member] = {each.process: each for each in members}
+    for holder in holders:
+        known.setdefault(
+            holder.process,
+            Member(process=holder.process, command=holder.command, in_pod=holder.pod),
+        )
+    return tuple(each for each in known.values() if each.in_pod == pod)

@@ -1,0 +1,310 @@
+"""Follows every lock: names who holds it, sees its pod end, and frees it when the kernel agrees."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.book import Book, Phase
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.draft import Draft
+from holdfast.model.free import (
+    FormerPod,
+    Freedom,
+    KernelFacts,
+    ReleaseFacts,
+    judge_kernel,
+    judge_release,
+)
+from holdfast.model.ids import BootId, DeviceName, PodUid
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.locks import ENDING, DeviceLock, LockState
+from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
+from holdfast.reclaim.kernel import KernelWatch
+from holdfast.reclaim.pods import Pods
+from holdfast.reclaim.reclaimer import Reclaimer
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+
+class KubeletBooks(Protocol):
+    """Kubelet's books, as far as the watcher needs them."""
+
+    @property
+    def view(self) -> Watched[KubeletView]:
+        """Return the published view."""
+        ...
+
+    def ask(self, reason: str) -> None:
+        """Ask kubelet soon which pods it counts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchTimes:
+    """Durations of the watch, in seconds."""
+
+    poll: float = 1.0
+    """How often `enable` of locked devices is read while nothing happens."""
+    quick_poll: float = 0.2
+    """The same while a device is being released by holders that have no pid."""
+    foreign_scan: float = 60.0
+    """How often everything is looked at, for holders that `enable` does not show."""
+    pending_timeout: float = 60.0
+    unseen_grace: float = 30.0
+
+
+class Watcher:
+    """The one loop that moves locks towards FREE.
+
+    Each beat compares the book with kubelet's books, the pods' cgroups and the kernel, writes down
+    what follows, and sleeps until something changes. In the steady state it reads `enable` and
+    nothing else.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        inventory: Watched[Inventory],
+        books: KubeletBooks,
+        kernel: KernelWatch,
+        pods: Pods,
+        reclaimer: Reclaimer,
+        clock: Clock,
+        boot: BootId,
+        times: WatchTimes,
+    ) -> None:
+        """Watch what *ledger* has; `looked` is set after the first full look."""
+        self._ledger = ledger
+        self._inventory = inventory
+        self._books = books
+        self._kernel = kernel
+        self._pods = pods
+        self._reclaimer = reclaimer
+        self._clock = clock
+        self._boot = boot
+        self._times = times
+        self._nudges: Watched[int] = Watched(0)
+        self._full_look_at = 0.0
+        self.looked = asyncio.Event()
+        self.problem = ""
+
+    def nudge(self) -> None:
+        """Look again now; something on the node has changed."""
+        self._nudges.set(self._nudges.value + 1)
+
+    def pod_changed(self, pod: PodUid) -> None:
+        """Hear that the population of *pod*'s cgroup changed; kubelet is asked what it thinks."""
+        log.debug("pod's cgroup changed", pod=pod)
+        self._books.ask("a pod's cgroup changed")
+        self.nudge()
+
+    async def run(self) -> None:
+        """Beat for ever."""
+        while True:
+            changes = Changes([self._ledger.book, self._books.view, self._inventory, self._nudges])
+            try:
+                await self._beat()
+            except (HoldfastError, OSError) as error:
+                # Degraded, not dead: locks stay as they are until the node can be looked at again.
+                if str(error) != self.problem:
+                    log.warning("cannot watch locks", reason=str(error))
+                self.problem = str(error)
+            else:
+                self.problem = ""
+            await changes.wait(self._pause())
+
+    async def _beat(self) -> None:
+        sightings = await self._sight()
+        await self._reconcile(sightings)
+        await self._look_at_free()
+        await self._look_at_held(sightings)
+        await self._release(sightings)
+        self.looked.set()
+
+    async def _sight(self) -> dict[PodUid, PodSighting]:
+        book, view = self._ledger.book.value, self._books.view.value
+        resources = set(self._inventory.value.resources)
+        wanted = set(book.pods)
+        wanted |= {entry.pod for entry in view.entries if entry.resource in resources}
+        return await self._pods.sight(sorted(wanted))
+
+    async def _reconcile(self, sightings: Mapping[PodUid, PodSighting]) -> None:
+        around = Surroundings(
+            view=self._books.view.value,
+            inventory=self._inventory.value,
+            boot=self._boot,
+            sightings=sightings,
+            pending_timeout=self._times.pending_timeout,
+        )
+
+        def decide(draft: Draft) -> None:
+            reconcile(draft, around)
+
+        book = self._ledger.book.value
+        trial = Draft(book, now=self._clock.wall(), boot=self._boot)
+        decide(trial)
+        if trial.book is not book:
+            await self._apply(decide)
+
+    async def _look_at_free(self) -> None:
+        """Find devices in use that we granted to nobody."""
+        book, now = self._ledger.book.value, self._clock.monotonic()
+        free = [each for each in self._inventory.value.devices if not book.lock_on(each.keys)]
+        enabled = await self._kernel.enabled(free)
+        seen: dict[DeviceName, KernelFacts] = {}
+        if not self.looked.is_set() or now - self._full_look_at >= self._times.foreign_scan:
+            self._full_look_at = now
+            seen.update(await self._kernel.look_at_all(free, book.locks) if free else {})
+        for device in free:
+            if enabled[device.name] and device.name not in seen:
+                seen[device.name] = await self._kernel.facts(
+                    device, book.locks, enabled=enabled[device.name]
+                )
+        for device in free:
+            facts = seen.get(device.name)
+            verdict = judge_kernel(facts) if facts is not None else None
+            if verdict is None or verdict.freedom is not Freedom.IN_USE:
+                self._kernel.forget(device.name)
+            elif facts is not None and not facts.gaps:
+                await self._apply(lambda draft, d=device, r=verdict.reason: _withhold(draft, d, r))
+
+    async def _look_at_held(self, sightings: Mapping[PodUid, PodSighting]) -> None:
+        """Learn who holds what we granted, first among the pod's own processes."""
+        book = self._ledger.book.value
+        held = [lock for lock in book.locks.values() if lock.state is LockState.HELD]
+        devices = [device for device in map(self._device, held) if device is not None]
+        enabled = await self._kernel.enabled(devices)
+        for lock in held:
+            device = self._device(lock)
+            if device is None or not enabled[device.name]:
+                self._kernel.forget(lock.device)
+                continue
+            pod = sightings.get(lock.pod) if lock.pod is not None else None
+            facts = await self._kernel.facts(
+                device,
+                book.locks,
+                enabled=enabled[device.name],
+                pids=pod.processes if pod is not None else (),
+            )
+            await self._prove_holder(lock, facts)
+
+    async def _prove_holder(self, lock: DeviceLock, facts: KernelFacts) -> None:
+        """Move a lock whose gate never passed to the pod that in truth has the device."""
+        others = {
+            holder.pod for holder in facts.holders or () if holder.pod not in {None, lock.pod}
+        }
+        if facts.gaps or lock.pod is None or len(others) != 1:
+            return
+        names = "; ".join(str(holder) for holder in facts.holders or ())
+        other = others.pop()
+        await self._apply(lambda draft: _hand_to_holder(draft, lock, other, names))
+
+    async def _release(self, sightings: Mapping[PodUid, PodSighting]) -> None:
+        book = self._ledger.book.value
+        for lock in list(book.locks.values()):
+            if lock.state not in ENDING and lock.state is not LockState.FOREIGN:
+                continue
+            facts = await self._release_facts(lock, book, sightings)
+            verdict = judge_release(facts)
+            if verdict.freedom is Freedom.FREE:
+                self._reclaimer.forget(lock.device)
+                self._kernel.forget(lock.device)
+                await self._apply(lambda draft, k=lock, r=verdict.reason: _free(draft, k, r))
+            elif lock.state in ENDING:
+                await self._reclaimer.step(lock, facts, verdict.reason)
+
+    async def _release_facts(
+        self, lock: DeviceLock, book: Book, sightings: Mapping[PodUid, PodSighting]
+    ) -> ReleaseFacts:
+        device = self._device(lock)
+        pod = self._former_pod(lock, book, sightings)
+        grace = self._times.unseen_grace
+        if device is None:  # unplugged: nothing is left that anybody could hold
+            return ReleaseFacts(kernel=KernelFacts(holders=()), pod=pod, unseen_grace=grace)
+        alive = pod is not None and (pod.counted is not False or bool(pod.processes))
+        kernel = await self._kernel.facts(
+            device,
+            book.locks,
+            enabled=(await self._kernel.enabled([device]))[device.name],
+            pids=(pod.processes or ()) if pod is not None else (),
+            to_free=not alive,
+        )
+        return ReleaseFacts(kernel=kernel, pod=pod, unseen_grace=grace)
+
+    def _former_pod(
+        self, lock: DeviceLock, book: Book, sightings: Mapping[PodUid, PodSighting]
+    ) -> FormerPod | None:
+        if lock.pod is None:
+            return None
+        view, record = self._books.view.value, book.pods.get(lock.pod)
+        sighting = sightings.get(lock.pod)
+        rebooted = record is not None and record.boot != self._boot
+        replaced = (
+            record is not None
+            and sighting is not None
+            and record.inode not in {None, sighting.inode}
+        )
+        return FormerPod(
+            counted=view.counts(lock.pod) if view.readable else None,
+            processes=None if sighting is None or replaced else sighting.processes,
+            cgroup_seen=record is not None and (record.cgroup is not None or rebooted),
+            uncounted_for=self._clock.wall() - lock.since,
+        )
+
+    def _device(self, lock: DeviceLock) -> Device | None:
+        return self._inventory.value.get(lock.device)
+
+    async def _apply(self, decide: "Decision") -> None:
+        try:
+            await self._ledger.apply(decide)
+        except (LedgerError, LaneStuckError) as error:
+            log.warning("cannot record a move", reason=str(error))
+
+    def _pause(self) -> float:
+        ending = any(
+            lock.state in ENDING or lock.state is LockState.FOREIGN
+            for lock in self._ledger.book.value.locks.values()
+        )
+        return self._times.quick_poll if ending else self._times.poll
+
+
+class Decision(Protocol):
+    """A pure change of the book."""
+
+    def __call__(self, draft: Draft) -> None:
+        """Change *draft*."""
+        ...
+
+
+def _withhold(draft: Draft, device: Device, reason: str) -> None:
+    if draft.book.lock_on(device.keys) is None:
+        draft.withhold(device.name, device.keys, reason)
+
+
+def _hand_to_holder(draft: Draft, lock: DeviceLock, pod: PodUid | None, names: str) -> None:
+    now = draft.book.locks.get(lock.device)
+    if now is None or now.fence != lock.fence or now.allocation is None:
+        return
+    owner = draft.book.allocations.get(now.allocation)
+    if owner is None or owner.phase is Phase.ACTIVE:
+        return
+    draft.move(lock.device, LockState.RELEASING, f"in truth it is held by {names}", pod=pod)
+
+
+def _free(draft: Draft, lock: DeviceLock, reason: str) -> None:
+    now = draft.book.locks.get(lock.device)
+    if now is None or now.fence != lock.fence:
+        return  # it moved while we looked; the next beat judges it anew
+    if lock.state is LockState.QUARANTINED:
+        draft.move(lock.device, LockState.RECLAIMING, reason)
+    draft.move(lock.device, LockState.FREE, reason)
+    draft.settle()

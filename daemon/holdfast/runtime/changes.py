@@ -1,0 +1,28 @@
+"""Waiting for the first change among several published values."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.runtime.watched import Watched
+
+
+class Changes:
+    """Remembers what has been seen of some values, so that no change after that is missed."""
+
+    def __init__(self, values: Iterable[Watched[Any]]) -> None:
+        """Take the present versions of *values* as seen."""
+        self._seen = [(value, value.version) for value in values]
+
+    async def wait(self, timeout: float) -> None:  # noqa: ASYNC109 - the end of the wait is no error
+        """Return at the first change since construction, or after *timeout* seconds."""
+        waits = [
+            asyncio.ensure_future(value.until(lambda _, v=value, s=seen: v.version != s))
+            for value, seen in self._seen
+        ]
+        try:
+            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
