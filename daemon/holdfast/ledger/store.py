@@ -114,7 +114,7 @@ class Store:
         if version > SCHEMA_VERSION:
             message = (
                 f"cannot use the ledger {self._path}: it has version {version}, this "
-                f"holdfast knows {SCHEMA_VERSION}. Install the newer holdfast again; nothing was changed"
+                f"holdfast knows {SCHEMA_VERSION}. Install the newer one again; nothing was changed"
             )
             raise LedgerUnusableError(message)
         if tables:
@@ -130,11 +130,15 @@ class Store:
 
     def _create(self) -> None:
         schema = resources.files("holdfast.ledger").joinpath("schema.sql").read_text("utf-8")
-        self._db.executescript(
-            f"BEGIN IMMEDIATE; {schema} INSERT INTO counters VALUES (1, 0, 0);"
-            f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-            "COMMIT;"
+        script = (
+            "BEGIN IMMEDIATE;",
+            schema,
+            "INSERT INTO counters VALUES (1, 0, 0);",
+            f"PRAGMA application_id = {_APPLICATION_ID};",
+            f"PRAGMA user_version = {SCHEMA_VERSION};",
+            "COMMIT;",
         )
+        self._db.executescript("\n".join(script))
 
     def _commit(self, before: Book, after: Book, moves: tuple[Move, ...]) -> None:
         self._db.execute("BEGIN IMMEDIATE")

@@ -37,7 +37,8 @@ class OfferFacts:
     """What decides whether kubelet is told that a device is Healthy.
 
     `lock` is any lock on its keys. `has_or_awaits`: a pod that kubelet counts, or is about to,
-    has the device or waits for it under this very resource name and id. `releasing_for` are the
+    has the device or waits for it under this very resource name and id. `owner_counted`: kubelet
+    counts the lock's pod, under whatever name. `releasing_for` are the
     seconds the lock has been RELEASING, `uncommitted_for` those the ledger could not commit.
     """
 
@@ -45,6 +46,7 @@ class OfferFacts:
     name: DeviceName
     lock: DeviceLock | None = None
     has_or_awaits: bool = False
+    owner_counted: bool = False
     releasing_for: float = 0.0
     uncommitted_for: float = 0.0
     withhold_after: float = 30.0
@@ -65,7 +67,9 @@ def offered(facts: OfferFacts) -> bool:
     lock = facts.lock
     if lock is None:
         return True
-    if lock.device != facts.name or lock.state is LockState.HELD:
-        # HELD, but nobody has it under this id: a pod of another resource or of a former plugin.
+    if lock.device != facts.name:
         return False
+    if lock.state is LockState.HELD:
+        # Nobody has it under this id: its pod has it by a former plugin's, or is just over.
+        return not facts.owner_counted
     return lock.state is LockState.RELEASING and facts.releasing_for <= facts.withhold_after

@@ -1,0 +1,83 @@
+"""What a container is given: the nodes of its devices, and the environment its programs expect."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.ids import ResourceName
+from holdfast.model.tpu import GENERATIONS, TpuGeneration
+from holdfast.model.tpu_env import TpuHostFacts, environment, resolve
+
+VFIO_CONTAINER = "/dev/vfio/vfio"
+"""The node every VFIO user needs beside its groups; shared by all and exclusive to none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TpuInputs:
+    """Where the TPU environment comes from, besides the hardware.
+
+    `generation` overrules what the PCI ids say; empty: it does not.
+    """
+
+    resource: ResourceName
+    configured: TpuHostFacts
+    generation: str = ""
+
+
+class Granting:
+    """Builds answers to Allocate from values alone; `from_file` is what /etc/tpu/tpu-env says."""
+
+    def __init__(self, tpu: TpuInputs | None, *, from_file: Callable[[], TpuHostFacts]) -> None:
+        """Give TPU variables for *tpu*'s resource; None: the node offers no TPUs."""
+        self._tpu = tpu
+        self._from_file = from_file
+
+    def grant(
+        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
+    ) -> ContainerGrant:
+        """Return exactly the granted nodes, the VFIO container's where needed, and variables."""
+        nodes = [
+            GrantedNode(host_path=node.path, container_path=node.path)
+            for device in devices
+            for node in device.nodes
+        ]
+        if any(device.kind is DeviceKind.VFIO for device in devices):
+            nodes.append(GrantedNode(host_path=VFIO_CONTAINER, container_path=VFIO_CONTAINER))
+        return ContainerGrant(
+            nodes=tuple(dict.fromkeys(nodes)), envs=self._environment(resource, devices, inventory)
+        )
+
+    def _environment(
+        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
+    ) -> dict[str, str]:
+        if not devices:
+            return {}
+        if self._tpu is None or resource != self._tpu.resource:
+            return _pci_environment(resource, devices)
+        generation = self._generation(devices[0])
+        if generation is None:
+            return _pci_environment(resource, devices)
+        on_host = len(inventory.of(resource))
+        facts, _ = resolve(
+            generation,
+            on_host=on_host,
+            configured=self._tpu.configured,
+            from_file=self._from_file(),
+        )
+        nodes = tuple(each.numa_node for each in devices if each.numa_node is not None)
+        variables = environment(
+            generation, granted=len(devices), on_host=on_host, facts=facts, numa_nodes=nodes
+        )
+        return dict(variables)
+
+    def _generation(self, device: Device) -> TpuGeneration | None:
+        wanted = (self._tpu.generation if self._tpu is not None else "") or device.model
+        return next((each for each in GENERATIONS if each.name == wanted), None)
+
+
+def _pci_environment(resource: ResourceName, devices: tuple[Device, ...]) -> dict[str, str]:
+    """Return KubeVirt's variable that names a pool's PCI addresses to the program."""
+    name = resource.upper().translate(str.maketrans("./-", "___"))
+    addresses = [address for device in devices for address in device.functions]
+    return {f"PCI_RESOURCE_{name}": ",".join(addresses)}

@@ -1,0 +1,106 @@
+"""Keeps kubelet's device lists true: from hardware, book and kubelet's own books to Offers."""
+
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.book import Book
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.ids import DeviceName, ResourceName
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.locks import DeviceLock, LockState
+from holdfast.model.offers import OfferedDevice, OfferFacts, Offers, offered
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+
+
+class Offering:
+    """Publishes `offers`, anew whenever one of its sources changes or a patience runs out."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        inventory: Watched[Inventory],
+        view: Watched[KubeletView],
+        clock: Clock,
+        withhold_after: float = 30.0,
+        look_again: float = 1.0,
+    ) -> None:
+        """Withhold what is RELEASING for longer than *withhold_after* seconds."""
+        self._ledger = ledger
+        self._inventory = inventory
+        self._view = view
+        self._clock = clock
+        self._withhold_after = withhold_after
+        self._look_again = look_again
+        self._resend = 0
+        self.offers: Watched[Offers] = Watched(Offers())
+
+    def resend(self) -> None:
+        """Send the lists once more, unchanged or not, so that kubelet writes its checkpoint."""
+        self._resend += 1
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Publish what holds now."""
+        inventory = self._inventory.value
+        devices = {
+            resource: self._of(resource, inventory, self._ledger.book.value, self._view.value)
+            for resource in inventory.resources
+        }
+        self.offers.set(Offers(devices=devices, resend=self._resend))
+
+    async def run(self) -> None:
+        """Follow the sources for ever."""
+        while True:
+            changes = Changes([self._ledger.book, self._inventory, self._view])
+            self.refresh()
+            await changes.wait(self._look_again)
+
+    def _of(
+        self, resource: ResourceName, inventory: Inventory, book: Book, view: KubeletView
+    ) -> tuple[OfferedDevice, ...]:
+        present = [self._offered(device, book, view) for device in inventory.of(resource)]
+        names = {each.id for each in present}
+        # Hardware that is gone stays on the list while its pod is not over: kubelet then shows it
+        # as Unhealthy, and not as if it had never been.
+        gone = [
+            OfferedDevice(id=name.id, healthy=False)
+            for name in sorted(book.locks)
+            if name.resource == resource and name.id not in names
+        ]
+        return (*present, *gone)
+
+    def _offered(self, device: Device, book: Book, view: KubeletView) -> OfferedDevice:
+        lock = book.lock_on(device.keys)
+        failing = self._ledger.failing_since
+        facts = OfferFacts(
+            healthy=device.healthy,
+            name=device.name,
+            lock=lock,
+            has_or_awaits=_has_or_awaits(device.name, lock, book, view),
+            owner_counted=lock is not None and lock.pod is not None and view.counts(lock.pod),
+            releasing_for=self._clock.wall() - lock.since if lock is not None else 0.0,
+            uncommitted_for=0.0 if failing is None else self._clock.monotonic() - failing,
+            withhold_after=self._withhold_after,
+        )
+        return OfferedDevice(id=device.name.id, healthy=offered(facts), numa_node=device.numa_node)
+
+
+def _has_or_awaits(
+    name: DeviceName, lock: DeviceLock | None, book: Book, view: KubeletView
+) -> bool:
+    """Tell whether a pod that kubelet counts, or is about to, has *name* or waits for it."""
+    if view.pods_with(name):
+        return True
+    if any(
+        each.resource == name.resource and name.id in each.devices and each.pod is None
+        for each in book.allocations.values()
+    ):
+        return True
+    # Kubelet's books cannot be read: what is held is as it was.
+    return (
+        not view.readable
+        and lock is not None
+        and lock.device == name
+        and (lock.state is LockState.HELD)
+    )
