@@ -1,10 +1,12 @@
 """Devices and inventories: what discovery finds and every other part reads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+
+_PCI = "pci/"
 
 
 class DeviceKind(Enum):
@@ -106,7 +108,12 @@ class Inventory:
 
 def pci_key(address: PciAddress) -> HardwareKey:
     """Return the key of a PCI function; it survives a renumbering of IOMMU groups."""
-    return HardwareKey(f"pci/{address}")
+    return HardwareKey(f"{_PCI}{address}")
+
+
+def pci_addresses(keys: Iterable[HardwareKey]) -> tuple[PciAddress, ...]:
+    """Return the PCI functions among *keys*, in order."""
+    return tuple(PciAddress(key.removeprefix(_PCI)) for key in sorted(keys) if key.startswith(_PCI))
 
 
 def device_ids(devices: tuple[Device, ...]) -> tuple[DeviceId, ...]:
