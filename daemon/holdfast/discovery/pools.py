@@ -1,0 +1,37 @@
+"""Finds the devices of configured pools: any PCI functions that are granted through VFIO."""
+
+from collections.abc import Sequence
+
+from holdfast.discovery.snapshot import Snapshot
+from holdfast.discovery.vfio import Match, vfio_devices
+from holdfast.host.sysfs import PciFunction
+from holdfast.model.devices import Device
+from holdfast.model.ids import ResourceName
+from holdfast.model.pools import PoolSpec
+from holdfast.model.viability import is_bridge
+
+
+def pool_devices(snapshot: Snapshot, pools: Sequence[PoolSpec]) -> tuple[Device, ...]:
+    """Return one device for each IOMMU group with a function that a pool takes.
+
+    Pools that name the same resource are one pool. A function that two resources take is a device
+    of both; their keys exclude each other.
+    """
+    rules: dict[ResourceName, list[PoolSpec]] = {}
+    for pool in pools:
+        rules.setdefault(pool.resource, []).append(pool)
+    devices: list[Device] = []
+    for resource, specs in rules.items():
+        matches = [
+            Match(function=function, model=f"{function.vendor:04x}:{function.device:04x}")
+            for function in snapshot.functions.values()
+            if any(_takes(spec, function) for spec in specs)
+        ]
+        devices += vfio_devices(snapshot, resource, matches)
+    return tuple(devices)
+
+
+def _takes(spec: PoolSpec, function: PciFunction) -> bool:
+    return not is_bridge(function.class_code) and spec.matches(
+        function.address, function.vendor, function.device, function.class_code
+    )

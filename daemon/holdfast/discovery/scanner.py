@@ -1,0 +1,186 @@
+"""Keeps the inventory true: follows the kernel's events, and looks again now and then anyway."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+import structlog
+
+from holdfast.discovery.inventory import Offered, take_inventory
+from holdfast.discovery.snapshot import Snapshot, driver_of
+from holdfast.errors import HoldfastError
+from holdfast.host.root import HostRoot
+from holdfast.host.sysfs import Sysfs
+from holdfast.model.devices import Inventory, pci_addresses
+from holdfast.model.ids import DeviceName, PciAddress
+from holdfast.runtime.backoff import backoff
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+SUBSYSTEMS = frozenset({"pci", "vfio", "vfio-dev", "accel"})
+"""The kernel subsystems whose events can change an inventory."""
+
+_FIRST_RETRY = 1.0
+
+
+def _nobody() -> Collection[DeviceName]:
+    return ()
+
+
+class Scanner:
+    """Publishes the inventory, and a new one whenever the hardware has changed.
+
+    The lane's calls read sysfs and stat nodes, nothing more. A scan that fails leaves the last
+    inventory in place, is named in `problem`, and is tried again.
+    """
+
+    def __init__(
+        self,
+        root: HostRoot,
+        sysfs: Sysfs,
+        *,
+        lane: Lane,
+        clock: Clock,
+        offered: Offered,
+        held: Callable[[], Collection[DeviceName]] = _nobody,
+        rescan: float = 60.0,
+        debounce: float = 0.02,
+        held_look: float = 1.0,
+    ) -> None:
+        """Scan below *root* on *lane*. *held* names the devices that somebody has been granted.
+
+        Seconds: *rescan* between full scans without cause, *debounce* from an event to the scan
+        that answers it and its neighbours, *held_look* between looks at held devices' drivers.
+        """
+        self._root = root
+        self._sysfs = sysfs
+        self._lane = lane
+        self._clock = clock
+        self._offered = offered
+        self._held = held
+        self._rescan = rescan
+        self._debounce = debounce
+        self._held_look = held_look
+        self._known: frozenset[PciAddress] = frozenset()
+        self._drivers: Mapping[PciAddress, str | None] = {}
+        self._wanted = asyncio.Event()
+        self._retries = backoff(_FIRST_RETRY, rescan)
+        self.inventory: Watched[Inventory] = Watched(Inventory(resources=offered.resources))
+        self.problem: str = "the hardware has not been looked at yet"
+        """Why the inventory may be out of date, for people; empty when it is not."""
+        self.scans = 0
+        """How many scans succeeded."""
+
+    def poke(self) -> None:
+        """Ask for a scan soon; any number of requests before it are one."""
+        self._wanted.set()
+
+    def uevent(self, subsystem: str, action: str, devpath: str) -> None:  # noqa: ARG002 - the shape of a Uevents callback
+        """Take note of a kernel event; action ``lost`` stands for events that never came."""
+        if subsystem in SUBSYSTEMS or action == "lost":
+            self.poke()
+
+    async def scan(self) -> Inventory:
+        """Look at all hardware now, publish what is new, and return the latest inventory.
+
+        Never raises for what the hardware shows: the inventory then stays and `problem` says why.
+        """
+        try:
+            found, self._known, self._drivers = await self._lane.run(self._look)
+        except (HoldfastError, OSError) as error:
+            self._failed(error)
+            return self.inventory.value
+        if self.problem:
+            log.info("hardware can be looked at", was=self.problem)
+        self.problem = ""
+        self._retries = backoff(_FIRST_RETRY, self._rescan)
+        self.scans += 1
+        before = self.inventory.value
+        if (found.devices, found.resources) != (before.devices, before.resources):
+            self._report(before, found)
+            self.inventory.set(found)
+        return self.inventory.value
+
+    async def run(self) -> None:
+        """Scan at every cause, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._poke_now_and_then())
+            tasks.create_task(self._watch_held())
+            while True:
+                await self._wanted.wait()
+                # One change makes several events; the first starts the wait, so it stays short.
+                await self._clock.sleep(self._debounce)
+                self._wanted.clear()
+                await self.scan()
+                if self.problem:
+                    await self._clock.sleep(next(self._retries))
+                    self.poke()
+
+    def _look(self) -> tuple[Inventory, frozenset[PciAddress], Mapping[PciAddress, str | None]]:
+        snapshot = Snapshot(self._root, self._sysfs, known=self._known)
+        generation = self.inventory.value.generation + 1
+        found = take_inventory(snapshot, self._offered, generation=generation)
+        drivers = {address: it.driver for address, it in snapshot.functions.items()}
+        return found, snapshot.bound(), drivers
+
+    async def _poke_now_and_then(self) -> None:
+        while True:
+            await self._clock.sleep(self._rescan)
+            self.poke()
+
+    async def _watch_held(self) -> None:
+        """Look at the drivers of held devices: a removal that must wait for a holder has no event.
+
+        The kernel takes the driver link away at once and everything else only at the end.
+        """
+        while True:
+            await self._clock.sleep(self._held_look)
+            addresses = self._held_functions()
+            if not addresses:
+                continue
+            try:
+                changed = await self._lane.run(partial(self._changed, addresses))
+            except (HoldfastError, OSError) as error:
+                self._failed(error)
+                changed = True
+            if changed:
+                self.poke()
+
+    def _held_functions(self) -> tuple[PciAddress, ...]:
+        held = frozenset(self._held())
+        return tuple(
+            address
+            for device in self.inventory.value.devices
+            if device.name in held
+            for address in pci_addresses(device.keys)
+        )
+
+    def _changed(self, addresses: tuple[PciAddress, ...]) -> bool:
+        return any(
+            driver_of(self._root, address) != self._drivers.get(address) for address in addresses
+        )
+
+    def _failed(self, error: Exception) -> None:
+        problem = f"cannot look at the hardware: {error}"
+        if problem != self.problem:
+            log.warning("hardware cannot be looked at", reason=str(error))
+        self.problem = problem
+
+    @staticmethod
+    def _report(before: Inventory, after: Inventory) -> None:
+        known = {device.name: device for device in before.devices}
+        for device in after.devices:
+            was = known.pop(device.name, None)
+            if was is None or was.faults != device.faults:
+                log.info(
+                    "device found" if was is None else "device changed",
+                    device=str(device.name),
+                    model=device.model,
+                    healthy=device.healthy,
+                    reasons=[fault.text for fault in device.faults],
+                )
+        for name in known:
+            log.warning("device gone", device=str(name))

@@ -1,0 +1,122 @@
+"""One look at the PCI functions, IOMMU groups and nodes of this host, each read once."""
+
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.host.root import HostRoot
+from holdfast.host.sysfs import PciFunction, Sysfs
+from holdfast.model.ids import PciAddress
+from holdfast.model.viability import (
+    FunctionFacts,
+    NodeFacts,
+    is_bridge,
+    is_vfio_driver,
+    pending_removal,
+)
+
+
+def driver_of(root: HostRoot, address: PciAddress) -> str | None:
+    """Return the driver of one function, or None: one cheap read, for questions asked often."""
+    try:
+        return (root.sys / "bus/pci/devices" / address / "driver").readlink().name
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccelNode:
+    """A node of the accel class and the number that sysfs gives it."""
+
+    name: str
+    rdev: int
+
+
+class Snapshot:
+    """The facts that one scan works from. Blocking: it belongs on a lane."""
+
+    def __init__(
+        self, root: HostRoot, sysfs: Sysfs, *, known: frozenset[PciAddress] = frozenset()
+    ) -> None:
+        """Read all PCI functions below *root*; *known* were bound to VFIO in the scan before."""
+        self._root = root
+        self._sysfs = sysfs
+        self._known = known
+        self._members: dict[int, tuple[PciFunction, ...]] = {}
+        self._nodes: dict[int, NodeFacts] = {}
+        self.functions: Mapping[PciAddress, PciFunction] = {
+            function.address: function for function in sysfs.pci_functions()
+        }
+        self.accel: Mapping[PciAddress, AccelNode] = {
+            address: AccelNode(name=name, rdev=rdev)
+            for name, (rdev, address) in sysfs.accel_nodes().items()
+        }
+
+    def members(self, group: int) -> tuple[PciFunction, ...]:
+        """Return all functions of IOMMU group *group*, bridges included, by address."""
+        if group not in self._members:
+            addresses = set(self._sysfs.group_members(group))
+            addresses |= {f.address for f in self.functions.values() if f.iommu_group == group}
+            self._members[group] = tuple(
+                self.functions[address]
+                for address in sorted(addresses)
+                if address in self.functions
+            )
+        return self._members[group]
+
+    def group_node(self, group: int) -> NodeFacts:
+        """Return the node of *group* as sysfs and /dev show it."""
+        if group not in self._nodes:
+            expected = self._sysfs.group_rdev(group)
+            self._nodes[group] = self.node(f"/dev/vfio/{group}", expected)
+        return self._nodes[group]
+
+    def node(self, path: str, expected: int | None) -> NodeFacts:
+        """Return what is at *path*, which starts with /dev, beside the number sysfs *expected*."""
+        exists, found, problem = True, None, ""
+        try:
+            status = self._root.node(path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            exists = False
+        except OSError as error:
+            exists, problem = False, error.strerror or str(error)
+        else:
+            found = status.st_rdev if stat.S_ISCHR(status.st_mode) else None
+        return NodeFacts(path=path, expected=expected, found=found, exists=exists, problem=problem)
+
+    def facts(self, function: PciFunction) -> FunctionFacts:
+        """Return what the rules need to know of *function*."""
+        return FunctionFacts(
+            address=function.address,
+            driver=function.driver,
+            bridge=is_bridge(function.class_code),
+            was_bound=function.address in self._known or self._left_behind(function),
+        )
+
+    def grantable(self, function: PciFunction) -> bool:
+        """Tell whether `enable` of *function* follows use: it is on VFIO, or just leaving it."""
+        if is_vfio_driver(function.driver):
+            return True
+        group, facts = function.iommu_group, self.facts(function)
+        if group is None or not facts.was_bound:  # most functions: spare them a look at the node
+            return False
+        return pending_removal(facts, self.group_node(group))
+
+    def bound(self) -> frozenset[PciAddress]:
+        """Return what the next scan should take for known: functions on VFIO, or leaving it."""
+        return frozenset(f.address for f in self.functions.values() if self.grantable(f))
+
+    def _left_behind(self, function: PciFunction) -> bool:
+        """Tell whether *function* must have been on VFIO though no scan of ours saw it there.
+
+        The kernel keeps a group's number only while a member is on VFIO, so a group that has one
+        with nobody on VFIO has a member that is being removed.
+        """
+        group = function.iommu_group
+        return (
+            group is not None
+            and function.driver is None
+            and not is_bridge(function.class_code)
+            and self.group_node(group).expected is not None
+            and not any(is_vfio_driver(member.driver) for member in self.members(group))
+        )

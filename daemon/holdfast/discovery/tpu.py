@@ -1,0 +1,82 @@
+"""Finds the TPU chips of this host, behind VFIO groups or accel nodes."""
+
+from holdfast.discovery.snapshot import Snapshot
+from holdfast.discovery.vfio import Match, unreadable, vfio_devices
+from holdfast.host.sysfs import PciFunction
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, pci_key
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.tpu import TPU_RESOURCE, TpuGeneration, generation_of
+from holdfast.model.viability import node_faults
+
+
+def tpu_devices(snapshot: Snapshot, resource: ResourceName = TPU_RESOURCE) -> tuple[Device, ...]:
+    """Return the chips of *snapshot* under *resource*, in no particular order.
+
+    How a chip is reached is what the kernel shows of it; its generation decides only while the
+    chip has no driver.
+    """
+    behind_vfio = []
+    devices = []
+    for function in snapshot.functions.values():
+        generation = generation_of(function.vendor, function.device, function.subsystem_device)
+        if generation is None:
+            continue
+        if _kind(snapshot, function, generation) is DeviceKind.VFIO:
+            behind_vfio.append(
+                Match(
+                    function=function,
+                    model=generation.name,
+                    chip_functions=generation.functions_per_chip,
+                )
+            )
+        else:
+            devices.append(_accel_device(snapshot, resource, function, generation))
+    return (*vfio_devices(snapshot, resource, behind_vfio), *devices)
+
+
+def _kind(snapshot: Snapshot, function: PciFunction, generation: TpuGeneration) -> DeviceKind:
+    if snapshot.grantable(function):
+        return DeviceKind.VFIO
+    if function.address in snapshot.accel:
+        return DeviceKind.ACCEL
+    return generation.kind
+
+
+def _accel_device(
+    snapshot: Snapshot,
+    resource: ResourceName,
+    function: PciFunction,
+    generation: TpuGeneration,
+) -> Device:
+    accel = snapshot.accel.get(function.address)
+    nodes = () if accel is None else (DeviceNode(path=f"/dev/{accel.name}", rdev=accel.rdev),)
+    return Device(
+        name=DeviceName(resource, DeviceId(function.address)),
+        kind=DeviceKind.ACCEL,
+        keys=frozenset({pci_key(function.address)}),
+        nodes=nodes,
+        functions=(),
+        numa_node=function.numa_node,
+        model=generation.name,
+        faults=(*_accel_faults(snapshot, function), *unreadable((function,))),
+    )
+
+
+def _accel_faults(snapshot: Snapshot, function: PciFunction) -> tuple[Fault, ...]:
+    accel = snapshot.accel.get(function.address)
+    if accel is None:
+        bound = f"is bound to {function.driver}" if function.driver else "has no driver"
+        text = (
+            f"{function.address} cannot be used: it {bound} and has no accel node;"
+            " load the TPU's driver"
+        )
+        return (Fault(kind=FaultKind.NO_DRIVER, text=text),)
+    path = f"/dev/{accel.name}"
+    node = snapshot.node(path, accel.rdev)
+    if function.driver is None and node.exists:
+        text = (
+            f"{function.address} is being removed or unbound: its driver link is gone while"
+            f" {path} is still there; it ends when nobody holds the device any more"
+        )
+        return (Fault(kind=FaultKind.PENDING_REMOVAL, text=text),)
+    return node_faults(node, function.address)

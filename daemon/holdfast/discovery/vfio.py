@@ -1,0 +1,139 @@
+"""Makes devices of PCI functions that are granted through their IOMMU groups."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from holdfast.discovery.snapshot import Snapshot
+from holdfast.host.sysfs import PciFunction
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, pci_key
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.tpu import slot_of
+from holdfast.model.viability import (
+    chip_faults,
+    function_faults,
+    group_faults,
+    is_bridge,
+    node_faults,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """A function that belongs to a resource. `chip_functions` of its slot make one chip."""
+
+    function: PciFunction
+    model: str
+    chip_functions: int = 1
+
+
+def vfio_devices(
+    snapshot: Snapshot, resource: ResourceName, matches: Sequence[Match]
+) -> tuple[Device, ...]:
+    """Return one device for each set of *matches* that cannot be granted apart.
+
+    Functions in one IOMMU group cannot, nor can the functions of one chip.
+    """
+    return tuple(_device(snapshot, resource, together) for together in _inseparable(matches))
+
+
+def unreadable(functions: Iterable[PciFunction]) -> tuple[Fault, ...]:
+    """Return a fault for everything about *functions* that the kernel shows but makes no sense."""
+    return tuple(
+        Fault(kind=FaultKind.UNREADABLE, text=f"{function.address} cannot be understood: {problem}")
+        for function in functions
+        for problem in function.problems
+    )
+
+
+def _inseparable(matches: Sequence[Match]) -> list[list[Match]]:
+    """Split *matches* into sets, joining those that share a group or a chip."""
+    sets: list[tuple[set[str], list[Match]]] = []
+    for match in matches:
+        ties = {f"function {match.function.address}"}
+        if match.function.iommu_group is not None:
+            ties.add(f"group {match.function.iommu_group}")
+        if match.chip_functions > 1:
+            ties.add(f"chip {slot_of(match.function.address)}")
+        joined = [match]
+        apart = []
+        for others, members in sets:
+            if others & ties:
+                ties |= others
+                joined += members
+            else:
+                apart.append((others, members))
+        sets = [*apart, (ties, joined)]
+    return [sorted(members, key=lambda match: match.function.address) for _, members in sets]
+
+
+def _device(snapshot: Snapshot, resource: ResourceName, matches: Sequence[Match]) -> Device:
+    wanted = [match.function for match in matches]
+    groups = sorted({f.iommu_group for f in wanted if f.iommu_group is not None})
+    members = {f.address: f for f in wanted}
+    for group in groups:
+        members |= {member.address: member for member in snapshot.members(group)}
+    useful = [f for _, f in sorted(members.items()) if not is_bridge(f.class_code)]
+    first = matches[0]
+    return Device(
+        name=DeviceName(
+            resource,
+            DeviceId(
+                slot_of(first.function.address)
+                if first.chip_functions > 1
+                else first.function.address
+            ),
+        ),
+        kind=DeviceKind.VFIO,
+        keys=frozenset(pci_key(function.address) for function in useful),
+        nodes=tuple(node for group in groups for node in _nodes(snapshot, group)),
+        functions=tuple(f.address for f in useful if snapshot.grantable(f)),
+        numa_node=next((f.numa_node for f in wanted if f.numa_node is not None), None),
+        model=first.model,
+        faults=(
+            *_chip_faults(matches),
+            *(fault for function in wanted for fault in _function_faults(snapshot, function)),
+            *(fault for group in groups for fault in _group_faults(snapshot, group, wanted)),
+            *unreadable(members.values()),
+        ),
+    )
+
+
+def _nodes(snapshot: Snapshot, group: int) -> tuple[DeviceNode, ...]:
+    """Return the group's node. Without a number from sysfs nothing can be recognised by it."""
+    node = snapshot.group_node(group)
+    return () if node.expected is None else (DeviceNode(path=node.path, rdev=node.expected),)
+
+
+def _chip_faults(matches: Sequence[Match]) -> tuple[Fault, ...]:
+    found: dict[str, int] = {}
+    expected: dict[str, int] = {}
+    for match in matches:
+        slot = slot_of(match.function.address)
+        found[slot] = found.get(slot, 0) + 1
+        expected[slot] = match.chip_functions
+    return tuple(
+        fault
+        for slot, number in expected.items()
+        if number > 1
+        for fault in chip_faults(slot, found[slot], number)
+    )
+
+
+def _function_faults(snapshot: Snapshot, function: PciFunction) -> tuple[Fault, ...]:
+    group = function.iommu_group
+    node = None if group is None else snapshot.group_node(group)
+    faults = function_faults(snapshot.facts(function), node)
+    if faults or group is not None:
+        return faults
+    text = f"{function.address} has no IOMMU group; turn the IOMMU on in firmware and kernel"
+    return (Fault(kind=FaultKind.NO_NODE, text=text),)
+
+
+def _group_faults(
+    snapshot: Snapshot, group: int, wanted: Sequence[PciFunction]
+) -> tuple[Fault, ...]:
+    members = snapshot.members(group)
+    faults = group_faults(group, (snapshot.facts(f) for f in members if f not in wanted))
+    if any(snapshot.grantable(member) for member in members):
+        return *faults, *node_faults(snapshot.group_node(group), f"IOMMU group {group}")
+    return faults  # without a driver there is no node, and the driver is the fault to name

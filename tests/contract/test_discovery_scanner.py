@@ -1,0 +1,196 @@
+"""The inventory follows the hardware."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from fakes.hosttree import HostTree
+from holdfast.discovery.inventory import Offered
+from holdfast.discovery.scanner import Scanner
+from holdfast.host.sysfs import Sysfs
+from holdfast.model.devices import FaultKind
+from holdfast.model.ids import DeviceName
+from holdfast.runtime.clock import Clock, SystemClock
+from holdfast.runtime.lane import Lane
+from manual_clock import ManualClock
+from waiting import until
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[HostTree]:
+    tree = HostTree(tmp_path)
+    tree.tpu("0000:00:05.0", group=7)
+    yield tree
+    tree.close()
+
+
+@pytest.fixture
+def lane() -> Iterator[Lane]:
+    with Lane("scan", deadline=5.0) as lane:
+        yield lane
+
+
+def _scanner(
+    tree: HostTree,
+    lane: Lane,
+    *,
+    held: frozenset[DeviceName] = frozenset(),
+    rescan: float = 600.0,
+    clock: Clock | None = None,
+) -> Scanner:
+    return Scanner(
+        tree.root,
+        Sysfs(tree.root),
+        lane=lane,
+        clock=clock or SystemClock(),
+        offered=Offered(),
+        held=lambda: held,
+        rescan=rescan,
+        debounce=0.005,
+        held_look=0.02,
+    )
+
+
+@asynccontextmanager
+async def _running(scanner: Scanner) -> AsyncIterator[None]:
+    task = asyncio.create_task(scanner.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _ids(scanner: Scanner) -> list[str]:
+    return [device.name.id for device in scanner.inventory.value.devices]
+
+
+async def test_the_first_scan_publishes_what_is_there(tree: HostTree, lane: Lane) -> None:
+    scanner = _scanner(tree, lane)
+    assert scanner.problem
+    assert scanner.inventory.value.resources == ("google.com/tpu",)
+    inventory = await scanner.scan()
+    assert inventory is scanner.inventory.value
+    assert _ids(scanner) == ["0000:00:05.0"]
+    assert scanner.problem == ""
+
+
+async def test_the_generation_grows_with_each_change_and_only_then(
+    tree: HostTree, lane: Lane
+) -> None:
+    scanner = _scanner(tree, lane)
+    seen = [(await scanner.scan()).generation, (await scanner.scan()).generation]
+    tree.tpu("0000:00:06.0", group=8)
+    seen += [(await scanner.scan()).generation, (await scanner.scan()).generation]
+    assert seen == [1, 1, 2, 2]
+    assert scanner.inventory.version == 2
+
+
+async def test_a_kernel_event_is_answered_by_a_scan(tree: HostTree, lane: Lane) -> None:
+    scanner = _scanner(tree, lane)
+    await scanner.scan()
+    async with _running(scanner):
+        tree.tpu("0000:00:06.0", group=8)
+        scanner.uevent("vfio", "add", "/devices/virtual/vfio/8")
+        await until(lambda: _ids(scanner) == ["0000:00:05.0", "0000:00:06.0"])
+        tree.unplug("0000:00:06.0")
+        scanner.uevent("pci", "remove", "/devices/pci0000:00/0000:00:06.0")
+        await until(lambda: _ids(scanner) == ["0000:00:05.0"])
+
+
+async def test_events_of_other_subsystems_cause_nothing_and_lost_ones_a_scan(
+    tree: HostTree, lane: Lane
+) -> None:
+    clock = ManualClock()
+    scanner = _scanner(tree, lane, clock=clock)
+    async with _running(scanner):
+        scanner.uevent("net", "add", "/devices/virtual/net/veth0")
+        await clock.advance(0.01)
+        assert scanner.scans == 0
+        scanner.uevent("", "lost", "")
+        await clock.advance(0.01)
+        await until(lambda: scanner.scans == 1)
+
+
+async def test_many_events_at_once_are_one_scan(tree: HostTree, lane: Lane) -> None:
+    clock = ManualClock()
+    scanner = _scanner(tree, lane, clock=clock)
+    async with _running(scanner):
+        for _ in range(50):
+            scanner.uevent("pci", "bind", "/devices/x")
+        await clock.advance(0.01)
+        await until(lambda: scanner.scans > 0)
+        await clock.advance(0.01)
+        assert scanner.scans == 1
+
+
+async def test_without_any_event_the_hardware_is_looked_at_again(
+    tree: HostTree, lane: Lane
+) -> None:
+    clock = ManualClock()
+    scanner = _scanner(tree, lane, rescan=60.0, clock=clock)
+    await scanner.scan()
+    async with _running(scanner):
+        tree.tpu("0000:00:06.0", group=8)
+        await clock.advance(59.0)
+        assert _ids(scanner) == ["0000:00:05.0"]
+        await clock.advance(1.1)
+        await until(lambda: len(_ids(scanner)) == 2)
+
+
+async def test_a_held_device_that_loses_its_driver_is_noticed_without_any_event(
+    tree: HostTree, lane: Lane
+) -> None:
+    scanner = _scanner(tree, lane)
+    name = (await scanner.scan()).devices[0].name
+    watching = _scanner(tree, lane, held=frozenset({name}))
+    await watching.scan()
+    async with _running(watching):
+        tree.unbind("0000:00:05.0")
+        await until(lambda: not watching.inventory.value.devices[0].healthy)
+    (fault,) = watching.inventory.value.devices[0].faults
+    assert fault.kind is FaultKind.PENDING_REMOVAL
+
+
+async def test_a_device_that_is_bound_again_is_healthy_again(tree: HostTree, lane: Lane) -> None:
+    scanner = _scanner(tree, lane)
+    await scanner.scan()
+    tree.unbind("0000:00:05.0")
+    tree.drop_group_node(7)
+    assert [fault.kind for fault in (await scanner.scan()).devices[0].faults] == [
+        FaultKind.NO_DRIVER
+    ]
+    tree.bind("0000:00:05.0", "vfio-pci")
+    tree.group_node(7)
+    assert (await scanner.scan()).devices[0].healthy
+
+
+async def test_a_pending_removal_stays_one_at_every_later_scan(tree: HostTree, lane: Lane) -> None:
+    tree.tpu("0000:00:05.1", group=7)
+    scanner = _scanner(tree, lane)
+    await scanner.scan()
+    tree.unbind("0000:00:05.1")
+    for _ in range(3):
+        (device,) = (await scanner.scan()).devices
+        assert [fault.kind for fault in device.faults] == [FaultKind.PENDING_REMOVAL]
+        assert "0000:00:05.1" in device.functions
+
+
+async def test_a_scan_that_fails_keeps_the_inventory_and_names_the_problem_until_one_succeeds(
+    tree: HostTree,
+) -> None:
+    lane = Lane("scan", deadline=5.0)
+    scanner = _scanner(tree, lane)
+    await scanner.scan()
+    lane.close(patience=5.0)
+    assert (await scanner.scan()).generation == 1
+    assert _ids(scanner) == ["0000:00:05.0"]
+    assert "lane scan" in scanner.problem
+    with Lane("scan", deadline=5.0) as working:
+        scanner._lane = working
+        async with _running(scanner):
+            scanner.poke()
+            await until(lambda: scanner.problem == "")
