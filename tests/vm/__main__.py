@@ -1,0 +1,28 @@
+"""`python -m vm [PATTERN]`: runs the cases whose name contains PATTERN and prints what they saw."""
+
+import sys
+from collections import Counter
+
+from vm.catalogue import selected
+from vm.session import FAILED, PASSED, SKIPPED, Outcome, run_cases
+
+
+def main(pattern: str) -> int:
+    cases = selected(pattern)
+    if not cases:
+        print(f"vm: no case has {pattern!r} in its name")
+        return 2
+    verdicts: Counter[str] = Counter()
+
+    def report(outcome: Outcome) -> None:
+        verdicts[outcome.verdict] += 1
+        print(outcome, flush=True)
+
+    run_cases(cases, report=report, tell=lambda words: print(f"vm: {words}", flush=True))
+    skipped = f", {verdicts[SKIPPED]} skipped" if verdicts[SKIPPED] else ""
+    print(f"vm: {verdicts[PASSED]} passed, {verdicts[FAILED]} failed{skipped}")
+    return 1 if verdicts[FAILED] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))

@@ -1,0 +1,51 @@
+"""The cases that run in the test machine: every function `case_...` of the modules in cases/."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., str])
+_PREFIX = "case_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One case. `run` takes the GuestNode and returns what was seen, or raises AssertionError.
+
+    `deadline` is in seconds of the guest's clock; a case that is `last` runs after all others,
+    since it may leave the kernel in a state that nothing but a boot undoes.
+    """
+
+    name: str
+    run: Callable[..., str]
+    deadline: float = 60.0
+    last: bool = False
+
+
+def case(*, deadline: float = 60.0, last: bool = False) -> Callable[[Function], Function]:
+    """Decorate a case that needs other settings than the usual ones."""
+
+    def mark(function: Function) -> Function:
+        function.case_settings = {"deadline": deadline, "last": last}  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def all_cases() -> tuple[Case, ...]:
+    """Return the cases in the order in which they run."""
+    found = []
+    for module in sorted(pkgutil.iter_modules([str(Path(__file__).parent / "cases")])):
+        for name, value in vars(importlib.import_module(f"vm.cases.{module.name}")).items():
+            if name.startswith(_PREFIX) and value.__module__ == f"vm.cases.{module.name}":
+                settings = getattr(value, "case_settings", {})
+                found.append(Case(name=name.removeprefix(_PREFIX), run=value, **settings))
+    return tuple(sorted(found, key=lambda case: case.last))
+
+
+def selected(pattern: str) -> tuple[Case, ...]:
+    """Return the cases whose name contains *pattern*, all of them if it is empty."""
+    return tuple(case for case in all_cases() if pattern in case.name)

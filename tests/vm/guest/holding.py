@@ -1,0 +1,140 @@
+"""Processes of the guest that hold devices: the program hold_device, seen from Python."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vm.guest.pci import Function
+
+NODE_ONLY = ("group",)
+ALL = ("container", "group", "attach", "device")
+"""What libtpu does: container, group and device stay open."""
+LEAK = (*ALL, "close-group", "close-container")
+"""Only the device fd is left, as in gVisor's leak."""
+MAPPED = (*ALL, "map", "close-device", "close-group", "close-container")
+"""No fd is left at all, only a mapping of the BAR."""
+IN_FLIGHT = (*LEAK, "send")
+"""The device fd is nowhere but in a socket's queue."""
+FORKED = (*ALL, "fork")
+"""A child has inherited everything; see Holding.child."""
+ZOMBIE_LEADER = (*ALL, "leader-exit")
+"""The first thread has ended, another lives on."""
+IDLE: tuple[str, ...] = ()
+"""A process that holds nothing and could open the device at any time."""
+
+
+class HoldFailed(AssertionError):
+    """A step of hold_device failed; `step` and `error` (ENOENT, EBUSY...) say which and how."""
+
+    def __init__(self, step: str, error: str) -> None:
+        super().__init__(f"{step}: {error}")
+        self.step = step
+        self.error = error
+
+
+@dataclass(slots=True)
+class Holding:
+    """A running hold_device."""
+
+    process: subprocess.Popen[str]
+    child: int | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def fd_texts(self) -> list[str]:
+        """What its open fds point to."""
+        return fd_texts(self.pid)
+
+    def do(self, step: str) -> None:
+        """Have it do one more step; raises HoldFailed with the error's name."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{step}\n")
+        self.process.stdin.flush()
+        self._await("OK")
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the process alone, not to a child that it forked."""
+        self.process.send_signal(number)
+
+    def wait(self, *, limit: float = 20.0) -> int:
+        """Wait for its end and return its exit status."""
+        return self.process.wait(timeout=limit)
+
+    def release(self) -> None:
+        """Let it close everything and exit, as a workload does that has finished."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.wait()
+
+    def destroy(self) -> None:
+        """End it and its child, whatever they are doing."""
+        if self.child is not None:
+            _kill(self.child)
+        if self.alive:
+            self.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.wait()
+
+    def _await(self, word: str) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            kind, *rest = line.split()
+            if kind == "CHILD":
+                self.child = int(rest[0])
+            elif kind == "FAILED":
+                raise HoldFailed(rest[0], rest[1])
+            elif kind == word:
+                return
+        raise HoldFailed("start", f"exit status {self.process.wait()}")
+
+
+def start(
+    steps: Sequence[str],
+    functions: Sequence[Function],
+    *,
+    cgroup: Path | None = None,
+    uid: int | None = None,
+) -> Holding:
+    """Start hold_device on *functions*, in *cgroup*, and become *uid* once it holds them."""
+    targets = ",".join(f"{function.group}:{function.address}" for function in functions)
+    after = (f"uid={uid}",) if uid is not None else ()
+    # The end of the leader must stay the last thing that it does.
+    ordered = (*(s for s in steps if s != "leader-exit"), *after, *(s for s in steps if s == "leader-exit"))
+    command = [
+        os.environ["HOLD_DEVICE"],
+        *(("-c", str(cgroup)) if cgroup else ()),
+        targets or "-",
+        *ordered,
+    ]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    holding = Holding(process)
+    try:
+        holding._await("READY")
+    except HoldFailed:
+        holding.destroy()
+        raise
+    return holding
+
+
+def fd_texts(pid: int) -> list[str]:
+    """What the open fds of any process point to."""
+    return sorted(str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,186 @@
+"""The node that a case works on: its hardware, its pods, the processes on it, and QEMU outside."""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vm import topology
+from vm.guest import holding, pods
+from vm.guest.holding import Holding
+from vm.guest.pci import PCI, Function, below, opened
+from vm.lines import JsonLines
+from waiting import wait_until
+
+_SETTLE = 30.0
+
+
+@dataclass(slots=True)
+class GuestNode:
+    """What a case gets. Everything made through it is undone when the case ends."""
+
+    control: JsonLines
+    _undo: ExitStack = field(default_factory=ExitStack)
+
+    # --- hardware -----------------------------------------------------------------------------
+
+    @property
+    def chips(self) -> tuple[Function, ...]:
+        """Four TPU v5e chips, bound to vfio-pci, each in a group of its own."""
+        return tuple(Function(address) for address in topology.TPU_CHIPS)
+
+    @property
+    def twin(self) -> tuple[Function, ...]:
+        """The two functions of a tpu7x chip in one group; without a driver at first."""
+        return tuple(Function(address) for address in topology.TWIN_CHIP)
+
+    @property
+    def mixed(self) -> tuple[Function, ...]:
+        """Two functions in one group, to be bound as the case likes; without a driver at first."""
+        return tuple(Function(address) for address in topology.MIXED_GROUP)
+
+    @property
+    def pluggable(self) -> Function:
+        """The NVMe controller that can be unplugged; without a driver at first."""
+        (function,) = below(topology.PLUGGABLE_PORT)
+        return function
+
+    @property
+    def bridged(self) -> Function:
+        """The function behind a PCIe-to-PCI bridge; without a driver at first."""
+        (bridge,) = below(topology.BRIDGE_PORT)
+        (function,) = below(bridge.address)
+        return function
+
+    @contextlib.contextmanager
+    def split(self) -> Any:
+        """Make a tpu7x chip of two functions in two groups (SR-IOV); gone again at the end."""
+        (parent,) = below(topology.SPLIT_PORT)
+        parent.bind("nvme")
+        (parent.folder / "sriov_drivers_autoprobe").write_text("0")
+        try:
+            (parent.folder / "sriov_numvfs").write_text("2")
+            functions = below(topology.SPLIT_PORT)[1:]
+            for function in functions:
+                function.become(topology.TPU_7X)
+            yield tuple(functions)
+        finally:
+            for function in below(topology.SPLIT_PORT)[1:]:
+                function.unbind()
+            (parent.folder / "sriov_numvfs").write_text("0")
+            parent.unbind()
+
+    def give(self, function: Function, driver: str = "vfio-pci") -> Function:
+        """Bind *function* to *driver* for the length of this case."""
+        function.bind(driver)
+        self._undo.callback(lambda: function.present and function.unbind())
+        return function
+
+    def open(self, function: Function) -> str:
+        """Open and close the function's group node; return "ok" or the error's name."""
+        return opened(function.node)
+
+    # --- processes ----------------------------------------------------------------------------
+
+    def hold(
+        self,
+        steps: Sequence[str],
+        *functions: Function,
+        cgroup: Path | None = None,
+        uid: int | None = None,
+    ) -> Holding:
+        """Start a process that holds *functions* by *steps* (see holding.py)."""
+        held = holding.start(steps, functions, cgroup=cgroup, uid=uid)
+        self._undo.callback(held.destroy)
+        return held
+
+    def pod(
+        self,
+        uid: str | None = None,
+        *,
+        qos: pods.Qos = "besteffort",
+        driver: pods.CgroupDriver = "cgroupfs",
+    ) -> pods.Pod:
+        """Make a pod's cgroup; its processes are killed and it is removed when the case ends."""
+        made = pods.make(uid or str(uuid.uuid4()), qos, driver)
+
+        def remove() -> None:
+            if made.path.exists():
+                made.kill()
+                made.remove()
+
+        self._undo.callback(remove)
+        return made
+
+    def later(self, undo: Callable[[], object]) -> None:
+        """Do *undo* when the case ends, before what was made earlier is undone."""
+        self._undo.callback(undo)
+
+    # --- outside ------------------------------------------------------------------------------
+
+    def qmp(self, command: str, **arguments: object) -> object:
+        """Have QEMU do *command*; AssertionError if it refuses."""
+        self.control.send({"kind": "qmp", "execute": command, "arguments": arguments})
+        answer = self.control.receive(limit=30)
+        assert "return" in answer, f"QEMU refused {command}: {answer}"
+        return answer["return"]
+
+    def unplug(self) -> None:
+        """Ask for the NVMe controller to be unplugged; it goes once nobody has it open."""
+        gone = self.pluggable
+        self._undo.callback(self._plug_again, gone)
+        self.qmp("device_del", id=topology.PLUGGABLE_ID)
+
+    def _plug_again(self, gone: Function) -> None:
+        wait_until(lambda: not gone.present, limit=_SETTLE, what=f"{gone.address} to be gone")
+        self.plug()
+
+    def plug(self) -> Function:
+        """Plug the NVMe controller in again."""
+        self.qmp("device_add", **topology.PLUGGABLE_DEVICE)
+        wait_until(lambda: below(topology.PLUGGABLE_PORT), limit=_SETTLE, what="the new controller")
+        return self.pluggable
+
+    # --- the frame of a case ------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Bring the chips to their places; done once, after boot."""
+        for address, identity in topology.IDENTITIES.items():
+            Function(address).become(identity)
+        for chip in self.chips:
+            chip.bind()
+
+    def restore(self) -> None:
+        """Undo what the case made, and see that no device is in use any more."""
+        undo, self._undo = self._undo, ExitStack()
+        undo.close()
+        for chip in self.chips:
+            chip.bind()
+            wait_until(
+                lambda chip=chip: chip.enable == 0 and opened(chip.node) == "ok",
+                limit=_SETTLE,
+                what=f"{chip.address} to be free after the case (enable={chip.enable})",
+            )
+
+    def write_kernel_log(self, text: str) -> None:
+        """Leave a mark on the console, so that a reader can tell the cases apart."""
+        with contextlib.suppress(OSError), Path("/dev/console").open("w") as console:
+            console.write(text + "\n")
+
+
+def vfio_fds(pids: Sequence[int] | None = None) -> list[str]:
+    """Return "PID TEXT" for each fd of /dev/vfio/N or of a VFIO device, of every process."""
+    found = []
+    everyone = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    for pid in everyone if pids is None else pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            texts = holding.fd_texts(pid)
+            found += [f"{pid} {text}" for text in texts if "vfio" in text]
+    return found
+
+
+__all__ = ["PCI", "Function", "GuestNode", "vfio_fds"]

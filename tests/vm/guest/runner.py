@@ -1,0 +1,62 @@
+"""Runs in the guest: the cases named on the command line, one after the other, reported as JSON."""
+
+import os
+import signal
+import sys
+import termios
+import time
+import traceback
+import tty
+from types import FrameType
+
+from vm.catalogue import Case, all_cases
+from vm.guest.node import GuestNode
+from vm.lines import JsonLines
+
+_CONTROL = "/dev/ttyS1"
+
+
+class _LateError(Exception):
+    """The case's deadline has passed."""
+
+
+def main(names: list[str]) -> None:
+    """Run the cases *names* in this order."""
+    fd = os.open(_CONTROL, os.O_RDWR | os.O_NOCTTY)
+    tty.setraw(fd, termios.TCSANOW)
+    control = JsonLines(fd)
+    node = GuestNode(control)
+    cases = {case.name: case for case in all_cases()}
+    signal.signal(signal.SIGALRM, _late)
+    node.prepare()
+    control.send({"kind": "hello"})
+    for name in names:
+        print(f"=== {name}", flush=True)
+        began = time.monotonic()
+        passed, text = _run(cases[name], node)
+        seconds = time.monotonic() - began
+        control.send(
+            {"kind": "result", "case": name, "passed": passed, "text": text, "seconds": seconds}
+        )
+
+
+def _run(case: Case, node: GuestNode) -> tuple[bool, str]:
+    passed, text = True, ""
+    for what in (lambda: case.run(node), node.restore):
+        signal.setitimer(signal.ITIMER_REAL, case.deadline)
+        try:
+            text = what() or text
+        except Exception:  # noqa: BLE001 - whatever a case raises is its verdict
+            passed = False
+            text = (text + "\n" + traceback.format_exc(limit=-6)).strip()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    return passed, text
+
+
+def _late(number: int, frame: FrameType | None) -> None:
+    raise _LateError("the case did not end by its deadline")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

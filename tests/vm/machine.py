@@ -1,0 +1,141 @@
+"""One boot of the test machine: QEMU, its console, and the two channels into it."""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vm import initramfs
+from vm.lines import JsonLines, SilenceError
+from vm.parts import Parts
+from vm.topology import qemu_devices
+
+REPOSITORY = Path(__file__).parents[2]
+_GUEST = Path(__file__).parent / "guest"
+_DISK_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine that is up; `control` speaks with its runner, `qmp` with QEMU."""
+
+    control: JsonLines
+    qmp: JsonLines
+
+    def answer_qmp(self, command: str, arguments: object) -> object:
+        """Have QEMU do *command*; return what it answers, `return` or `error`."""
+        self.qmp.send({"execute": command, "arguments": arguments})
+        while True:
+            answer = self.qmp.receive(limit=20)
+            if "return" in answer or "error" in answer:
+                return answer
+
+
+@contextlib.contextmanager
+def booted(parts: Parts, work: Path, *, runner: list[str]) -> Iterator[Machine]:
+    """Boot, with the guest's *runner* started as `python RUNNER...`; power off at the end."""
+    (work / "console.log").unlink(missing_ok=True)
+    command = [
+        "/bin/bash",
+        str(_GUEST / "init.sh"),
+        str(parts.modules),
+        str(parts.faketpu),
+        "/usr/bin/env",
+        f"PYTHONPATH={REPOSITORY / 'tests'}:{REPOSITORY / 'daemon'}",
+        f"HOLD_DEVICE={parts.hold_device}",
+        sys.executable,
+        *runner,
+    ]
+    initramfs.write(parts, command, work / "initramfs")
+    _make_disk(work / "state.img")
+    with tempfile.TemporaryDirectory(prefix="vm-") as folder:
+        sockets = Path(folder)
+        process = subprocess.Popen(
+            _qemu(parts, work, sockets),
+            stdin=subprocess.DEVNULL,
+            stdout=(work / "qemu.log").open("wb"),
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            with _connected(sockets / "control", process) as control, _connected(
+                sockets / "qmp", process
+            ) as qmp:
+                machine = Machine(control=control, qmp=qmp)
+                qmp.receive(limit=20)  # the greeting
+                machine.answer_qmp("qmp_capabilities", {})
+                yield machine
+        finally:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.5)
+            process.kill()
+            process.wait()
+
+
+def _qemu(parts: Parts, work: Path, sockets: Path) -> list[str]:
+    devices = [
+        "intel-iommu,intremap=on,caching-mode=on",  # before all others, or they escape it
+        "virtio-9p-pci,fsdev=root,mount_tag=hostroot,addr=2",
+        "virtio-blk-pci,drive=state,addr=3",
+        *qemu_devices(),
+    ]
+    return [
+        *("qemu-system-x86_64", "-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"),
+        *("-m", "2560", "-smp", "2", "-no-reboot", "-display", "none", "-vga", "none"),
+        *("-nic", "none", "-monitor", "none", "-kernel", str(parts.kernel)),
+        *("-initrd", str(work / "initramfs")),
+        *("-append", "console=ttyS0 quiet intel_iommu=on panic=-1 mitigations=off"),
+        *("-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"),
+        *("-drive", f"file={work / 'state.img'},format=raw,if=none,id=state,cache=unsafe"),
+        *("-serial", f"file:{work / 'console.log'}"),
+        *("-chardev", f"socket,id=control,path={sockets / 'control'},server=on,wait=off"),
+        *("-serial", "chardev:control"),
+        *("-qmp", f"unix:{sockets / 'qmp'},server=on,wait=off"),
+        *(part for device in devices for part in ("-device", device)),
+    ]
+
+
+def _make_disk(image: Path) -> None:
+    """Make an empty ext4 disk, or a blank one where the host has no mkfs (the guest copes)."""
+    with image.open("wb") as file:
+        file.truncate(_DISK_BYTES)
+    tool = shutil.which("mkfs.ext4", path="/usr/sbin:/sbin:/usr/bin")
+    if tool:
+        subprocess.run([tool, "-q", "-F", str(image)], check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def _connected(path: Path, process: subprocess.Popen[bytes]) -> Iterator[JsonLines]:
+    """Connect to a socket that QEMU is about to open."""
+    deadline = time.monotonic() + 20
+    with socket.socket(socket.AF_UNIX) as peer:
+        while True:
+            try:
+                peer.connect(str(path))
+                break
+            except OSError as error:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise SilenceError(f"QEMU does not run ({process.returncode})") from error
+                time.sleep(0.02)
+        yield JsonLines(peer.fileno())
+
+
+def serve_until(
+    machine: Machine, *, limit: float, handle: Callable[[dict[str, Any]], bool]
+) -> None:
+    """Pass each of the runner's messages to *handle* until it returns true; answer its QMP requests.
+
+    Raises SilenceError when the runner says nothing for *limit* seconds.
+    """
+    while True:
+        message = machine.control.receive(limit=limit)
+        if message["kind"] == "qmp":
+            machine.control.send(machine.answer_qmp(message["execute"], message["arguments"]))
+        elif handle(message):
+            return

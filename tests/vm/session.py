@@ -1,0 +1,122 @@
+"""Runs cases in the test machine and collects what each of them saw."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vm import machine, parts
+from vm.catalogue import Case
+from vm.lines import SilenceError
+from vm.parts import LackingError
+
+WORK = machine.REPOSITORY / "build/vm"
+_RUNNER = Path(__file__).parent / "guest/runner.py"
+_BOOT_LIMIT = 120.0
+_GRACE = 30.0
+_BOOTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a case ended: `text` is what was seen, or why it failed, or why it could not run."""
+
+    name: str
+    verdict: str
+    text: str
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        """Return the line of `make vm`."""
+        return f"{self.verdict:7} {self.name} ({self.seconds:.1f} s): {self.text}"
+
+
+PASSED, FAILED, SKIPPED = "passed", "FAILED", "skipped"
+
+
+def run_cases(
+    cases: Sequence[Case],
+    *,
+    report: Callable[[Outcome], None],
+    tell: Callable[[str], None],
+) -> None:
+    """Run *cases*, reporting each once. A machine that dies takes only the case it died in along."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    with _only_one():
+        try:
+            built = parts.gather(WORK, tell=tell)
+        except LackingError as error:
+            # On CI a machine is known to have all it takes: there a skip would hide a failure.
+            verdict = FAILED if os.environ.get("CI") and os.geteuid() == 0 else SKIPPED
+            for case in cases:
+                report(Outcome(name=case.name, verdict=verdict, text=f"no test machine: {error}"))
+            return
+        left = list(cases)
+        for boot in range(_BOOTS):
+            if not left:
+                break
+            tell(f"booting {built.release}" + (" again" if boot else ""))
+            left = _one_boot(built, left, report)
+        for case in left:
+            report(Outcome(name=case.name, verdict=FAILED, text="the machine died too often"))
+
+
+def _one_boot(
+    built: parts.Parts, cases: Sequence[Case], report: Callable[[Outcome], None]
+) -> list[Case]:
+    """Run *cases* until one takes the machine down; return those that did not run."""
+    left = list(cases)
+    greeted = False
+    runner = [str(_RUNNER), *(case.name for case in cases)]
+    try:
+        with machine.booted(built, WORK, runner=runner) as up:
+            machine.serve_until(up, limit=_BOOT_LIMIT, handle=lambda word: word["kind"] == "hello")
+            greeted = True
+            while left:
+                report(_outcome(up, left[0]))
+                left.pop(0)
+    except SilenceError as error:
+        text = f"the machine died: {error}\n{_tail('console.log')}\n{_tail('qemu.log')}".rstrip()
+        # A machine that never spoke will not do so at the next boot either.
+        dead = left[:1] if greeted else left
+        for case in dead:
+            report(Outcome(name=case.name, verdict=FAILED, text=text))
+        left = left[len(dead) :]
+    return left
+
+
+def _outcome(up: machine.Machine, case: Case) -> Outcome:
+    """Wait for the runner's word on *case*."""
+    results: list[dict[str, Any]] = []
+
+    def handle(message: dict[str, Any]) -> bool:
+        if message["kind"] == "result" and message["case"] == case.name:
+            results.append(message)
+        return bool(results)
+
+    machine.serve_until(up, limit=case.deadline + _GRACE, handle=handle)
+    seen = results[0]
+    text = seen["text"] if seen["passed"] else f"{seen['text']}\nconsole:\n{_tail('console.log')}"
+    return Outcome(
+        name=case.name,
+        verdict=PASSED if seen["passed"] else FAILED,
+        text=text,
+        seconds=seen["seconds"],
+    )
+
+
+def _tail(name: str) -> str:
+    """Return the last words of a log of this boot."""
+    path = WORK / name
+    return path.read_text(errors="replace")[-3000:].strip() if path.exists() else ""
+
+
+@contextmanager
+def _only_one() -> Iterator[None]:
+    """Hold the checkout's one machine: two at once would only make each other late."""
+    with (WORK / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
