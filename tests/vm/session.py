@@ -99,13 +99,18 @@ def _outcome(up: machine.Machine, case: Case) -> Outcome:
 
     machine.serve_until(up, limit=case.deadline + _GRACE, handle=handle)
     seen = results[0]
-    text = seen["text"] if seen["passed"] else f"{seen['text']}\nconsole:\n{_tail('console.log')}"
+    text = seen["text"] if seen["passed"] else f"{seen['text']}\nconsole:\n{_since(case)}"
     return Outcome(
         name=case.name,
         verdict=PASSED if seen["passed"] else FAILED,
         text=text,
         seconds=seen["seconds"],
     )
+
+
+def _since(case: Case) -> str:
+    """Return what the console says since *case* began."""
+    return _tail("console.log").rpartition(f"=== {case.name}")[2].strip()
 
 
 def _tail(name: str) -> str:

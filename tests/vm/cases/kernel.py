@@ -1,7 +1,29 @@
 """What the kernel does by itself: the facts that holdfast is built on, proved on real VFIO groups."""
 
-from vm.guest.holding import ALL
-from vm.guest.node import GuestNode
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pyudev
+
+from vm.catalogue import case
+from vm.guest.holding import (
+    ALL,
+    FORKED,
+    IDLE,
+    IN_FLIGHT,
+    LEAK,
+    MAPPED,
+    NODE_ONLY,
+    ZOMBIE_LEADER,
+    HoldFailed,
+    fd_texts,
+)
+from vm.guest.node import GuestNode, vfio_fds
+from waiting import wait_until
 
 
 def case_second_opener_gets_ebusy(node: GuestNode) -> str:
@@ -13,3 +35,267 @@ def case_second_opener_gets_ebusy(node: GuestNode) -> str:
     after = node.open(chip)
     assert (before, second, enabled, after) == (0, "EBUSY", 1, "ok")
     return f"second open: {second}, enable=1; after the first exits: {after}, enable={chip.enable}"
+
+
+def case_group_fd_alone_is_busy_although_enable_is_0(node: GuestNode) -> str:
+    chip = node.chips[0]
+    holder = node.hold(NODE_ONLY, chip)
+    assert node.open(chip) == "EBUSY"
+    assert chip.enable == 0
+    assert str(chip.node) in holder.fd_texts
+    return f"second open: EBUSY, enable=0, fd {chip.node} in pid {holder.pid}"
+
+
+def case_device_fd_alone_keeps_the_group_busy(node: GuestNode) -> str:
+    chip = node.chips[1]
+    holder = node.hold(LEAK, chip)
+    fds = vfio_fds()
+    assert node.open(chip) == "EBUSY"
+    assert chip.enable == 1
+    assert fds == [f"{holder.pid} anon_inode:[vfio-device]"]
+    holder.kill()
+    holder.wait()
+    wait_until(lambda: chip.enable == 0)
+    return "second open: EBUSY, enable=1, no fd of /dev/vfio/N anywhere, only anon_inode:[vfio-device]"
+
+
+def case_a_mapping_alone_keeps_the_group_busy(node: GuestNode) -> str:
+    chip = node.chips[1]
+    holder = node.hold(MAPPED, chip)
+    assert node.open(chip) == "EBUSY"
+    assert chip.enable == 1
+    assert vfio_fds() == []
+    maps = [line for line in Path(f"/proc/{holder.pid}/maps").read_text().splitlines() if "vfio" in line]
+    assert len(maps) == 1
+    holder.do("unmap")
+    wait_until(lambda: chip.enable == 0)
+    assert node.open(chip) == "ok"
+    return f"second open: EBUSY, enable=1, no fd at all, maps: {maps[0].split()[-1]}; unmapped: ok"
+
+
+def case_an_fd_in_flight_has_no_holder_at_all(node: GuestNode) -> str:
+    chip = node.chips[2]
+    holder = node.hold(IN_FLIGHT, chip)
+    assert node.open(chip) == "EBUSY"
+    assert chip.enable == 1
+    assert vfio_fds() == []
+    assert "vfio" not in Path(f"/proc/{holder.pid}/maps").read_text()
+    holder.release()
+    wait_until(lambda: chip.enable == 0)
+    return "second open: EBUSY, enable=1, no fd and no mapping in any process; sender exits: free"
+
+
+def case_a_child_inherits_the_fd(node: GuestNode) -> str:
+    chip = node.chips[2]
+    parent = node.hold(FORKED, chip)
+    parent.release()
+    assert parent.child is not None
+    assert node.open(chip) == "EBUSY"
+    assert str(chip.node) in fd_texts(parent.child)
+    os.kill(parent.child, signal.SIGKILL)
+    wait_until(lambda: node.open(chip) == "ok")
+    return f"parent exited, child {parent.child} holds: EBUSY; child killed: ok"
+
+
+def case_a_dead_thread_group_leader_hides_its_fds(node: GuestNode) -> str:
+    chip = node.chips[3]
+    holder = node.hold(ZOMBIE_LEADER, chip)
+    wait_until(lambda: holder.state == "Z", what="the leader to be a zombie")
+    threads = [task for task in holder.tasks if task != holder.pid]
+    assert holder.fd_texts == []
+    assert node.open(chip) == "EBUSY"
+    assert len(threads) == 1
+    seen = fd_texts(holder.pid, task=threads[0])
+    assert str(chip.node) in seen
+    holder.release()
+    assert node.open(chip) == "ok"
+    return f"leader is Z with an empty fd folder, task/{threads[0]} still has {chip.node}: EBUSY"
+
+
+def case_a_process_without_fd_can_open_again(node: GuestNode) -> str:
+    chip = node.chips[0]
+    idle = node.hold(IDLE)
+    late = node.hold(IDLE, chip)
+    assert idle.alive
+    assert (node.open(chip), chip.enable, vfio_fds()) == ("ok", 0, [])
+    for step in ALL:
+        late.do(step)
+    assert (node.open(chip), chip.enable) == ("EBUSY", 1)
+    return "idle: ok, enable=0, no fd; then it opens by itself: EBUSY, enable=1"
+
+
+def case_a_holder_of_another_uid_hides_without_capabilities(node: GuestNode) -> str:
+    chip = node.chips[0]
+    holder = node.hold(LEAK, chip, uid=1000)
+    look = ["ls", "-l", f"/proc/{holder.pid}/fd"]
+    plain = subprocess.run(look, check=True, capture_output=True, text=True)
+    bound = ["setpriv", "--inh-caps=-all", "--bounding-set=-sys_ptrace,-dac_read_search,-dac_override"]
+    bare = subprocess.run([*bound, "--", *look], check=False, capture_output=True, text=True)
+    assert "[vfio-device]" in plain.stdout
+    assert bare.returncode != 0
+    assert "ermission denied" in bare.stderr
+    assert node.open(chip) == "EBUSY"
+    return "root with all capabilities sees it; without SYS_PTRACE and DAC_*: Permission denied"
+
+
+def case_two_functions_in_one_group_are_one_grant(node: GuestNode) -> str:
+    first, second = (node.give(function) for function in node.twin)
+    assert first.group == second.group
+    assert first.group_members == [first.address, second.address]
+    holder = node.hold(ALL, first, second)
+    assert (first.enable, second.enable) == (1, 1)
+    assert node.open(second) == "EBUSY"
+    holder.release()
+    half = node.hold(ALL, second)
+    assert (first.enable, second.enable) == (0, 1)
+    assert node.open(first) == "EBUSY"
+    half.release()
+    return f"group {first.group} = {' '.join(first.group_members)}: held by .1 alone, .0 is EBUSY"
+
+
+def case_two_functions_of_a_chip_in_two_groups(node: GuestNode) -> str:
+    with node.split() as (first, second):
+        assert first.address[:-1] == second.address[:-1]
+        assert first.group != second.group
+        for function in (first, second):
+            function.bind()
+        half = node.hold(ALL, second)
+        assert (node.open(first), node.open(second)) == ("ok", "EBUSY")
+        half.release()
+        whole = node.hold(ALL, first, second)
+        assert (node.open(first), node.open(second)) == ("EBUSY", "EBUSY")
+        assert (first.enable, second.enable) == (1, 1)
+        whole.release()
+        return (
+            f"{first.address} is group {first.group}, {second.address} is group {second.group}: "
+            "one can be busy without the other"
+        )
+
+
+def case_a_bridge_in_the_group_stays_enabled(node: GuestNode) -> str:
+    function = node.give(node.bridged)
+    bridges = [node.function(address) for address in function.group_members]
+    bridges = [bridge for bridge in bridges if bridge.address != function.address]
+    assert bridges
+    idle = [bridge.enable for bridge in bridges]
+    assert function.enable == 0
+    assert min(idle) >= 1
+    holder = node.hold(ALL, function)
+    assert node.open(function) == "EBUSY"
+    holder.release()
+    assert [bridge.enable for bridge in bridges] == idle
+    names = ", ".join(f"{bridge.address} ({bridge.driver})" for bridge in bridges)
+    return f"group {function.group} contains bridge {names}: viable, idle enable {idle}, function 0"
+
+
+def case_a_sibling_on_a_native_driver_spoils_the_group(node: GuestNode) -> str:
+    ours, sibling = node.mixed
+    node.give(ours)
+    ok = node.hold(ALL, ours)
+    ok.release()
+    node.give(sibling, "uio_pci_generic")
+    try:
+        node.hold(ALL, ours)
+    except HoldFailed as failed:
+        assert (failed.step, failed.error) == ("attach", "EPERM")
+        return f"sibling without driver: ok; on uio_pci_generic: set container {failed.error}"
+    raise AssertionError("the group is viable although its sibling has a native driver")
+
+
+def case_cgroup_kill_frees_what_the_pod_held(node: GuestNode) -> str:
+    chip = node.chips[0]
+    pod = node.pod()
+    parent = node.hold(FORKED, chip, cgroup=pod.container())
+    node.hold(IDLE, cgroup=pod.container("sidecar"))
+    parent.release()
+    assert len(pod.processes) == 2
+    assert node.open(chip) == "EBUSY"
+    began = time.monotonic()
+    pod.kill()
+    wait_until(lambda: not pod.populated)
+    emptied = time.monotonic() - began
+    wait_until(lambda: node.open(chip) == "ok")
+    freed = time.monotonic() - began
+    return f"orphan in the pod: EBUSY; populated 0 after {emptied * 1000:.0f} ms, free after {freed * 1000:.0f} ms"
+
+
+def case_pod_cgroups_have_the_forms_of_both_drivers(node: GuestNode) -> str:
+    uid = "0a1b2c3d-0000-4000-8000-00000000000a"
+    plain = node.pod(uid, qos="burstable")
+    systemd = node.pod(uid, qos="burstable", driver="systemd")
+    texts = []
+    for pod in (plain, systemd):
+        holder = node.hold(IDLE, cgroup=pod.container())
+        texts.append(Path(f"/proc/{holder.pid}/cgroup").read_text().strip())
+    assert f"/kubepods/burstable/pod{uid}/" in texts[0]
+    assert f"-pod{uid.replace('-', '_')}.slice/cri-containerd-" in texts[1]
+    return " and ".join(text[:-40] + "..." for text in texts)
+
+
+def case_binding_and_unbinding_send_uevents(node: GuestNode) -> str:
+    chip = node.chips[3]
+    monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
+    monitor.start()
+    chip.unbind()
+    chip.bind()
+    seen = []
+    wanted = ["unbind pci", "add vfio", "bind pci"]
+    while not all(want in seen for want in wanted):
+        device = monitor.poll(timeout=10)
+        assert device is not None, f"no more uevents after {seen}"
+        seen.append(f"{device.action} {device.subsystem}")
+    return ", ".join(seen)
+
+
+def case_reset_methods_differ_by_hardware(node: GuestNode) -> str:
+    chip, nvme = node.chips[0], node.give(node.pluggable)
+    assert not (chip.folder / "reset").exists()
+    methods = (nvme.folder / "reset_method").read_text().split()
+    assert "flr" in methods
+    (nvme.folder / "reset").write_text("1")
+    assert (nvme.folder / "vendor").read_text().strip() == "0x1b36"
+    return f"edu has no reset; nvme has {methods}, reset while idle went well"
+
+
+def case_an_idle_device_is_unplugged_and_plugged(node: GuestNode) -> str:
+    function = node.give(node.pluggable)
+    path = function.node
+    began = time.monotonic()
+    node.unplug()
+    wait_until(lambda: not function.present, limit=30)
+    gone = time.monotonic() - began
+    assert not path.exists()
+    return f"device_del: {function.address} and {path} gone after {gone:.1f} s; comes back after the case"
+
+
+@case(deadline=90, last=True)
+def case_unplugging_a_held_device_waits_for_its_holder(node: GuestNode) -> str:
+    function = node.give(node.pluggable)
+    holder = node.hold(ALL, function)
+    node.unplug()
+    wait_until(lambda: function.driver is None, limit=30, what="the driver link to vanish")
+    time.sleep(1)  # the proof is that nothing more happens
+    assert function.present
+    assert function.node.exists()
+    assert node.open(function) == "EBUSY"
+    holder.release()
+    wait_until(lambda: not function.present, limit=30)
+    return "held: driver link gone, node and folder stay, EBUSY; holder exits: all gone"
+
+
+@case(deadline=90, last=True)
+def case_unbinding_a_held_device_blocks(node: GuestNode) -> str:
+    chip = node.chips[3]
+    holder = node.hold(ALL, chip)
+    writer = threading.Thread(target=chip.unbind, daemon=True)
+    writer.start()
+    wait_until(lambda: chip.driver is None, limit=30, what="the driver link to vanish")
+    time.sleep(1)  # the proof is that nothing more happens
+    assert writer.is_alive()
+    assert chip.present
+    assert chip.node.exists()
+    assert node.open(chip) == "EBUSY"
+    holder.release()
+    writer.join(30)
+    assert not writer.is_alive()
+    return "held: the writer blocks, driver link gone, node and folder stay; holder exits: unbound"

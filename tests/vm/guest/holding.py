@@ -55,6 +55,16 @@ class Holding:
         """What its open fds point to."""
         return fd_texts(self.pid)
 
+    @property
+    def state(self) -> str:
+        """The letter of its first thread's state, such as S or Z."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    @property
+    def tasks(self) -> list[int]:
+        """The ids of its threads."""
+        return sorted(int(entry.name) for entry in Path(f"/proc/{self.pid}/task").iterdir())
+
     def do(self, step: str) -> None:
         """Have it do one more step; raises HoldFailed with the error's name."""
         assert self.process.stdin is not None
@@ -128,9 +138,10 @@ def start(
     return holding
 
 
-def fd_texts(pid: int) -> list[str]:
-    """What the open fds of any process point to."""
-    return sorted(str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir())
+def fd_texts(pid: int, *, task: int | None = None) -> list[str]:
+    """What the open fds of any process, or of one of its threads, point to."""
+    folder = Path(f"/proc/{pid}/fd" if task is None else f"/proc/{pid}/task/{task}/fd")
+    return sorted(str(fd.readlink()) for fd in folder.iterdir())
 
 
 def _kill(pid: int) -> None:

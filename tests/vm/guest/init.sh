@@ -13,8 +13,9 @@ for folder in /var/lib/kubelet /var/lib/holdfast; do rm -rf "$folder"; mkdir -p 
 modprobe virtio_blk && modprobe ext4 && mount -t ext4 /dev/vda /var/lib/holdfast || mount -t tmpfs tmpfs /var/lib/holdfast
 mount -t tmpfs tmpfs /var/lib/kubelet
 busybox ip link set lo up
-modprobe vfio-pci; modprobe vfio_iommu_type1; modprobe uio_pci_generic
+modprobe vfio-pci; modprobe vfio_iommu_type1; modprobe uio_pci_generic; modprobe pci-pf-stub
 insmod "$faketpu"
 "$@"
 echo "VM ENDED $?"
-sync; echo o > /proc/sysrq-trigger; sleep 9
+sync; echo o > /proc/sysrq-trigger
+while :; do :; done  # the first process must not end; the power is gone in a moment

@@ -12,7 +12,7 @@ from typing import Any
 from vm import topology
 from vm.guest import holding, pods
 from vm.guest.holding import Holding
-from vm.guest.pci import PCI, Function, below, opened
+from vm.guest.pci import Function, below, opened
 from vm.lines import JsonLines
 from waiting import wait_until
 
@@ -56,11 +56,15 @@ class GuestNode:
         (function,) = below(bridge.address)
         return function
 
+    def function(self, address: str) -> Function:
+        """Return any PCI function of the guest."""
+        return Function(address)
+
     @contextlib.contextmanager
     def split(self) -> Any:
         """Make a tpu7x chip of two functions in two groups (SR-IOV); gone again at the end."""
         (parent,) = below(topology.SPLIT_PORT)
-        parent.bind("nvme")
+        parent.bind("pci-pf-stub")
         (parent.folder / "sriov_drivers_autoprobe").write_text("0")
         try:
             (parent.folder / "sriov_numvfs").write_text("2")
@@ -122,18 +126,18 @@ class GuestNode:
 
     # --- outside ------------------------------------------------------------------------------
 
-    def qmp(self, command: str, **arguments: object) -> object:
-        """Have QEMU do *command*; AssertionError if it refuses."""
+    def qmp(self, command: str, **arguments: object) -> dict[str, Any]:
+        """Have QEMU do *command*; return its answer, `return` or `error`."""
         self.control.send({"kind": "qmp", "execute": command, "arguments": arguments})
-        answer = self.control.receive(limit=30)
-        assert "return" in answer, f"QEMU refused {command}: {answer}"
-        return answer["return"]
+        answer: dict[str, Any] = self.control.receive(limit=30)
+        return answer
 
     def unplug(self) -> None:
         """Ask for the NVMe controller to be unplugged; it goes once nobody has it open."""
         gone = self.pluggable
         self._undo.callback(self._plug_again, gone)
-        self.qmp("device_del", id=topology.PLUGGABLE_ID)
+        answer = self.qmp("device_del", id=topology.PLUGGABLE_ID)
+        assert "return" in answer, f"QEMU will not unplug it: {answer}"
 
     def _plug_again(self, gone: Function) -> None:
         wait_until(lambda: not gone.present, limit=_SETTLE, what=f"{gone.address} to be gone")
@@ -141,7 +145,12 @@ class GuestNode:
 
     def plug(self) -> Function:
         """Plug the NVMe controller in again."""
-        self.qmp("device_add", **topology.PLUGGABLE_DEVICE)
+        # The guest sees the old one go a moment before QEMU has forgotten it.
+        wait_until(
+            lambda: "return" in self.qmp("device_add", **topology.PLUGGABLE_DEVICE),
+            limit=_SETTLE,
+            what="QEMU to take the controller again",
+        )
         wait_until(lambda: below(topology.PLUGGABLE_PORT), limit=_SETTLE, what="the new controller")
         return self.pluggable
 
@@ -166,11 +175,6 @@ class GuestNode:
                 what=f"{chip.address} to be free after the case (enable={chip.enable})",
             )
 
-    def write_kernel_log(self, text: str) -> None:
-        """Leave a mark on the console, so that a reader can tell the cases apart."""
-        with contextlib.suppress(OSError), Path("/dev/console").open("w") as console:
-            console.write(text + "\n")
-
 
 def vfio_fds(pids: Sequence[int] | None = None) -> list[str]:
     """Return "PID TEXT" for each fd of /dev/vfio/N or of a VFIO device, of every process."""
@@ -181,6 +185,3 @@ def vfio_fds(pids: Sequence[int] | None = None) -> list[str]:
             texts = holding.fd_texts(pid)
             found += [f"{pid} {text}" for text in texts if "vfio" in text]
     return found
-
-
-__all__ = ["PCI", "Function", "GuestNode", "vfio_fds"]

@@ -2,12 +2,14 @@
 
 import errno
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from waiting import wait_until
 
 PCI = Path("/sys/bus/pci")
+_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _IDENTITY = Path("/sys/module/faketpu/parameters/identity")
 
 
@@ -76,7 +78,8 @@ class Function:
 
 def below(port: str) -> list[Function]:
     """Return the functions directly below a bridge or root port, by address."""
-    return [Function(entry.name) for entry in sorted((PCI / "devices" / port).glob("0000:*"))]
+    names = sorted(entry.name for entry in (PCI / "devices" / port).iterdir())
+    return [Function(name) for name in names if _ADDRESS.fullmatch(name)]
 
 
 def opened(path: Path | str) -> str:

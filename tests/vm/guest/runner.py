@@ -7,6 +7,7 @@ import termios
 import time
 import traceback
 import tty
+from pathlib import Path
 from types import FrameType
 
 from vm.catalogue import Case, all_cases
@@ -46,12 +47,19 @@ def _run(case: Case, node: GuestNode) -> tuple[bool, str]:
         signal.setitimer(signal.ITIMER_REAL, case.deadline)
         try:
             text = what() or text
-        except Exception:  # noqa: BLE001 - whatever a case raises is its verdict
+        except Exception as error:  # noqa: BLE001 - whatever a case raises is its verdict
             passed = False
-            text = (text + "\n" + traceback.format_exc(limit=-6)).strip()
+            text = f"{text}\n{_where(error)}".strip()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     return passed, text
+
+
+def _where(error: Exception) -> str:
+    """Say what went wrong and by which lines of the tests."""
+    frames = traceback.extract_tb(error.__traceback__)[2:]
+    steps = [f"  {Path(frame.filename).name}:{frame.lineno} {frame.line}" for frame in frames]
+    return "\n".join([f"{type(error).__name__}: {error}", *steps])
 
 
 def _late(number: int, frame: FrameType | None) -> None:
