@@ -1,0 +1,144 @@
+"""A named thread for calls that can block, with a deadline for each."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from holdfast.errors import LaneStuckError
+
+T = TypeVar("T")
+
+
+class Lane:
+    """Runs calls in order on one daemon thread.
+
+    A ThreadPoolExecutor will not do: the interpreter joins its threads at exit, so one driver call
+    that never returns would keep the pod Terminating until it is killed.
+
+    A call that has started cannot be recalled: one with an effect checks its fence first.
+    """
+
+    def __init__(self, name: str, *, deadline: float) -> None:
+        self.name = name
+        self.deadline = deadline
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._closed = False
+        self._current: _Timed | None = None
+        self._latency = 0.0
+        self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def stuck_since(self) -> float | None:
+        """When the call on the lane passed its deadline (time.monotonic), or None.
+
+        May be read from any thread. It goes back to None when the call returns after all.
+        """
+        current = self._current
+        if current is None:
+            return None
+        return current.due if time.monotonic() >= current.due else None
+
+    @property
+    def latency(self) -> float:
+        """How long the last finished call took, in seconds. May be read from any thread."""
+        return self._latency
+
+    async def run(self, call: Callable[[], T], *, deadline: float | None = None) -> T:
+        """Return what *call* returns, or raise what it raises.
+
+        *deadline* (seconds, the lane's own when None) counts from now, the time in the queue
+        included. Raise LaneStuckError when it passes; a call still in the queue then never runs.
+        """
+        if self._closed:
+            raise LaneStuckError(f"cannot use lane {self.name}: it is closed")
+        patience = self.deadline if deadline is None else deadline
+        task = _Call(call, asyncio.get_running_loop(), time.monotonic() + patience)
+        self._calls.put(lambda: self._carry_out(task))
+        timeout = asyncio.timeout(patience)
+        try:
+            async with timeout:
+                return await task.answer
+        except TimeoutError:
+            if not timeout.expired():  # the call itself timed out, and that is its answer
+                raise
+            message = f"cannot wait for lane {self.name}: no answer within {patience:g} s"
+            raise LaneStuckError(message) from None
+        finally:
+            task.abandoned = True
+
+    def close(self, *, patience: float = 0.0) -> None:
+        """Take no more calls and end the thread after those already queued.
+
+        Wait at most *patience* seconds for it: a stuck call is left behind.
+        """
+        if not self._closed:
+            self._closed = True
+            self._calls.put(None)
+        if patience > 0:
+            self._thread.join(patience)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _work(self) -> None:
+        while (work := self._calls.get()) is not None:
+            work()
+
+    def _carry_out(self, task: "_Call[T]") -> None:
+        if task.abandoned:  # the caller gave up while this call was still in the queue
+            return
+        started = time.monotonic()
+        self._current = task
+        try:
+            act = _bind(task.answer.set_result, task.call())
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, not hidden
+            act = _bind(task.answer.set_exception, _as_result(error))
+        self._latency = time.monotonic() - started
+        self._current = None
+        with contextlib.suppress(RuntimeError):  # the loop closed while we were away
+            task.loop.call_soon_threadsafe(_settle, task.answer, act)
+
+
+class _Timed(Protocol):
+    due: float
+
+
+class _Call(Generic[T]):
+    def __init__(self, call: Callable[[], T], loop: asyncio.AbstractEventLoop, due: float) -> None:
+        self.call = call
+        self.loop = loop
+        self.due = due
+        self.answer: asyncio.Future[T] = loop.create_future()
+        self.abandoned = False
+
+
+def _bind(function: Callable[[T], None], argument: T) -> Callable[[], None]:
+    return lambda: function(argument)
+
+
+def _as_result(error: BaseException) -> BaseException:
+    # A future refuses StopIteration, and SystemExit in a lane must not pass for a clean stop.
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    wrapped = RuntimeError(f"a call on a lane raised {error!r}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _settle(answer: asyncio.Future[T], act: Callable[[], None]) -> None:
+    if not answer.done():
+        act()

@@ -1,0 +1,106 @@
+"""A published value reaches every follower, whatever its pace."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.runtime.watched import Watched, WatchedClosedError
+from waiting import until
+
+
+async def _collect(values: AsyncIterator[int], into: list[int]) -> None:
+    async for value in values:
+        into.append(value)  # noqa: PERF401 - one at a time, so that the test sees them come
+
+
+async def test_a_follower_sees_the_current_value_at_once() -> None:
+    watched = Watched(7)
+
+    assert await anext(watched.follow()) == 7
+
+
+async def test_every_follower_ends_up_with_the_latest_value() -> None:
+    watched = Watched(0)
+    seen: list[list[int]] = [[], [], []]
+    tasks = [asyncio.create_task(_collect(watched.follow(), into)) for into in seen]
+    await until(lambda: all(seen), what="the first value")
+
+    for value in range(1, 6):
+        watched.set(value)
+        await asyncio.sleep(0)
+    watched.set(6)
+    watched.set(7)
+    watched.close()
+    await asyncio.gather(*tasks)
+
+    assert [values[-1] for values in seen] == [7, 7, 7]
+    assert all(6 not in values for values in seen), "a version between may be skipped"
+    assert all(values == sorted(set(values)) for values in seen)
+
+
+async def test_a_slow_follower_never_holds_up_the_writer() -> None:
+    watched = Watched(0)
+    slow = watched.follow()
+    assert await anext(slow) == 0
+
+    for value in range(1, 1001):
+        watched.set(value)
+
+    assert await anext(slow) == 1000
+    assert watched.version == 1000
+
+
+async def test_an_equal_value_is_not_published() -> None:
+    watched = Watched((1, 2))
+    watched.set((1, 2))
+
+    assert watched.version == 0
+
+
+async def test_a_change_between_two_looks_is_not_missed() -> None:
+    watched = Watched(0)
+    values = watched.follow()
+    await anext(values)
+    waiting = asyncio.ensure_future(anext(values))
+    await asyncio.sleep(0)
+
+    watched.set(1)
+    watched.set(2)
+
+    assert await waiting == 2
+
+
+async def test_closing_shows_the_last_value_and_then_ends() -> None:
+    watched = Watched(0)
+    values = watched.follow()
+    await anext(values)
+    watched.set(1)
+    watched.close()
+    watched.close()
+
+    assert [value async for value in values] == [1]
+    assert [value async for value in watched.follow()] == [1], "also who comes late sees it"
+    assert watched.closed
+
+
+async def test_until_returns_the_first_value_that_fits() -> None:
+    watched = Watched(0)
+    waiting = asyncio.create_task(watched.until(lambda value: value > 2))
+    for value in range(1, 5):
+        watched.set(value)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    assert await waiting == 3
+    assert await watched.until(lambda value: value == 4) == 4
+
+
+async def test_until_says_so_when_the_value_cannot_come() -> None:
+    watched = Watched(0)
+    waiting = asyncio.create_task(watched.until(bool))
+    await asyncio.sleep(0)
+    watched.close()
+
+    with pytest.raises(WatchedClosedError):
+        await waiting
