@@ -297,6 +297,13 @@ def test_two_pools_of_one_name_are_one_pool(tree: HostTree) -> None:
     assert len(_look(tree, Offered(tpu=None, pools=pools)).devices) == 1
 
 
+def test_a_kernel_without_numa_makes_no_chip_unusable(tree: HostTree) -> None:
+    (tree.path(tree.tpu("0000:00:05.0", group=7)) / "numa_node").unlink()
+    chip = _only(_look(tree))
+    assert chip.healthy
+    assert chip.numa_node is None
+
+
 @pytest.mark.parametrize(
     "name", ["vendor", "device", "class", "numa_node", "enable", "subsystem_device"]
 )
