@@ -73,7 +73,7 @@ class Granting:
 
     def _generation(self, device: Device) -> TpuGeneration | None:
         wanted = (self._tpu.generation if self._tpu is not None else "") or device.model
-        return next((each for each in GENERATIONS if each.name == wanted), None)
+        return GENERATIONS.get(wanted)
 
 
 def _pci_environment(resource: ResourceName, devices: tuple[Device, ...]) -> dict[str, str]:
