@@ -55,18 +55,22 @@ def booted(parts: Parts, work: Path, *, runner: list[str]) -> Iterator[Machine]:
     ]
     initramfs.write(parts, command, work / "initramfs")
     _make_disk(work / "state.img")
-    with tempfile.TemporaryDirectory(prefix="vm-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="vm-") as folder,
+        (work / "qemu.log").open("wb") as log,
+    ):
         sockets = Path(folder)
         process = subprocess.Popen(
             _qemu(parts, work, sockets),
             stdin=subprocess.DEVNULL,
-            stdout=(work / "qemu.log").open("wb"),
+            stdout=log,
             stderr=subprocess.STDOUT,
         )
         try:
-            with _connected(sockets / "control", process) as control, _connected(
-                sockets / "qmp", process
-            ) as qmp:
+            with (
+                _connected(sockets / "control", process) as control,
+                _connected(sockets / "qmp", process) as qmp,
+            ):
                 machine = Machine(control=control, qmp=qmp)
                 qmp.receive(limit=20)  # the greeting
                 machine.answer_qmp("qmp_capabilities", {})

@@ -36,6 +36,10 @@ TPU_7X = "1ae0:0076"
 EDU = "1234:11e8"
 NVME = "1b36:0010"
 
+_TWO_VIRTUAL_FUNCTIONS = (
+    "sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2,max_ioqpairs=6,msix_qsize=5"
+)
+
 IDENTITIES: Mapping[str, str] = {
     **dict.fromkeys(TPU_CHIPS, TPU_V5E),
     **dict.fromkeys(TWIN_CHIP, TPU_7X),
@@ -64,7 +68,6 @@ def qemu_devices() -> tuple[str, ...]:
         "edu,bus=bridge,addr=1",
         f"pcie-root-port,id=split-port,chassis=3,addr={_place(SPLIT_PORT)}",
         "nvme-subsys,id=split-nvm",
-        "nvme,serial=split,bus=split-port,subsys=split-nvm,"
-        "sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2,max_ioqpairs=6,msix_qsize=5",
+        f"nvme,serial=split,bus=split-port,subsys=split-nvm,{_TWO_VIRTUAL_FUNCTIONS}",
     ]
     return (*single, *pairs, *ports)

@@ -1,5 +1,6 @@
 """Processes of the guest that hold devices: the program hold_device, seen from Python."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -26,7 +27,7 @@ IDLE: tuple[str, ...] = ()
 """A process that holds nothing and could open the device at any time."""
 
 
-class HoldFailed(AssertionError):
+class HoldFailedError(AssertionError):
     """A step of hold_device failed; `step` and `error` (ENOENT, EBUSY...) say which and how."""
 
     def __init__(self, step: str, error: str) -> None:
@@ -66,11 +67,11 @@ class Holding:
         return sorted(int(entry.name) for entry in Path(f"/proc/{self.pid}/task").iterdir())
 
     def do(self, step: str) -> None:
-        """Have it do one more step; raises HoldFailed with the error's name."""
+        """Have it do one more step; raises HoldFailedError with the error's name."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{step}\n")
         self.process.stdin.flush()
-        self._await("OK")
+        self.expect("OK")
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal to the process alone, not to a child that it forked."""
@@ -97,17 +98,18 @@ class Holding:
                 pipe.close()
         self.wait()
 
-    def _await(self, word: str) -> None:
+    def expect(self, word: str) -> None:
+        """Read what it prints until a line begins with *word*; raises HoldFailedError."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             kind, *rest = line.split()
             if kind == "CHILD":
                 self.child = int(rest[0])
             elif kind == "FAILED":
-                raise HoldFailed(rest[0], rest[1])
+                raise HoldFailedError(rest[0], rest[1])
             elif kind == word:
                 return
-        raise HoldFailed("start", f"exit status {self.process.wait()}")
+        raise HoldFailedError("start", f"exit status {self.process.wait()}")
 
 
 def start(
@@ -121,7 +123,11 @@ def start(
     targets = ",".join(f"{function.group}:{function.address}" for function in functions)
     after = (f"uid={uid}",) if uid is not None else ()
     # The end of the leader must stay the last thing that it does.
-    ordered = (*(s for s in steps if s != "leader-exit"), *after, *(s for s in steps if s == "leader-exit"))
+    ordered = (
+        *(s for s in steps if s != "leader-exit"),
+        *after,
+        *(s for s in steps if s == "leader-exit"),
+    )
     command = [
         os.environ["HOLD_DEVICE"],
         *(("-c", str(cgroup)) if cgroup else ()),
@@ -131,8 +137,8 @@ def start(
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     holding = Holding(process)
     try:
-        holding._await("READY")
-    except HoldFailed:
+        holding.expect("READY")
+    except HoldFailedError:
         holding.destroy()
         raise
     return holding
@@ -145,7 +151,5 @@ def fd_texts(pid: int, *, task: int | None = None) -> list[str]:
 
 
 def _kill(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

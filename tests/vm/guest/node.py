@@ -1,7 +1,6 @@
 """The node that a case works on: its hardware, its pods, the processes on it, and QEMU outside."""
 
 import contextlib
-import os
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -11,7 +10,7 @@ from typing import Any
 
 from vm import topology
 from vm.guest import holding, pods
-from vm.guest.holding import Holding
+from vm.guest.holding import HoldFailedError, Holding
 from vm.guest.pci import Function, below, opened
 from vm.lines import JsonLines
 from waiting import wait_until
@@ -81,7 +80,7 @@ class GuestNode:
     def give(self, function: Function, driver: str = "vfio-pci") -> Function:
         """Bind *function* to *driver* for the length of this case."""
         function.bind(driver)
-        self._undo.callback(lambda: function.present and function.unbind())
+        self._undo.callback(_unbind_if_present, function)
         return function
 
     def open(self, function: Function) -> str:
@@ -101,6 +100,14 @@ class GuestNode:
         held = holding.start(steps, functions, cgroup=cgroup, uid=uid)
         self._undo.callback(held.destroy)
         return held
+
+    def attempt(self, steps: Sequence[str], *functions: Function) -> str:
+        """Hold *functions* for a moment; return "ok", or the step that failed and its error."""
+        try:
+            holding.start(steps, functions).destroy()
+        except HoldFailedError as failed:
+            return str(failed)
+        return "ok"
 
     def pod(
         self,
@@ -169,17 +176,26 @@ class GuestNode:
         undo.close()
         for chip in self.chips:
             chip.bind()
-            wait_until(
-                lambda chip=chip: chip.enable == 0 and opened(chip.node) == "ok",
-                limit=_SETTLE,
-                what=f"{chip.address} to be free after the case (enable={chip.enable})",
-            )
+            _await_free(chip)
+
+
+def _await_free(chip: Function) -> None:
+    wait_until(
+        lambda: chip.enable == 0 and opened(chip.node) == "ok",
+        limit=_SETTLE,
+        what=f"{chip.address} to be free after the case (enable={chip.enable})",
+    )
+
+
+def _unbind_if_present(function: Function) -> None:
+    if function.present:
+        function.unbind()
 
 
 def vfio_fds(pids: Sequence[int] | None = None) -> list[str]:
     """Return "PID TEXT" for each fd of /dev/vfio/N or of a VFIO device, of every process."""
     found = []
-    everyone = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    everyone = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     for pid in everyone if pids is None else pids:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             texts = holding.fd_texts(pid)

@@ -37,9 +37,7 @@ class Pod:
     def processes(self) -> list[int]:
         """The pids of all containers."""
         return sorted(
-            int(pid)
-            for file in self.path.rglob("cgroup.procs")
-            for pid in file.read_text().split()
+            int(pid) for file in self.path.rglob("cgroup.procs") for pid in file.read_text().split()
         )
 
     def kill(self) -> None:
