@@ -1,0 +1,285 @@
+"""Follows kubelet's books, and asks kubelet which pods it still counts."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from holdfast.errors import HoldfastError, KubeletError
+from holdfast.kubelet.checkpoint import Checkpoint, CheckpointState, FileId, read
+from holdfast.kubelet.folder import FolderWatch
+from holdfast.kubelet.traffic import Traffic
+from holdfast.model.ids import PodUid, ProcessId, ResourceName
+from holdfast.model.kubelet import CheckpointEntry, KubeletView, ListedPod
+from holdfast.runtime.backoff import backoff
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched, WatchedClosedError
+
+log = structlog.get_logger(__name__)
+
+
+class Listing(Protocol):
+    """Lists kubelet's pods."""
+
+    async def list(self) -> tuple[ListedPod, ...]:
+        """Return the pods with their devices; raise KubeletError when there is no answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionTimes:
+    """Durations in seconds."""
+
+    min_interval: float = 1.0
+    """At most one question in this time: List has side effects and is rate-limited."""
+    idle_interval: float = 60.0
+    """How often to ask while locks are held and nothing else makes us ask."""
+    settle: float = 1.0
+    """How long after others made kubelet write its checkpoint."""
+    answer: float = 5.0
+    """How long kubelet may take to write its checkpoint after the devices were sent once more."""
+    calm: float = 0.05
+    """How long there must be no Allocate before List, and no further write after the answer."""
+    last_delay: float = 30.0
+    """The longest wait before a question that failed is asked again."""
+
+
+class Accounts:
+    """Publishes `view`, and completes the questions that `ask` requests.
+
+    A question is: List, by which kubelet drops the pods that are over; send the unchanged devices
+    once more, by which kubelet writes its checkpoint; read it. It counts only when the same
+    kubelet answered from beginning to end.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: FolderWatch,
+        pods: Listing,
+        traffic: Traffic,
+        peer: Callable[[Path], ProcessId | None],
+        resend: Callable[[], None],
+        active: Callable[[], bool],
+        lane: Lane,
+        clock: Clock,
+        times: QuestionTimes | None = None,
+    ) -> None:
+        """Ask *pods*, and never while *traffic* has an Allocate in flight.
+
+        `peer` tells which process listens on a socket; `resend` sends every device list once more;
+        `active` tells whether locks are held, so that the slow questions are worth asking. The
+        checkpoint is read, and kubelet's socket dialled, on *lane*.
+        """
+        self.view: Watched[KubeletView] = Watched(KubeletView())
+        self._folder = folder
+        self._pods = pods
+        self._traffic = traffic
+        self._peer = peer
+        self._resend = resend
+        self._active = active
+        self._lane = lane
+        self._clock = clock
+        self._times = times or QuestionTimes()
+        self._wanted: Watched[tuple[str, ...]] = Watched(())
+        self._read: FileId | None = None
+        self._asking = False
+        self._resent_at = float("-inf")
+        self._written_by_others: Watched[int] = Watched(0)
+
+    def ask(self, reason: str) -> None:
+        """Ask soon; *reason* is for the log. Requests made before the question begins are one."""
+        self._wanted.set(tuple(dict.fromkeys((*self._wanted.value, reason))))
+
+    async def refresh(self) -> KubeletView:
+        """Read the checkpoint now, unless it is the one already read, and return the view.
+
+        Raise LaneStuckError when the disk does not answer.
+        """
+        known = self._read
+        look = await self._lane.run(lambda: _look(self._folder.checkpoint, known))
+        if look is not None:
+            self._took_note(look)
+        return self.view.value
+
+    async def answered_after(self, wall: float, timeout: float) -> KubeletView | None:  # noqa: ASYNC109
+        """Ask, and return the view of a question that began after *wall*; None: no answer.
+
+        *wall* is in seconds since the epoch; the answer has *timeout* seconds to come.
+        """
+        if not wall < self.view.value.asked_at <= self._clock.wall():
+            self.ask("an answer is waited for")
+        try:
+            async with asyncio.timeout(timeout):
+                # A question from the future is one from before the clock was set back.
+                return await self.view.until(
+                    lambda view: view.readable and wall < view.asked_at <= self._clock.wall()
+                )
+        except (TimeoutError, WatchedClosedError):
+            return None
+
+    async def run(self) -> None:
+        """Follow the checkpoint and ask questions, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_file(), name="checkpoint")
+            group.create_task(self._ask_when_settled(), name="questions after a write")
+            group.create_task(self._ask_when_idle(), name="questions at leisure")
+            group.create_task(self._answer_wishes(), name="questions")
+
+    async def _follow_file(self) -> None:
+        async for _state in self._folder.state.follow():
+            try:
+                await self.refresh()
+            except HoldfastError as error:
+                self._note_problem(str(error))
+
+    async def _ask_when_settled(self) -> None:
+        seen = 0
+        while True:
+            writes = await self._written_by_others.until(seen.__ne__)
+            await self._clock.sleep(self._times.settle)
+            seen = writes
+            self.ask("kubelet wrote its checkpoint")
+
+    async def _ask_when_idle(self) -> None:
+        while True:
+            questions = self.view.value.questions
+            await self._clock.sleep(self._times.idle_interval)
+            if self._active() and self.view.value.questions == questions:
+                self.ask("locks are held")
+
+    async def _answer_wishes(self) -> None:
+        delays = backoff(self._times.min_interval, self._times.last_delay)
+        while True:
+            await self._wanted.until(bool)
+            await self._traffic.quiet(self._clock, seconds=self._times.calm)
+            reasons = self._wanted.value
+            self._wanted.set(())
+            self._asking = True
+            began = self._clock.monotonic()
+            try:
+                await self._question()
+            except HoldfastError as error:
+                if str(error) != self.view.value.problem:
+                    log.warning("question not answered", reason=str(error), asked_because=reasons)
+                self._note_problem(str(error))
+                self.ask("the question before was not answered")
+                pause = next(delays)
+            else:
+                log.debug("question answered", asked_because=reasons)
+                delays = backoff(self._times.min_interval, self._times.last_delay)
+                pause = 0.0
+            finally:
+                self._asking = False
+            spent = self._clock.monotonic() - began
+            await self._clock.sleep(max(pause, self._times.min_interval - spent, 0.0))
+
+    async def _question(self) -> None:
+        known = _owners(self.view.value.entries)
+        began = self._clock.wall()
+        kubelet = await self._who()
+        pods = await self._pods.list()
+        before = FileId.of(self._folder.checkpoint)
+        self._resent_at = self._clock.monotonic()
+        self._resend()
+        await self._written_since(before)
+        look = await self._lane.run(lambda: read(self._folder.checkpoint))
+        if await self._who() != kubelet:
+            raise KubeletError("cannot ask kubelet for its pods: it was replaced meanwhile")
+        if look.state is not CheckpointState.READ:
+            self._took_note(look)
+            raise KubeletError(look.problem)
+        was = self.view.value
+        self._read = look.file
+        self.view.set(
+            KubeletView(
+                entries=look.entries,
+                readable=True,
+                problem="",
+                written_at=look.written_at,
+                kubelet=kubelet,
+                questions=was.questions + 1,
+                asked_at=began,
+                answered=True,
+                pods=pods,
+            )
+        )
+        if _owners(look.entries) - known:
+            # A pod came while we asked: List may have been too early to name it.
+            self._count_write()
+
+    async def _who(self) -> ProcessId | None:
+        return await self._lane.run(lambda: self._peer(self._folder.kubelet_socket))
+
+    async def _written_since(self, before: FileId | None) -> None:
+        """Return when kubelet has written its checkpoint, and writes no more for the moment.
+
+        Each resource's message makes it write once, and a write that was under way already may
+        be the first that we see.
+        """
+        began = changed = self._clock.monotonic()
+        end = began + self._times.answer
+        seen = before
+        while True:
+            changes = Changes([self._folder.state])
+            file, now = FileId.of(self._folder.checkpoint), self._clock.monotonic()
+            if file != seen:
+                seen, changed = file, now
+            written = file is not None and file != before
+            due = min(end, changed + self._times.calm) if written else end
+            if now >= due:
+                break
+            await changes.wait(due - now)
+        if not written:
+            raise KubeletError(
+                "cannot learn from kubelet which pods it counts: it has not written "
+                f"{self._folder.checkpoint} within {self._times.answer:g} s after our devices "
+                "were sent; is a stream open for each resource?"
+            )
+
+    def _took_note(self, look: Checkpoint) -> None:
+        """Publish what a look at the file showed, whoever made kubelet write it."""
+        was = self.view.value
+        self._read = look.file
+        if look.state is not CheckpointState.READ:
+            # What it said last is kept for those who must not act on less; `readable` says so.
+            self.view.set(replace(was, readable=False, answered=False, problem=look.problem))
+            return
+        same = set(look.entries) == set(was.entries)
+        self.view.set(
+            replace(
+                was,
+                entries=was.entries if same else look.entries,
+                readable=True,
+                problem="" if was.problem and not was.readable else was.problem,
+                written_at=look.written_at,
+                answered=was.answered and same,
+            )
+        )
+        ours_and_late = same and (
+            self._clock.monotonic() - self._resent_at < self._times.answer + self._times.settle
+        )
+        if not self._asking and not ours_and_late:
+            self._count_write()
+
+    def _count_write(self) -> None:
+        self._written_by_others.set(self._written_by_others.value + 1)
+
+    def _note_problem(self, problem: str) -> None:
+        self.view.set(replace(self.view.value, problem=problem))
+
+
+def _look(path: Path, known: FileId | None) -> Checkpoint | None:
+    """Return what the checkpoint says; None when it is still the one called *known*."""
+    if known is not None and FileId.of(path) == known:
+        return None
+    return read(path)
+
+
+def _owners(entries: tuple[CheckpointEntry, ...]) -> set[tuple[PodUid, ResourceName]]:
+    return {(entry.pod, entry.resource) for entry in entries}

@@ -1,0 +1,169 @@
+"""Reads kubelet's checkpoint: which pod has which devices, as kubelet wrote it. Never writes it."""
+
+import base64
+import binascii
+import os
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2
+from holdfast.errors import KubeletError
+from holdfast.model.ids import DeviceId, PodUid, ResourceName
+from holdfast.model.kubelet import CheckpointEntry
+
+CHECKPOINT_NAME = "kubelet_internal_checkpoint"
+"""The file's name in the device-plugins folder."""
+
+_LARGEST = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FileId:
+    """Which file lies at a path, and which of its contents.
+
+    Inode numbers are given away again at once, so the time of the last write (ns) is part of it.
+    """
+
+    device: int
+    inode: int
+    written_ns: int
+    size: int
+
+    @classmethod
+    def of(cls, path: Path) -> "FileId | None":
+        """Return the identity of what lies at *path*, None where nothing can be seen there."""
+        try:
+            found = path.lstat()
+        except OSError:
+            return None
+        return cls.from_stat(found)
+
+    @classmethod
+    def from_stat(cls, found: os.stat_result) -> "FileId":
+        """Return the identity in an answer of stat."""
+        return cls(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+class CheckpointState(Enum):
+    """What became of a look at the checkpoint."""
+
+    READ = "read"
+    MISSING = "missing"
+    """No such file: kubelet has not written one, or somebody removed it."""
+
+    UNREADABLE = "unreadable"
+    """It is there, but the system does not let us read it."""
+
+    GARBAGE = "garbage"
+    """It was read, but it is not what any known kubelet writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One look at the file. `entries` are empty and `problem` is not, unless it was READ.
+
+    `written_at` is in seconds since the epoch, 0 where the file could not be looked at.
+    """
+
+    state: CheckpointState
+    entries: tuple[CheckpointEntry, ...] = ()
+    problem: str = ""
+    written_at: float = 0.0
+    file: FileId | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    pod: str = msgspec.field(name="PodUID")
+    container: str = msgspec.field(name="ContainerName")
+    resource: str = msgspec.field(name="ResourceName")
+    # By NUMA node since Kubernetes 1.20, a plain list before.
+    ids: dict[str, list[str] | None] | list[str] | None = msgspec.field(name="DeviceIDs")
+    answer: str | None = msgspec.field(name="AllocResp", default=None)
+
+
+class _Data(msgspec.Struct, frozen=True):
+    # Go writes an empty list as null; a key that is not there at all is another version's file.
+    entries: list[_Entry] | None = msgspec.field(name="PodDeviceEntries")
+
+
+class _File(msgspec.Struct, frozen=True):
+    data: _Data = msgspec.field(name="Data")
+
+
+def parse(content: bytes) -> tuple[CheckpointEntry, ...]:
+    """Return the entries in *content*; raise KubeletError when any part of it is not understood.
+
+    All or nothing: a pod that is missing because its line was not understood would look like one
+    that kubelet let go of.
+    """
+    if not content.strip():
+        raise KubeletError("it is empty")
+    try:
+        file = msgspec.json.decode(content, type=_File)
+    except msgspec.ValidationError as error:
+        raise KubeletError(f"it is of no known version ({error})") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KubeletError(f"it is not whole JSON ({error})") from error
+    return tuple(_entry(each) for each in file.data.entries or ())
+
+
+def read(path: Path) -> Checkpoint:
+    """Look at the checkpoint at *path*. Whatever is wrong with it is told, never raised."""
+    advice = (
+        "it is written at each allocation and each registration; restart kubelet if it stays so"
+    )
+    try:
+        with path.open("rb") as stream:
+            found = os.fstat(stream.fileno())
+            content = stream.read(_LARGEST + 1)
+    except FileNotFoundError:
+        problem = f"cannot read kubelet's checkpoint {path}: there is no such file; {advice}"
+        return Checkpoint(state=CheckpointState.MISSING, problem=problem)
+    except OSError as error:
+        problem = (
+            f"cannot read kubelet's checkpoint {path}: {error.strerror or error}; holdfast must "
+            "run as root with kubelet's device-plugins folder mounted"
+        )
+        return Checkpoint(state=CheckpointState.UNREADABLE, problem=problem)
+    file, written_at = FileId.from_stat(found), found.st_mtime_ns / 1e9
+    try:
+        if len(content) > _LARGEST:
+            raise KubeletError(f"it is larger than {_LARGEST >> 20} MiB")  # noqa: TRY301 - one answer for all that is wrong inside
+        entries = parse(content)
+    except KubeletError as error:
+        problem = f"cannot understand kubelet's checkpoint {path}: {error}; {advice}"
+        return Checkpoint(
+            state=CheckpointState.GARBAGE, problem=problem, written_at=written_at, file=file
+        )
+    return Checkpoint(state=CheckpointState.READ, entries=entries, written_at=written_at, file=file)
+
+
+def _entry(entry: _Entry) -> CheckpointEntry:
+    if not entry.pod or not entry.resource:
+        raise KubeletError("it is of no known version (an entry without a pod or a resource)")
+    groups = entry.ids.values() if isinstance(entry.ids, dict) else [entry.ids]
+    return CheckpointEntry(
+        pod=PodUid(entry.pod),
+        container=entry.container,
+        resource=ResourceName(entry.resource),
+        # A device with two NUMA nodes stands there twice.
+        devices=frozenset(DeviceId(id_) for group in groups for id_ in group or ()),
+        promised=_promised(entry.answer),
+    )
+
+
+def _promised(answer: str | None) -> tuple[str, ...]:
+    if not answer:
+        return ()
+    try:
+        response = api_pb2.ContainerAllocateResponse.FromString(
+            base64.b64decode(answer, validate=True)
+        )
+    except (binascii.Error, ValueError, DecodeError):
+        # Who has the devices is still known, and that matters more.
+        return ()
+    return tuple(dict.fromkeys(spec.host_path for spec in response.devices))

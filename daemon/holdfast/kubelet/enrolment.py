@@ -1,0 +1,240 @@
+"""Keeps one resource registered with kubelet, whatever becomes of either side's sockets."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import structlog
+from grpc import aio
+
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
+from holdfast.errors import KubeletError
+from holdfast.kubelet.checkpoint import FileId
+from holdfast.kubelet.folder import FolderState, FolderWatch
+from holdfast.kubelet.messages import API_VERSION
+from holdfast.kubelet.plugin import DevicePlugin, options
+from holdfast.kubelet.server import PluginServer
+from holdfast.kubelet.wire import dial, what_went_wrong
+from holdfast.model.ids import ResourceName
+from holdfast.runtime.backoff import backoff
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+_LONG = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """Where one resource stands with kubelet.
+
+    `since` is when `registered` last changed, in seconds since the epoch; `problem` says why it is
+    not registered. `attempts` counts the calls of Register, `registrations` those that kubelet
+    accepted. Without an open stream kubelet counts none of the devices as usable.
+    """
+
+    resource: ResourceName
+    registered: bool = False
+    streams: int = 0
+    problem: str = "not registered yet"
+    since: float = 0.0
+    attempts: int = 0
+    registrations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolmentTimes:
+    """Durations in seconds. `register` is above the 10 s that kubelet takes to dial us back."""
+
+    first_delay: float = 0.01
+    last_delay: float = 10.0
+    register: float = 12.0
+    own_answer: float = 2.0
+    stream: float = 10.0
+    """How long kubelet may take to open the stream after it accepted us."""
+    steady: float = 10.0
+    """A registration that lasted this long was good: the next attempt comes at once."""
+    stop: float = 2.5
+
+
+class Enrolment:
+    """One resource's server and registration, kept alive by `run`."""
+
+    def __init__(
+        self,
+        *,
+        plugin: DevicePlugin,
+        folder: FolderWatch,
+        prefix: str,
+        clock: Clock,
+        times: EnrolmentTimes,
+        changed: Callable[[Registration], None],
+    ) -> None:
+        """Register *plugin*, and call *changed* with each new state."""
+        self._plugin = plugin
+        self._folder = folder
+        self._prefix = prefix
+        self._clock = clock
+        self._times = times
+        self._server: PluginServer | None = None
+        self._changed = changed
+        self._state = Registration(resource=plugin.resource, since=clock.wall())
+        changed(self._state)
+
+    async def run(self) -> None:
+        """Register, and again whenever that is over, for ever."""
+        follower = asyncio.create_task(self._follow_streams())
+        try:
+            await self._keep()
+        finally:
+            follower.cancel()
+            await asyncio.gather(follower, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Stop serving and remove our socket; `run` must be over."""
+        await self._close_server()
+        self._report(registered=False, problem="holdfast is stopping")
+
+    async def _keep(self) -> None:
+        delays = self._delays()
+        kubelet: FileId | None = None
+        while True:
+            state = self._folder.refresh()
+            if state.kubelet is not None and state.kubelet != kubelet:
+                kubelet, delays = state.kubelet, self._delays()
+            try:
+                await self._enrol(state)
+                began = self._clock.monotonic()
+                problem = await self._over(state)
+                if self._clock.monotonic() - began >= self._times.steady:
+                    delays = self._delays()
+            except KubeletError as error:
+                problem = str(error)
+            self._report(registered=False, problem=problem)
+            await self._pause(next(delays), state)
+
+    def _delays(self) -> Iterator[float]:
+        return backoff(self._times.first_delay, self._times.last_delay)
+
+    async def _enrol(self, state: FolderState) -> None:
+        resource = self._plugin.resource
+        if state.folder is None:
+            raise KubeletError(
+                f"cannot register {resource}: there is no folder {self._folder.path} (waiting for "
+                "kubelet to make it; is it kubelet's plugin folder on this node?)"
+            )
+        if state.kubelet is None:
+            raise KubeletError(
+                f"cannot register {resource}: there is no {self._folder.kubelet_socket} (waiting "
+                "for kubelet to start)"
+            )
+        if self._server is None or state.sockets.get(self._server.name) != self._server.file:
+            await self._serve()
+        if self._server is not None:
+            await self._server.answers(self._times.own_answer)
+            await self._register(self._server.name, state)
+
+    async def _serve(self) -> None:
+        await self._close_server()
+        server = PluginServer(
+            folder=self._folder.path,
+            prefix=self._prefix,
+            plugin=self._plugin,
+            patience=self._times.stop,
+        )
+        await server.start()
+        self._server = server
+
+    async def _close_server(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close()
+
+    async def _register(self, endpoint: str, state: FolderState) -> None:
+        resource = self._plugin.resource
+        self._plugin.begin_era()
+        self._set(replace(self._state, attempts=self._state.attempts + 1))
+        call = asyncio.create_task(self._call(endpoint))
+        replaced = asyncio.create_task(
+            self._folder.state.until(lambda now: _another_kubelet(now, state))
+        )
+        try:
+            await asyncio.wait({call, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                raise KubeletError(f"cannot register {resource}: kubelet was replaced meanwhile")
+            call.result()
+        finally:
+            call.cancel()
+            replaced.cancel()
+            await asyncio.gather(call, replaced, return_exceptions=True)
+        accepted = replace(self._state, registrations=self._state.registrations + 1)
+        self._set(accepted)
+        self._report(registered=True, problem="")
+
+    async def _call(self, endpoint: str) -> None:
+        resource = self._plugin.resource
+        request = api_pb2.RegisterRequest(
+            version=API_VERSION, endpoint=endpoint, resource_name=resource, options=options()
+        )
+        try:
+            async with dial(self._folder.kubelet_socket) as channel:
+                stub = api_pb2_grpc.RegistrationStub(channel)
+                await stub.Register(request, timeout=self._times.register)
+        except aio.AioRpcError as error:
+            raise KubeletError(
+                f"cannot register {resource} with kubelet: {what_went_wrong(error)}"
+            ) from error
+
+    async def _over(self, began_with: FolderState) -> str:
+        """Return, with the reason, when the registration is good no longer."""
+        opened_by = self._clock.monotonic() + self._times.stream
+        server = self._server
+        while True:
+            changes = Changes([self._plugin.streams, self._folder.state])
+            streams, state = self._plugin.streams.value, self._folder.state.value
+            left = opened_by - self._clock.monotonic()
+            if streams.ended:
+                return "kubelet closed its stream of devices; registering again"
+            if not streams.opened and left <= 0:
+                return (
+                    f"kubelet accepted {self._plugin.resource} but opened no stream of devices in "
+                    f"{self._times.stream:g} s; see kubelet's log"
+                )
+            if _another_kubelet(state, began_with):
+                return f"{self._folder.kubelet_socket} was made anew; registering again"
+            if server is not None and state.sockets.get(server.name) != server.file:
+                return f"our socket {server.path} was removed; serving and registering again"
+            await changes.wait(_LONG if streams.opened else left)
+
+    async def _pause(self, seconds: float, tried: FolderState) -> None:
+        """Return after *seconds*, or as soon as there is another kubelet to try."""
+        end = self._clock.monotonic() + seconds
+        while (left := end - self._clock.monotonic()) > 0:
+            changes = Changes([self._folder.state])
+            if _another_kubelet(self._folder.state.value, tried):
+                return
+            await changes.wait(left)
+
+    async def _follow_streams(self) -> None:
+        async for streams in self._plugin.streams.follow():
+            self._set(replace(self._state, streams=streams.open))
+
+    def _report(self, *, registered: bool, problem: str) -> None:
+        before = self._state
+        since = self._clock.wall() if registered != before.registered else before.since
+        self._set(replace(before, registered=registered, problem=problem, since=since))
+        if registered:
+            log.info("registered", resource=before.resource)
+        elif problem != before.problem:
+            log.warning("not registered", resource=before.resource, reason=problem)
+
+    def _set(self, state: Registration) -> None:
+        if state != self._state:
+            self._state = state
+            self._changed(state)
+
+
+def _another_kubelet(now: FolderState, before: FolderState) -> bool:
+    """Tell whether there is a kubelet.sock, and not the one from *before*."""
+    return now.kubelet is not None and now.kubelet != before.kubelet

@@ -1,0 +1,133 @@
+"""Watches the device-plugins folder: kubelet's socket, its checkpoint and our own sockets."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from holdfast.errors import HostError
+from holdfast.kubelet.checkpoint import CHECKPOINT_NAME, FileId
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+KUBELET_SOCKET = "kubelet.sock"
+"""The name of kubelet's Registration socket in the device-plugins folder."""
+
+
+class FolderEvents(Protocol):
+    """Tells what happens in a folder, as far as the kernel tells."""
+
+    def watch(self, directory: Path, callback: Callable[[str, int], None], /) -> object:
+        """Call *callback* with the name and the inotify mask of each change in *directory*.
+
+        Raise HostError when the folder cannot be watched.
+        """
+        ...
+
+    def unwatch(self, directory: Path, /) -> None:
+        """Forget *directory*, watched or not."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderState:
+    """What lies in the folder. `folder` is None while it does not exist."""
+
+    folder: tuple[int, int] | None = None
+    kubelet: FileId | None = None
+    checkpoint: FileId | None = None
+    sockets: Mapping[str, FileId] = field(default_factory=dict)
+    """Our own sockets, by file name."""
+
+
+class FolderWatch:
+    """Publishes `state`: at once through inotify, and by looking every *interval* seconds.
+
+    The looking is the safety net for what inotify cannot tell: a folder that is made later, that
+    goes and comes back, or that lies where no events arrive.
+    """
+
+    def __init__(
+        self, *, folder: Path, prefix: str, paths: FolderEvents, clock: Clock, interval: float = 1.0
+    ) -> None:
+        """Watch *folder*; our own sockets there begin with *prefix* and a dash."""
+        self.path = folder
+        self._prefix = f"{prefix}-"
+        self._paths = paths
+        self._clock = clock
+        self._interval = interval
+        self._watched: tuple[int, int] | None = None
+        self.state: Watched[FolderState] = Watched(self._look())
+
+    @property
+    def kubelet_socket(self) -> Path:
+        """Where kubelet takes registrations."""
+        return self.path / KUBELET_SOCKET
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where kubelet keeps its books."""
+        return self.path / CHECKPOINT_NAME
+
+    def refresh(self) -> FolderState:
+        """Look now, publish, and return what is there."""
+        state = self._look()
+        self._watch(state.folder)
+        self.state.set(state)
+        return state
+
+    async def run(self) -> None:
+        """Watch for ever."""
+        try:
+            while True:
+                self.refresh()
+                await self._clock.sleep(self._interval)
+        finally:
+            self._watch(None)
+
+    def _look(self) -> FolderState:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return FolderState()
+        return FolderState(
+            folder=(found.st_dev, found.st_ino),
+            kubelet=FileId.of(self.kubelet_socket),
+            checkpoint=FileId.of(self.checkpoint),
+            sockets=self._sockets(),
+        )
+
+    def _sockets(self) -> dict[str, FileId]:
+        try:
+            names = [each.name for each in self.path.iterdir() if self._is_ours(each.name)]
+        except OSError:
+            return {}
+        found = {name: FileId.of(self.path / name) for name in sorted(names)}
+        return {name: file for name, file in found.items() if file is not None}
+
+    def _is_ours(self, name: str) -> bool:
+        return name.startswith(self._prefix) and name.endswith(".sock")
+
+    def _watch(self, folder: tuple[int, int] | None) -> None:
+        if folder == self._watched:
+            return
+        if self._watched is not None:
+            self._paths.unwatch(self.path)
+            self._watched = None
+        if folder is None:
+            return
+        try:
+            self._paths.watch(self.path, self._happened)
+        except HostError as error:
+            log.warning("folder not watched", folder=str(self.path), reason=str(error))
+        else:
+            self._watched = folder
+
+    def _happened(self, name: str, _mask: int) -> None:
+        # Kubelet's temporary files come and go at each write: only the rename matters.
+        if not name or name in {KUBELET_SOCKET, CHECKPOINT_NAME} or self._is_ours(name):
+            self.refresh()

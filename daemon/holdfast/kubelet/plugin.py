@@ -1,0 +1,295 @@
+"""Answers kubelet's calls for one resource; every decision is a collaborator's."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import grpc
+import structlog
+from grpc import aio
+
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
+from holdfast.errors import HoldfastError
+from holdfast.kubelet.messages import container_answer, device_list
+from holdfast.kubelet.traffic import Traffic
+from holdfast.kubelet.wire import code_of, when_over
+from holdfast.model.grants import ContainerGrant
+from holdfast.model.ids import DeviceId, ResourceName
+from holdfast.model.offers import OfferedDevice, Offers
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+_LOOK_AGAIN = 3600.0
+
+
+class Allocating(Protocol):
+    """Answers Allocate."""
+
+    async def allocate(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> ContainerGrant:
+        """Return what the container is given, within milliseconds.
+
+        Raise AllocationRefusedError only for what can never work: the pod is then lost.
+        """
+        ...
+
+
+class Gating(Protocol):
+    """Answers PreStartContainer."""
+
+    async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:
+        """Return when the container may start; raise GateRefusedError when it may not yet.
+
+        It is cancelled when kubelet loses patience, and must leave nothing half done then.
+        """
+        ...
+
+
+class Preferring(Protocol):
+    """Answers GetPreferredAllocation."""
+
+    def preferred(
+        self,
+        resource: ResourceName,
+        available: tuple[DeviceId, ...],
+        must_include: tuple[DeviceId, ...],
+        size: int,
+    ) -> tuple[DeviceId, ...]:
+        """Return *size* of *available*, among them *must_include*."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """The ListAndWatch streams of one resource.
+
+    An era begins with each Register. `opened` and `ended` count the streams of this era alone: the
+    end of one from before tells nothing about the present registration.
+    """
+
+    era: int = 0
+    open: int = 0
+    opened: int = 0
+    ended: int = 0
+
+
+class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
+    """The servicer of one resource.
+
+    `streams` tells who listens. `observe` is called after each call with its name, its status
+    code and its seconds, for metrics.
+    """
+
+    def __init__(
+        self,
+        *,
+        resource: ResourceName,
+        offers: Watched[Offers],
+        allocating: Allocating,
+        gating: Gating,
+        preferring: Preferring,
+        traffic: Traffic,
+        allocate_deadline: float = 10.0,
+        gate_deadline: float = 28.0,
+    ) -> None:
+        """Serve *resource*.
+
+        The deadlines (seconds) are the last resort against a collaborator that does not keep its
+        own: kubelet has none for Allocate, and its whole node waits; for the gate it has 30 s, and
+        shows its own text, which helps nobody, when they are over.
+        """
+        self.resource = resource
+        self.streams: Watched[Streams] = Watched(Streams())
+        self.observe: Callable[[str, str, float], None] = lambda _call, _code, _seconds: None
+        self._offers = offers
+        self._allocating = allocating
+        self._gating = gating
+        self._preferring = preferring
+        self._traffic = traffic
+        self._allocate_deadline = allocate_deadline
+        self._gate_deadline = gate_deadline
+        self._serving: Watched[bool] = Watched(True)
+        self._unfinished: set[asyncio.Task[ContainerGrant]] = set()
+
+    def begin_era(self) -> None:
+        """Forget the streams so far: a new registration is about to be made."""
+        streams = self.streams.value
+        self.streams.set(replace(streams, era=streams.era + 1, opened=0, ended=0))
+
+    def open_streams(self) -> None:
+        """Take ListAndWatch calls from now on."""
+        self._serving.set(True)
+
+    async def end_streams(self, patience: float) -> None:
+        """End every stream, and each new one at once, until `open_streams`.
+
+        Return when they are over, or after *patience* seconds: a peer that does not read holds
+        its stream open.
+        """
+        self._serving.set(False)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self.streams.until(lambda streams: streams.open == 0)
+
+    async def allocates_answered(self, patience: float) -> None:
+        """Return when no Allocate is in flight, or after *patience* seconds: each is a pod."""
+        try:
+            async with asyncio.timeout(patience):
+                await self._traffic.none_in_flight()
+        except TimeoutError:
+            log.warning("allocation cut off", resource=self.resource, patience=patience)
+
+    async def GetDevicePluginOptions(  # noqa: N802
+        self,
+        request: api_pb2.Empty,  # noqa: ARG002
+        context: aio.ServicerContext[api_pb2.Empty, Awaitable[api_pb2.DevicePluginOptions]],  # noqa: ARG002
+    ) -> api_pb2.DevicePluginOptions:
+        """Say that kubelet is to ask before each start, and which devices go together."""
+        return options()
+
+    async def ListAndWatch(  # noqa: N802
+        self,
+        request: api_pb2.Empty,  # noqa: ARG002
+        context: aio.ServicerContext[api_pb2.Empty, AsyncIterator[api_pb2.ListAndWatchResponse]],
+    ) -> AsyncIterator[api_pb2.ListAndWatchResponse]:
+        """Send the whole list now and whenever it has changed, always only the latest."""
+        era = self.streams.value.era
+        self._stream_opened()
+        when_over(context, lambda: self._stream_ended(era))
+        sent: tuple[tuple[OfferedDevice, ...], int] | None = None
+        while self._serving.value:
+            changes = Changes([self._offers, self._serving])
+            offers = self._offers.value
+            latest = (offers.of(self.resource), offers.resend)
+            if latest != sent:
+                sent = latest
+                yield device_list(latest[0])
+            elif self._offers.closed:
+                return
+            else:
+                await changes.wait(_LOOK_AGAIN)
+
+    async def GetPreferredAllocation(  # noqa: N802
+        self,
+        request: api_pb2.PreferredAllocationRequest,
+        context: aio.ServicerContext[  # noqa: ARG002
+            api_pb2.PreferredAllocationRequest, Awaitable[api_pb2.PreferredAllocationResponse]
+        ],
+    ) -> api_pb2.PreferredAllocationResponse:
+        """Say which devices go together. Never an error: kubelet would leak the devices."""
+        began = time.monotonic()
+        response = api_pb2.PreferredAllocationResponse()
+        for each in request.container_requests:
+            response.container_responses.add(deviceIDs=self._preferred(each))
+        self._observed("GetPreferredAllocation", grpc.StatusCode.OK, began)
+        return response
+
+    async def Allocate(  # noqa: N802
+        self,
+        request: api_pb2.AllocateRequest,
+        context: aio.ServicerContext[api_pb2.AllocateRequest, Awaitable[api_pb2.AllocateResponse]],
+    ) -> api_pb2.AllocateResponse:
+        """Grant devices, with exactly one answer for each container asked for."""
+        self._traffic.began()
+        # When the answer has left, not when it is made: kubelet still waits until then.
+        when_over(context, self._traffic.ended)
+        work = self._allocate_all(request)
+        return await self._answer("Allocate", context, work, self._allocate_deadline)
+
+    async def PreStartContainer(  # noqa: N802
+        self,
+        request: api_pb2.PreStartContainerRequest,
+        context: aio.ServicerContext[
+            api_pb2.PreStartContainerRequest, Awaitable[api_pb2.PreStartContainerResponse]
+        ],
+    ) -> api_pb2.PreStartContainerResponse:
+        """Hold the container's start until its devices are free of others."""
+        ids = tuple(DeviceId(id_) for id_ in request.devices_ids)
+        work = self._gating.pre_start(self.resource, ids)
+        await self._answer("PreStartContainer", context, work, self._gate_deadline)
+        return api_pb2.PreStartContainerResponse()
+
+    async def _allocate_all(self, request: api_pb2.AllocateRequest) -> api_pb2.AllocateResponse:
+        response = api_pb2.AllocateResponse()
+        for each in request.container_requests:
+            ids = tuple(DeviceId(id_) for id_ in each.devices_ids)
+            task = asyncio.create_task(self._allocating.allocate(self.resource, ids))
+            self._unfinished.add(task)
+            task.add_done_callback(self._unfinished.discard)
+            # What is being written down is written to its end, whoever stops waiting for it.
+            response.container_responses.append(container_answer(await asyncio.shield(task)))
+        return response
+
+    async def _answer(
+        self,
+        call: str,
+        context: aio.ServicerContext[Request, Awaitable[Response]],
+        work: Coroutine[object, object, T],
+        deadline: float,
+    ) -> T:
+        """Return what *work* returns; end the call with one status code for any error of it."""
+        began = time.monotonic()
+        patience = asyncio.timeout(deadline)
+        try:
+            async with patience:
+                answer = await work
+            self._observed(call, grpc.StatusCode.OK, began)
+        except asyncio.CancelledError:
+            self._observed(call, grpc.StatusCode.CANCELLED, began)
+            raise
+        except HoldfastError as error:
+            code, text = code_of(error), str(error)
+            log.warning("call refused", call=call, resource=self.resource, reason=text)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and patience.expired():
+                code = grpc.StatusCode.FAILED_PRECONDITION
+                text = f"cannot answer {call} for {self.resource}: no decision in {deadline:g} s"
+            else:
+                code = grpc.StatusCode.INTERNAL
+                text = f"cannot answer {call} for {self.resource}: {type(error).__name__}: {error}"
+            text += "; this is a bug in holdfast, its log tells more"
+            log.exception("call failed", call=call, resource=self.resource)
+        else:
+            return answer
+        self._observed(call, code, began)
+        return await context.abort(code, text)
+
+    def _preferred(self, asked: api_pb2.ContainerPreferredAllocationRequest) -> list[str]:
+        available = tuple(DeviceId(id_) for id_ in asked.available_deviceIDs)
+        must_include = tuple(DeviceId(id_) for id_ in asked.must_include_deviceIDs)
+        size = asked.allocation_size
+        try:
+            chosen = self._preferring.preferred(self.resource, available, must_include, size)
+        except Exception:
+            log.exception("preference failed", resource=self.resource)
+            chosen = tuple(dict.fromkeys((*must_include, *sorted(available))))[: max(size, 0)]
+        return [*chosen]
+
+    def _stream_opened(self) -> None:
+        streams = self.streams.value
+        self.streams.set(replace(streams, open=streams.open + 1, opened=streams.opened + 1))
+        log.info("kubelet listens", resource=self.resource, streams=streams.open + 1)
+
+    def _stream_ended(self, era: int) -> None:
+        streams = self.streams.value
+        ended = streams.ended + (era == streams.era)
+        self.streams.set(replace(streams, open=streams.open - 1, ended=ended))
+        log.info("kubelet stopped listening", resource=self.resource, streams=streams.open - 1)
+
+    def _observed(self, call: str, code: grpc.StatusCode, began: float) -> None:
+        self.observe(call, code.name, time.monotonic() - began)
+
+
+def options() -> api_pb2.DevicePluginOptions:
+    """Return what every plugin of ours asks of kubelet."""
+    return api_pb2.DevicePluginOptions(
+        pre_start_required=True, get_preferred_allocation_available=True
+    )
