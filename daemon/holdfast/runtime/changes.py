@@ -16,13 +16,14 @@ class Changes:
 
     async def wait(self, timeout: float) -> None:  # noqa: ASYNC109 - the end of the wait is no error
         """Return at the first change since construction, or after *timeout* seconds."""
-        waits = [
-            asyncio.ensure_future(value.until(lambda _, v=value, s=seen: v.version != s))
-            for value, seen in self._seen
-        ]
+        waits = [asyncio.ensure_future(_beyond(value, seen)) for value, seen in self._seen]
         try:
             await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def _beyond(value: Watched[Any], version: int) -> None:
+    await value.until(lambda _: value.version != version)

@@ -1,0 +1,1 @@
+"""The kernel and the driver, typed, below an injected root; no policy."""

@@ -1,0 +1,75 @@
+"""Changes below a folder or of a file, on the loop (the only importer of inotify_simple)."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from inotify_simple import INotify, flags
+
+from holdfast.errors import HostError
+
+Changed = Callable[[str, int], None]
+"""Called with the name inside the watched folder (empty: the watched thing itself) and a mask."""
+
+_FOLDER = (
+    flags.CREATE
+    | flags.DELETE
+    | flags.MOVED_TO
+    | flags.MOVED_FROM
+    | flags.DELETE_SELF
+    | flags.MOVE_SELF
+    | flags.ATTRIB
+)
+_FILE = flags.MODIFY | flags.DELETE_SELF
+
+
+class PathWatcher:
+    """One inotify instance for all paths. Events may be lost: who watches also looks by itself."""
+
+    def __init__(self) -> None:
+        """Start to listen on the running loop."""
+        self._inotify = INotify(nonblocking=True)
+        self._callbacks: dict[int, list[Changed]] = {}
+        asyncio.get_running_loop().add_reader(self._inotify.fd, self._read)
+
+    def watch(self, path: Path, changed: Changed) -> Callable[[], None]:
+        """Call *changed* at each change of a folder's entries or of a file; return what ends it.
+
+        Raises HostError when *path* is not there or cannot be watched.
+        """
+        mask = _FOLDER if path.is_dir() else _FILE
+        try:
+            watch = self._inotify.add_watch(path, mask)
+        except OSError as error:
+            message = f"cannot watch {path}: {error.strerror}"
+            raise HostError(message) from error
+        self._callbacks.setdefault(watch, []).append(changed)
+        return lambda: self._end(watch, changed)
+
+    def close(self) -> None:
+        """Stop listening."""
+        asyncio.get_running_loop().remove_reader(self._inotify.fd)
+        self._inotify.close()
+
+    def _end(self, watch: int, changed: Changed) -> None:
+        callbacks = self._callbacks.get(watch, [])
+        if changed in callbacks:
+            callbacks.remove(changed)
+        if watch in self._callbacks and not callbacks:
+            del self._callbacks[watch]
+            try:
+                self._inotify.rm_watch(watch)
+            except OSError:  # the kernel took it away together with the path
+                return
+
+    def _read(self) -> None:
+        for event in self._inotify.read(timeout=0):
+            if event.mask & flags.Q_OVERFLOW:
+                for callbacks in list(self._callbacks.values()):
+                    for changed in list(callbacks):
+                        changed("", int(event.mask))
+                continue
+            for changed in list(self._callbacks.get(event.wd, [])):
+                changed(event.name, int(event.mask))
+            if event.mask & flags.IGNORED:
+                self._callbacks.pop(event.wd, None)

@@ -1,0 +1,97 @@
+"""Following processes by pidfd: hearing of their exit, and signals that cannot hit another one."""
+
+import asyncio
+import errno
+import os
+import signal
+from collections.abc import Callable
+
+from holdfast.host.procfs import Procfs
+from holdfast.model.ids import ProcessId
+
+
+class Pidfds:
+    """Open pidfds, each checked against the start time of the process it is meant to be."""
+
+    def __init__(self, procfs: Procfs) -> None:
+        """Check start times through *procfs*."""
+        self._procfs = procfs
+        self._watched: dict[ProcessId, int] = {}
+        self._held: dict[ProcessId, int] = {}
+
+    @property
+    def watched(self) -> frozenset[ProcessId]:
+        """Return the processes whose exit is waited for."""
+        return frozenset(self._watched)
+
+    def watch(self, process: ProcessId, exited: Callable[[ProcessId], None]) -> bool:
+        """Call *exited* on the loop once, when all threads of the process are gone.
+
+        Returns False when it is gone already; *exited* is then not called.
+        """
+        if process in self._watched:
+            return True
+        fd = self._open(process)
+        if fd is None:
+            return False
+        self._watched[process] = fd
+
+        def readable() -> None:
+            self.unwatch(process)
+            exited(process)
+
+        asyncio.get_running_loop().add_reader(fd, readable)
+        return True
+
+    def unwatch(self, process: ProcessId) -> None:
+        """Stop waiting for the exit of a process."""
+        fd = self._watched.pop(process, None)
+        if fd is not None:
+            asyncio.get_running_loop().remove_reader(fd)
+            os.close(fd)
+
+    def hold(self, process: ProcessId) -> bool:
+        """Open a pidfd for `send`; returns False when the process is gone."""
+        if process in self._held:
+            return True
+        fd = self._open(process)
+        if fd is None:
+            return False
+        self._held[process] = fd
+        return True
+
+    def release(self, process: ProcessId) -> None:
+        """Close what `hold` opened."""
+        fd = self._held.pop(process, None)
+        if fd is not None:
+            os.close(fd)
+
+    def send(self, process: ProcessId, number: signal.Signals) -> str:
+        """Signal a process that is held; returns ``sent``, ``gone``, or ``refused``."""
+        try:
+            signal.pidfd_send_signal(self._held[process], number)
+        except ProcessLookupError:
+            return "gone"
+        except PermissionError:
+            return "refused"
+        return "sent"
+
+    def close(self) -> None:
+        """Close everything."""
+        for process in list(self._watched):
+            self.unwatch(process)
+        for process in list(self._held):
+            self.release(process)
+
+    def _open(self, process: ProcessId) -> int | None:
+        try:
+            fd = os.pidfd_open(process.pid)
+        except OSError as error:
+            if error.errno in {errno.ESRCH, errno.EINVAL}:  # EINVAL: a thread's id, not a process's
+                return None
+            raise
+        # Only now can the pid not be given to another process any more.
+        if self._procfs.start_ticks(process.pid) != process.start_ticks:
+            os.close(fd)
+            return None
+        return fd
