@@ -1,0 +1,78 @@
+# Every target works on a fresh machine with Python 3.11 or later and make: it makes .venv itself.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+# Options of `holdfast demo`, such as ARGS=--gpus.
+ARGS ?=
+# One VM case by name, such as CASE=vfio; all without it.
+CASE ?=
+# Passed to uv by `make lock`, such as UPGRADE="--upgrade-package grpcio".
+UPGRADE ?=
+# Figures of `make bench` by name; all without it.
+FIGURES ?=
+
+COMPILE := uv pip compile pyproject.toml --no-config --universal --python-version 3.11 --quiet \
+	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+
+.PHONY: help demo test check vm bench proto lock format clean
+
+help:
+	@echo "make demo    the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
+	@echo "make test    everything: check, then all tests, the VM cases included"
+	@echo "make check   formatting, lint, types and the direction of imports"
+	@echo "make vm      the VM cases alone (CASE= selects)"
+	@echo "make bench   measure against the budgets; writes build/bench.json"
+	@echo "make proto   write daemon/holdfast/_pb anew from proto/"
+	@echo "make lock    resolve the dependencies anew into requirements*.lock"
+	@echo "make format  format the code and mend what ruff can mend"
+	@echo "make clean   remove what these targets made"
+
+demo: $(STAMP)
+	$(VENV)/bin/holdfast demo $(ARGS)
+
+check: $(STAMP)
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+
+test: check
+	$(PY) -m pytest
+
+vm: $(STAMP)
+	$(PY) -m pytest tests/vm -s $(if $(CASE),-k "$(CASE)")
+
+bench: $(STAMP)
+	mkdir -p build
+	$(PY) tests/bench/run.py --output build/bench.json $(FIGURES)
+
+proto: $(STAMP)
+	$(PY) proto/generate.py
+
+format: $(STAMP)
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+# The run-time lock holds the versions that the development lock, and so every test, has.
+lock:
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install -qq --upgrade pip
+	build/lock/bin/python -m pip install -qq --group lock
+	build/lock/bin/$(COMPILE) --group dev --output-file requirements-dev.lock $(UPGRADE)
+	build/lock/bin/$(COMPILE) --constraint requirements-dev.lock --output-file requirements.lock
+
+# Hashes are required of everything but holdfast itself, which is built by the locked hatchling.
+$(STAMP): requirements-dev.lock pyproject.toml
+	@PYTHON="$(PYTHON)" sh tests/prepare-python
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install -qq --require-hashes -r requirements-dev.lock
+	@$(PY) -m pip install -qq --no-deps --no-build-isolation --editable .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find daemon tests proto -name __pycache__ -type d -prune -exec rm -rf {} +

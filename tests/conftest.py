@@ -1,0 +1,37 @@
+"""What all tests share: the repository's folder, short socket paths, and a plain list of skips."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The folder of this checkout."""
+    return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path is short: a unix socket's may have no more than 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name every test that did not run, and why: a green run must not hide what it left out."""
+    skipped = terminalreporter.getreports("skipped")
+    if not skipped:
+        terminalreporter.write_line("skipped: none")
+        return
+    terminalreporter.section("tests that did not run, and why")
+    for report in skipped:
+        # A skip's longrepr is (file, line, "Skipped: reason"); an expected failure has a text.
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.wasxfail
+        terminalreporter.write_line(f"{report.nodeid}: {reason.removeprefix('Skipped: ')}")
