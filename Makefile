@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 
 # Options of `holdfast demo`, such as ARGS=--gpus.
 ARGS ?=
-# One VM case by name, such as CASE=vfio; all without it.
+# VM cases by a part of their names, such as CASE=vfio; all without it.
 CASE ?=
 # Passed to uv by `make lock`, such as UPGRADE="--upgrade-package grpcio".
 UPGRADE ?=
@@ -37,13 +37,13 @@ check: $(STAMP)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(VENV)/bin/lint-imports
+	$(VENV)/bin/lint-imports --no-logo
 
 test: check
 	$(PY) -m pytest
 
 vm: $(STAMP)
-	$(PY) -m pytest tests/vm -s $(if $(CASE),-k "$(CASE)")
+	PYTHONPATH=daemon:tests $(PY) -m vm $(CASE)
 
 bench: $(STAMP)
 	mkdir -p build

@@ -32,6 +32,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     terminalreporter.section("tests that did not run, and why")
     for report in skipped:
-        # A skip's longrepr is (file, line, "Skipped: reason"); an expected failure has a text.
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.wasxfail
+        # Usually (file, line, "Skipped: reason").
+        told = report.longrepr
+        reason = told[2] if isinstance(told, tuple) else str(told)
         terminalreporter.write_line(f"{report.nodeid}: {reason.removeprefix('Skipped: ')}")
