@@ -78,7 +78,7 @@ class Draft:
 
     def identify(self, allocation: Allocation, pod: PodUid) -> None:
         """Write down whose *allocation* is, on its locks too."""
-        self._allocations[allocation.id] = replace(allocation, pod=pod)
+        self._allocations[allocation.id] = replace(self._allocations[allocation.id], pod=pod)
         self.note_pod(PodRecord(uid=pod, boot=self._boot), only_new=True)
         for lock in list(self._locks.values()):
             if lock.allocation == allocation.id and lock.pod != pod:
@@ -119,10 +119,7 @@ class Draft:
         evidence: str,
     ) -> None:
         """Lock a free device for *allocation*."""
-        taken = next((lock for lock in self._locks.values() if lock.keys & keys), None)
-        if taken is not None:
-            message = f"cannot lock {device}: {taken.device} has the same hardware"
-            raise LedgerError(message)
+        self._refuse_taken(device, keys)
         self._enter(
             DeviceLock(
                 device=device,
@@ -140,6 +137,7 @@ class Draft:
 
     def withhold(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Record that something we did not grant has a free device."""
+        self._refuse_taken(device, keys)
         self._enter(
             DeviceLock(
                 device=device,
@@ -222,29 +220,46 @@ class Draft:
         wanted: set[HardwareKey] = set()
         for allocation in self.book.queue():
             for device, keys in allocation.names():
-                if not keys & wanted:
-                    self._lock_for(allocation, device, keys)
+                missing = keys - self._had_by(allocation)
+                if missing and not missing & wanted:
+                    self._lock_for(allocation, device, missing)
             wanted |= allocation.keys
 
+    def _had_by(self, allocation: Allocation) -> frozenset[HardwareKey]:
+        """Return the keys in locks of *allocation*, or of another of its pod's."""
+        return frozenset().union(
+            *(lock.keys for lock in self._locks.values() if _is_own(lock, allocation))
+        )
+
     def _lock_for(
-        self, allocation: Allocation, device: DeviceName, keys: frozenset[HardwareKey]
+        self, allocation: Allocation, device: DeviceName, missing: frozenset[HardwareKey]
     ) -> None:
-        in_the_way = [lock for lock in self._locks.values() if lock.keys & keys]
-        if any(
-            lock.allocation == allocation.id or same_pod(lock.pod, allocation.pod)
-            for lock in in_the_way
-        ):
-            return
+        """Lock *missing*, which its pod does not have yet, if those who have it yield."""
+        in_the_way = [lock for lock in self._locks.values() if lock.keys & missing]
         if not all(self._yields(lock, allocation) for lock in in_the_way):
             return
+        same = self._locks.get(device)
+        if same in in_the_way and same.keys == missing:
+            self.hand(same, allocation, "the older Allocation goes first")
+            return
+        part = None if same in in_the_way else same
+        if part is not None and not (_is_own(part, allocation) and part.state is LockState.HELD):
+            return
         for lock in in_the_way:
-            if lock.device == device:
-                self.hand(lock, allocation, "the older Allocation goes first")
-                return
             # Nobody could open it: the gate of the Allocation that had it never passed.
             self.move(lock.device, LockState.RELEASING, "an older Allocation has the hardware")
             self.move(lock.device, LockState.FREE, "its gate never passed")
-        self.lock(device, keys, allocation, "allocated")
+        if part is None:
+            self.lock(device, missing, allocation, "allocated")
+        else:  # it has grown, or its pod has had a part of it under another name
+            grown = replace(part, keys=part.keys | missing, fence=self._next_fence())
+            self._enter(replace(grown, evidence="more of its hardware"), part.state)
+
+    def _refuse_taken(self, device: DeviceName, keys: frozenset[HardwareKey]) -> None:
+        for lock in self._locks.values():
+            if lock.keys & keys or lock.device == device:
+                message = f"cannot lock {device}: {lock.device} has the same hardware"
+                raise LedgerError(message)
 
     def _yields(self, lock: DeviceLock, senior: Allocation) -> bool:
         """Tell whether *lock* belongs to a younger Allocation whose pod has started nothing."""
@@ -279,3 +294,7 @@ class Draft:
     def _next_fence(self) -> int:
         self._fence += 1
         return self._fence
+
+
+def _is_own(lock: DeviceLock, allocation: Allocation) -> bool:
+    return lock.allocation == allocation.id or same_pod(lock.pod, allocation.pod)

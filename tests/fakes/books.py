@@ -1,0 +1,159 @@
+"""Short ways to write books, views and inventories down in tests."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from holdfast.model.book import Allocation, Book, Phase
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.draft import Draft
+from holdfast.model.ids import (
+    BootId,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    PciAddress,
+    PodUid,
+    ProcessId,
+    ResourceName,
+)
+from holdfast.model.kubelet import CheckpointEntry, KubeletView
+from holdfast.model.locks import DeviceLock
+
+WHOLE = ResourceName("google.com/tpu")
+HALF = ResourceName("example.com/half")
+BOOT = BootId("boot-1")
+NOW = 1_000_000.0
+KUBELET = ProcessId(700, 70)
+X, Y, Z = PodUid("pod-x"), PodUid("pod-y"), PodUid("pod-z")
+
+Silicon = Mapping[DeviceId, frozenset[HardwareKey]]
+
+
+def silicon(**devices: str) -> Silicon:
+    """Write ``d0="ab"`` for a device d0 with the keys a and b."""
+    return {DeviceId(id_): keys(*letters) for id_, letters in devices.items()}
+
+
+def keys(*names: str) -> frozenset[HardwareKey]:
+    return frozenset(HardwareKey(name) for name in names)
+
+
+def ids(*names: str) -> frozenset[DeviceId]:
+    return frozenset(DeviceId(name) for name in names)
+
+
+def name(id_: str, resource: ResourceName = WHOLE) -> DeviceName:
+    return DeviceName(resource, DeviceId(id_))
+
+
+def drafted(book: Book | None = None, *, now: float = NOW, boot: BootId = BOOT) -> Draft:
+    return Draft(book if book is not None else Book(), now=now, boot=boot)
+
+
+def book_of(*steps: Callable[[Draft], object]) -> Book:
+    """Return the book after *steps*, each on the draft that the former one left."""
+    draft = drafted()
+    for step in steps:
+        step(draft)
+    draft.settle()
+    return draft.book
+
+
+def allocated(
+    devices: Silicon,
+    *,
+    resource: ResourceName = WHOLE,
+    pod: PodUid | None = None,
+    active: bool = False,
+) -> Callable[[Draft], Allocation]:
+    """Return a step that records an Allocation."""
+    return lambda draft: draft.allocate(
+        resource, devices, pod=pod, phase=Phase.ACTIVE if active else Phase.PENDING
+    )
+
+
+def lock_of(book: Book, id_: str, resource: ResourceName = WHOLE) -> DeviceLock:
+    return book.locks[name(id_, resource)]
+
+
+def entry(
+    pod: PodUid, *devices: str, resource: ResourceName = WHOLE, container: str = "main"
+) -> CheckpointEntry:
+    return CheckpointEntry(pod=pod, container=container, resource=resource, devices=ids(*devices))
+
+
+def seen(
+    *entries: CheckpointEntry,
+    written_at: float = NOW,
+    kubelet: ProcessId | None = KUBELET,
+    answered: bool = True,
+    asked_at: float = NOW,
+) -> KubeletView:
+    """Return a readable view with *entries*."""
+    return KubeletView(
+        entries=entries,
+        readable=True,
+        problem="",
+        written_at=written_at,
+        kubelet=kubelet,
+        questions=1,
+        asked_at=asked_at,
+        answered=answered,
+    )
+
+
+def inventory(devices: Mapping[ResourceName, Silicon]) -> Inventory:
+    return Inventory(
+        generation=1,
+        resources=tuple(devices),
+        devices=tuple(_devices(devices)),
+    )
+
+
+def breaches(book: Book) -> list[str]:
+    """Return each way in which *book* breaks what must hold of every book."""
+    found: list[str] = []
+    held: dict[HardwareKey, DeviceLock] = {}
+    for lock in book.locks.values():
+        if not lock.keys:
+            found.append(f"{lock.device} is locked without any hardware")
+        for key in lock.keys:
+            if key in held:
+                found.append(f"{key} is in the locks of {held[key].device} and {lock.device}")
+            held[key] = lock
+    active = [each for each in book.allocations.values() if each.phase is Phase.ACTIVE]
+    for one in active:
+        for other in active:
+            same = one.pod is not None and one.pod == other.pod
+            if one.id < other.id and not same and one.keys & other.keys:
+                found.append(f"Allocations {one.id} and {other.id} are both active on one key")
+    return found
+
+
+def unlocked(book: Book) -> list[str]:
+    """Return each key of an active Allocation that its pod does not have the lock of."""
+    return [
+        f"Allocation {each.id} is active without the lock of {key}"
+        for each in book.allocations.values()
+        if each.phase is Phase.ACTIVE
+        for key in sorted(each.keys)
+        if not any(
+            lock.pod == each.pod and (each.pod is not None or lock.allocation == each.id)
+            for lock in book.locks_on(frozenset({key}))
+        )
+    ]
+
+
+def _devices(devices: Mapping[ResourceName, Silicon]) -> Iterator[Device]:
+    for resource, of_it in devices.items():
+        for id_, its_keys in of_it.items():
+            yield Device(
+                name=DeviceName(resource, id_),
+                kind=DeviceKind.VFIO,
+                keys=its_keys,
+                nodes=_nodes(its_keys),
+                functions=tuple(PciAddress(key) for key in sorted(its_keys)),
+            )
+
+
+def _nodes(its_keys: Iterable[HardwareKey]) -> tuple[DeviceNode, ...]:
+    return tuple(DeviceNode(path=f"/dev/vfio/{key}", rdev=ord(key[0])) for key in sorted(its_keys))

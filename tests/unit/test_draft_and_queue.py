@@ -1,0 +1,423 @@
+"""The elementary moves of a book, and who comes first when several want the same hardware."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes.books import (
+    HALF,
+    NOW,
+    WHOLE,
+    X,
+    Y,
+    Z,
+    allocated,
+    book_of,
+    breaches,
+    drafted,
+    keys,
+    lock_of,
+    name,
+    silicon,
+)
+from holdfast.errors import LedgerError
+from holdfast.model.book import Book, Phase
+from holdfast.model.draft import Draft
+from holdfast.model.ids import BootId, PodUid
+from holdfast.model.locks import ENDING, NEXT, LockState
+
+_D0 = silicon(d0="a")
+_D1 = silicon(d1="b")
+_BOTH = silicon(d0="a", d1="b")
+_HALVES = silicon(h0="a")
+
+_WAY = {
+    LockState.HELD: (),
+    LockState.RELEASING: (LockState.RELEASING,),
+    LockState.RECLAIMING: (LockState.RELEASING, LockState.RECLAIMING),
+    LockState.QUARANTINED: (LockState.RELEASING, LockState.RECLAIMING, LockState.QUARANTINED),
+}
+
+
+def _at(state: LockState) -> Draft:
+    """Return a draft in which d0 has come to *state*."""
+    draft = drafted()
+    if state is LockState.FOREIGN:
+        draft.withhold(name("d0"), keys("a"), "pid 1")
+        return draft
+    draft.allocate(WHOLE, _D0, pod=X)
+    draft.settle()
+    for step in _WAY[state]:
+        draft.move(name("d0"), step, "on the way")
+    return draft
+
+
+def test_a_draft_without_moves_is_the_very_book_it_started_from() -> None:
+    book = book_of(allocated(_D0))
+    draft = drafted(book)
+    draft.settle()
+    assert draft.book is book
+    assert draft.moves == ()
+
+
+def test_an_allocation_of_a_free_device_gets_its_lock_at_once() -> None:
+    book = book_of(allocated(_D0, pod=X))
+    lock = lock_of(book, "d0")
+    assert (lock.state, lock.pod, lock.allocation, lock.since) == (LockState.HELD, X, 1, NOW)
+
+
+def test_an_allocation_of_two_devices_locks_each_with_its_own_keys() -> None:
+    book = book_of(allocated(_BOTH))
+    assert {lock.device.id: lock.keys for lock in book.locks.values()} == _BOTH
+
+
+@pytest.mark.parametrize("state", [*_WAY, LockState.FOREIGN])
+def test_a_locked_device_makes_a_new_allocation_wait(state: LockState) -> None:
+    draft = _at(state)
+    if state is LockState.HELD:
+        draft.activate(next(iter(draft.book.allocations.values())))
+    before = lock_of(draft.book, "d0")
+    draft.allocate(WHOLE, _D0, pod=Y)
+    draft.settle()
+    assert lock_of(draft.book, "d0") == before
+    assert len([each for each in draft.book.allocations.values() if each.pod == Y]) == 1
+
+
+@pytest.mark.parametrize("state", [*_WAY, LockState.FOREIGN])
+@pytest.mark.parametrize("target", list(LockState))
+def test_only_the_arrows_of_the_table_can_be_walked(state: LockState, target: LockState) -> None:
+    draft = _at(state)
+    if target in NEXT[state]:
+        draft.move(name("d0"), target, "seen")
+        assert draft.moves[-1].after is target
+        assert (name("d0") in draft.book.locks) is (target is not LockState.FREE)
+    else:
+        with pytest.raises(LedgerError, match=f"cannot move {name('d0')} from"):
+            draft.move(name("d0"), target, "seen")
+
+
+def test_the_same_hardware_is_not_locked_twice_under_another_name() -> None:
+    draft = _at(LockState.HELD)
+    other = draft.allocate(HALF, _HALVES, pod=Y)
+    with pytest.raises(LedgerError, match="has the same hardware"):
+        draft.lock(name("h0", HALF), keys("a"), other, "twice")
+
+
+def test_what_is_locked_cannot_be_called_foreign() -> None:
+    draft = _at(LockState.HELD)
+    with pytest.raises(LedgerError, match="has the same hardware"):
+        draft.withhold(name("h0", HALF), keys("a", "b"), "pid 1")
+
+
+def test_a_device_whose_lock_has_other_hardware_is_not_locked_over_it() -> None:
+    draft = _at(LockState.HELD)
+    other = draft.allocate(WHOLE, silicon(d0="z"), pod=Y)
+    with pytest.raises(LedgerError, match="cannot lock"):
+        draft.lock(name("d0"), keys("z"), other, "the same name, other keys")
+    with pytest.raises(LedgerError, match="cannot lock"):
+        draft.withhold(name("d0"), keys("z"), "the same name, other keys")
+
+
+def test_each_move_has_a_fence_of_its_own_that_grows_and_never_repeats() -> None:
+    draft = _at(LockState.QUARANTINED)
+    draft.allocate(WHOLE, _D1, pod=Y)
+    draft.settle()
+    draft.note(lock_of(draft.book, "d1"), "passed")
+    fences = [move.fence for move in draft.moves]
+    assert all(one < other for one, other in pairwise(fences))
+    assert draft.book.fence == fences[-1]
+
+
+def test_a_fence_does_not_start_again_when_every_lock_is_gone() -> None:
+    draft = _at(LockState.RELEASING)
+    draft.move(name("d0"), LockState.FREE, "free")
+    draft.end(next(iter(draft.book.allocations.values())), "over")
+    book = draft.book
+    assert book.locks == {}
+    again = drafted(book)
+    again.allocate(WHOLE, _D0)
+    again.settle()
+    assert again.moves[0].fence > draft.moves[-1].fence
+    assert next(iter(again.book.allocations)) > book.last_allocation
+
+
+def test_a_history_names_every_state_a_lock_went_through() -> None:
+    draft = _at(LockState.QUARANTINED)
+    told = [(move.before, move.after) for move in draft.moves]
+    assert told == [
+        (LockState.FREE, LockState.HELD),
+        (LockState.HELD, LockState.RELEASING),
+        (LockState.RELEASING, LockState.RECLAIMING),
+        (LockState.RECLAIMING, LockState.QUARANTINED),
+    ]
+    assert all(move.evidence for move in draft.moves)
+
+
+def test_ending_an_allocation_starts_to_release_its_locks_and_keeps_whose_they_were() -> None:
+    draft = drafted(book_of(allocated(_BOTH, pod=X)))
+    draft.end(draft.book.allocations[1], "its pod is over")
+    assert draft.book.allocations == {}
+    for lock in draft.book.locks.values():
+        assert (lock.state, lock.pod, lock.allocation) == (LockState.RELEASING, X, None)
+
+
+def test_a_lock_goes_to_another_allocation_of_the_same_pod_when_one_ends() -> None:
+    draft = drafted(book_of(allocated(_BOTH, pod=X), allocated(_D0, pod=X)))
+    draft.end(draft.book.allocations[1], "merged")
+    assert lock_of(draft.book, "d0").state is LockState.HELD
+    assert lock_of(draft.book, "d0").allocation == 2
+    assert lock_of(draft.book, "d1").state is LockState.RELEASING
+
+
+@pytest.mark.parametrize("state", sorted(ENDING, key=str))
+def test_an_ending_lock_is_not_freed_by_the_end_of_an_allocation(state: LockState) -> None:
+    draft = _at(state)
+    draft.end(draft.book.allocations[1], "over")
+    assert lock_of(draft.book, "d0").state is state
+
+
+def test_a_pod_once_known_is_written_on_its_locks() -> None:
+    draft = drafted(book_of(allocated(_D0)))
+    draft.identify(draft.book.allocations[1], X)
+    assert lock_of(draft.book, "d0").pod == X
+    assert X in draft.book.pods
+
+
+def test_identifying_an_allocation_by_an_older_copy_of_it_keeps_that_its_gate_passed() -> None:
+    draft = drafted(book_of(allocated(_D0)))
+    copy = draft.book.allocations[1]
+    draft.activate(copy)
+    draft.identify(copy, X)
+    assert draft.book.allocations[1].phase is Phase.ACTIVE
+
+
+def test_what_is_known_of_a_pod_is_not_forgotten_when_it_allocates_again() -> None:
+    draft = drafted(book_of(allocated(_D0, pod=X)))
+    record = replace(draft.book.pods[X], cgroup="/kubepods/podx", inode=7)
+    draft.note_pod(record)
+    draft.allocate(WHOLE, _D1, pod=X)
+    assert draft.book.pods[X] == record
+
+
+# Who comes first.
+
+
+def test_the_oldest_live_allocation_gets_a_device_that_becomes_free() -> None:
+    draft = _at(LockState.RELEASING)
+    draft.end(draft.book.allocations[1], "over")
+    for pod in (Y, Z):
+        draft.allocate(WHOLE, _D0, pod=pod)
+    draft.settle()
+    draft.move(name("d0"), LockState.FREE, "free")
+    draft.settle()
+    assert lock_of(draft.book, "d0").pod == Y
+
+
+def test_all_keys_of_a_pod_stand_where_its_oldest_allocation_does() -> None:
+    book = book_of(
+        allocated(_D0, pod=X), allocated(_D1, pod=Y), allocated(_D0, pod=Y), allocated(_D1, pod=X)
+    )
+    assert [each.id for each in book.queue()] == [1, 4, 2, 3]
+    assert {lock.pod for lock in book.locks.values()} == {X}
+
+
+def test_an_unknown_pod_stands_where_its_one_allocation_does() -> None:
+    book = book_of(allocated(_D0, pod=X), allocated(_D0), allocated(_D1, pod=X))
+    assert [each.id for each in book.queue()] == [1, 3, 2]
+
+
+def test_two_pods_that_ask_crosswise_for_the_same_hardware_do_not_deadlock() -> None:
+    """Each has what the other needs, until it is known whose the Allocations are."""
+    draft = drafted()
+    ours = [(WHOLE, silicon(w0="a")), (HALF, silicon(h1="b"))]
+    theirs = [(HALF, silicon(h0="a")), (WHOLE, silicon(w1="b"))]
+    mine_first = draft.allocate(*ours[0])
+    draft.settle()
+    theirs_first = draft.allocate(*theirs[1])
+    draft.settle()
+    mine_second = draft.allocate(*ours[1])
+    theirs_second = draft.allocate(*theirs[0])
+    draft.settle()
+    assert {lock.allocation for lock in draft.book.locks.values()} == {
+        mine_first.id,
+        theirs_first.id,
+    }
+    draft.identify(mine_first, X)
+    draft.identify(theirs_first, Y)
+    draft.identify(mine_second, X)
+    draft.identify(theirs_second, Y)
+    draft.settle()
+    assert {lock.pod for lock in draft.book.locks.values()} == {X}
+    assert not breaches(draft.book)
+
+
+def test_an_older_allocation_takes_the_lock_of_a_younger_one_whose_gate_has_not_passed() -> None:
+    draft = drafted(book_of(allocated(_D0, pod=X), allocated(_D1, pod=Y)))
+    draft.allocate(WHOLE, _D1, pod=X)
+    draft.settle()
+    assert lock_of(draft.book, "d1").pod == X
+    assert draft.moves[-1].evidence == "the older Allocation goes first"
+
+
+def test_an_older_allocation_never_takes_a_lock_whose_gate_has_passed() -> None:
+    draft = drafted(book_of(allocated(_D0, pod=X), allocated(_D1, pod=Y, active=True)))
+    draft.allocate(WHOLE, _D1, pod=X)
+    draft.settle()
+    assert lock_of(draft.book, "d1").pod == Y
+
+
+def test_a_lock_whose_pod_passed_the_gate_by_another_allocation_of_it_is_not_taken() -> None:
+    """An init container started on it; the main container's Allocation has the lock."""
+    draft = drafted(
+        book_of(
+            allocated(_D0, pod=X),
+            allocated(_D1, pod=Y),
+            allocated(_D1, pod=Y, active=True),
+        )
+    )
+    draft.allocate(WHOLE, _D1, pod=X)
+    draft.settle()
+    assert lock_of(draft.book, "d1").pod == Y
+
+
+def test_a_younger_allocation_never_takes_a_lock() -> None:
+    book = book_of(allocated(_D0, pod=X), allocated(_D0, pod=Y))
+    assert lock_of(book, "d0").pod == X
+
+
+def test_an_allocation_that_waits_holds_back_younger_ones_on_the_same_keys_alone() -> None:
+    book = book_of(
+        allocated(_D0, pod=X, active=True), allocated(_BOTH, pod=Y), allocated(_BOTH, pod=Z)
+    )
+    assert lock_of(book, "d0").pod == X
+    assert lock_of(book, "d1").pod == Y
+    apart = book_of(
+        allocated(_D0, pod=X, active=True), allocated(_D0, pod=Y), allocated(_D1, pod=Z)
+    )
+    assert lock_of(apart, "d1").pod == Z
+
+
+def test_a_whole_device_takes_back_both_halves_from_younger_ones_that_have_not_started() -> None:
+    draft = drafted(
+        book_of(
+            allocated(_D0, pod=X),
+            allocated(silicon(h1="b"), resource=HALF, pod=Y),
+            allocated(silicon(h2="c"), resource=HALF, pod=Z),
+        )
+    )
+    draft.allocate(WHOLE, silicon(w="bc"), pod=X)
+    draft.settle()
+    assert lock_of(draft.book, "w").keys == keys("b", "c")
+    assert len(draft.book.locks) == 2
+    assert not breaches(draft.book)
+
+
+def test_a_whole_device_takes_neither_half_while_one_has_started() -> None:
+    draft = drafted(
+        book_of(
+            allocated(_D0, pod=X),
+            allocated(silicon(h1="b"), resource=HALF, pod=Y),
+            allocated(silicon(h2="c"), resource=HALF, pod=Z, active=True),
+        )
+    )
+    draft.allocate(WHOLE, silicon(w="bc"), pod=X)
+    draft.settle()
+    assert name("w") not in draft.book.locks
+    assert lock_of(draft.book, "h1", HALF).pod == Y
+
+
+def test_a_pod_that_asks_for_the_same_hardware_by_two_names_gets_the_lock_of_all_of_it() -> None:
+    book = book_of(
+        allocated(silicon(h0="a"), resource=HALF, pod=X),
+        allocated(silicon(w0="ab"), pod=X),
+        allocated(silicon(h1="b"), resource=HALF, pod=Y),
+    )
+    assert {key for lock in book.locks.values() if lock.pod == X for key in lock.keys} == keys(
+        "a", "b"
+    )
+    assert not breaches(book)
+
+
+def test_a_device_that_grew_by_a_function_is_locked_with_all_of_its_keys() -> None:
+    draft = drafted(book_of(allocated(silicon(d0="a"), pod=X)))
+    draft.allocate(WHOLE, silicon(d0="ab"), pod=X)
+    draft.settle()
+    assert lock_of(draft.book, "d0").keys == keys("a", "b")
+    assert not breaches(draft.book)
+
+
+def test_a_lock_taken_from_a_younger_one_has_the_keys_that_the_older_one_asks_for() -> None:
+    draft = drafted(book_of(allocated(_D1, pod=X), allocated(silicon(d0="a"), pod=Y)))
+    draft.allocate(WHOLE, silicon(d0="ac"), pod=X)
+    draft.settle()
+    assert (lock_of(draft.book, "d0").pod, lock_of(draft.book, "d0").keys) == (X, keys("a", "c"))
+
+
+_PODS = st.sampled_from([X, Y, Z, None])
+_WISHES = st.lists(
+    st.tuples(
+        _PODS,
+        st.sampled_from(
+            [
+                (WHOLE, silicon(w0="ab")),
+                (WHOLE, silicon(w1="cd")),
+                (WHOLE, silicon(w0="ab", w1="cd")),
+                (HALF, silicon(h0="a")),
+                (HALF, silicon(h1="b")),
+                (HALF, silicon(h1="b", h2="c")),
+                (HALF, silicon(h3="d")),
+            ]
+        ),
+    ),
+    max_size=8,
+)
+
+
+@given(_WISHES)
+def test_settling_locks_no_key_twice_and_once_more_changes_nothing(
+    wishes: list[tuple[PodUid | None, tuple[object, object]]],
+) -> None:
+    draft = drafted()
+    for pod, (resource, devices) in wishes:
+        draft.allocate(resource, devices, pod=pod)  # type: ignore[arg-type]
+        draft.settle()
+        assert not breaches(draft.book)
+    again = drafted(draft.book)
+    again.settle()
+    assert again.moves == ()
+
+
+@given(_WISHES)
+def test_the_first_in_the_queue_always_has_all_it_asked_for(
+    wishes: list[tuple[PodUid | None, tuple[object, object]]],
+) -> None:
+    """Somebody can always start, so the queue as a whole never stands still."""
+    draft = drafted()
+    for pod, (resource, devices) in wishes:
+        draft.allocate(resource, devices, pod=pod)  # type: ignore[arg-type]
+    draft.settle()
+    book = draft.book
+    if not book.allocations:
+        return
+    first = book.queue()[0]
+    own = [
+        each
+        for each in book.queue()
+        if each.id == first.id or (first.pod and each.pod == first.pod)
+    ]
+    for each in own:
+        for key in each.keys:
+            lock = book.lock_on(frozenset({key}))
+            assert lock is not None
+            assert lock.allocation in {mine.id for mine in own}
+
+
+def test_a_move_carries_the_boot_in_which_the_lock_was_last_given() -> None:
+    book = book_of(allocated(_D0, pod=X))
+    draft = Draft(book, now=NOW, boot=BootId("boot-2"))
+    draft.note(lock_of(book, "d0"), "passed after the reboot")
+    assert lock_of(draft.book, "d0").boot == BootId("boot-2")
+    assert isinstance(draft.book, Book)
