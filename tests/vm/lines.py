@@ -20,10 +20,13 @@ class JsonLines:
     _pending: bytearray = field(default_factory=bytearray)
 
     def send(self, value: object) -> None:
-        """Write *value* as one line."""
+        """Write *value* as one line; SilenceError if nobody is there to take it."""
         rest = json.dumps(value).encode() + b"\n"
-        while rest:
-            rest = rest[os.write(self.fd, rest) :]
+        try:
+            while rest:
+                rest = rest[os.write(self.fd, rest) :]
+        except ConnectionError as error:
+            raise SilenceError("the other side has gone") from error
 
     def receive(self, *, limit: float) -> Any:
         """Return the next value; SilenceError after *limit* seconds or at the end of the stream."""
@@ -32,7 +35,10 @@ class JsonLines:
             ready, _, _ = select.select([self.fd], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise SilenceError(f"no word for {limit:.0f} s")
-            piece = os.read(self.fd, 65536)
+            try:
+                piece = os.read(self.fd, 65536)
+            except ConnectionError as error:
+                raise SilenceError("the other side has gone") from error
             if not piece:
                 raise SilenceError("the other side has gone")
             self._pending += piece

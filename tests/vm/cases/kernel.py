@@ -7,8 +7,6 @@ import threading
 import time
 from pathlib import Path
 
-import pyudev
-
 from vm.catalogue import case
 from vm.guest.holding import (
     ALL,
@@ -103,7 +101,7 @@ def case_a_child_inherits_the_fd(node: GuestNode) -> str:
 def case_a_dead_thread_group_leader_hides_its_fds(node: GuestNode) -> str:
     chip = node.chips[3]
     holder = node.hold(ZOMBIE_LEADER, chip)
-    wait_until(lambda: holder.state == "Z", what="the leader to be a zombie")
+    holder.await_dead_leader()
     threads = [task for task in holder.tasks if task != holder.pid]
     assert holder.fd_texts == []
     assert node.open(chip) == "EBUSY"
@@ -233,21 +231,6 @@ def case_pod_cgroups_have_the_forms_of_both_drivers(node: GuestNode) -> str:
     assert f"/kubepods/burstable/pod{uid}/" in texts[0]
     assert f"-pod{uid.replace('-', '_')}.slice/cri-containerd-" in texts[1]
     return " and ".join(text[:-40] + "..." for text in texts)
-
-
-def case_binding_and_unbinding_send_uevents(node: GuestNode) -> str:
-    chip = node.chips[3]
-    monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
-    monitor.start()
-    chip.unbind()
-    chip.bind()
-    seen: list[str] = []
-    wanted = ["unbind pci", "add vfio", "bind pci"]
-    while not all(want in seen for want in wanted):
-        device = monitor.poll(timeout=10)
-        assert device is not None, f"no more uevents after {seen}"
-        seen.append(f"{device.action} {device.subsystem}")
-    return ", ".join(seen)
 
 
 def case_reset_methods_differ_by_hardware(node: GuestNode) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vm.guest.pci import Function
+from waiting import wait_until
 
 NODE_ONLY = ("group",)
 ALL = ("container", "group", "attach", "device")
@@ -57,14 +58,17 @@ class Holding:
         return fd_texts(self.pid)
 
     @property
-    def state(self) -> str:
-        """The letter of its first thread's state, such as S or Z."""
-        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-    @property
     def tasks(self) -> list[int]:
         """The ids of its threads."""
         return sorted(int(entry.name) for entry in Path(f"/proc/{self.pid}/task").iterdir())
+
+    def await_dead_leader(self) -> None:
+        """Wait until its first thread is a zombie, after the step leader-exit."""
+        stat = Path(f"/proc/{self.pid}/stat")
+        wait_until(
+            lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z",
+            what="the first thread's end",
+        )
 
     def do(self, step: str) -> None:
         """Have it do one more step; raises HoldFailedError with the error's name."""

@@ -1,5 +1,6 @@
 """Runs in the guest: the cases named on the command line, one after the other, reported as JSON."""
 
+import linecache
 import os
 import signal
 import sys
@@ -56,10 +57,16 @@ def _run(case: Case, node: GuestNode) -> tuple[bool, str]:
 
 
 def _where(error: Exception) -> str:
-    """Say what went wrong and by which lines of the tests."""
-    frames = traceback.extract_tb(error.__traceback__)[2:]
-    steps = [f"  {Path(frame.filename).name}:{frame.lineno} {frame.line}" for frame in frames]
-    return "\n".join([f"{type(error).__name__}: {error}", *steps])
+    """Say what went wrong, by which lines of the tests, and with which values."""
+    walked = list(traceback.walk_tb(error.__traceback__))[2:]
+    lines = [f"{type(error).__name__}: {error}"]
+    for frame, number in walked:
+        path = Path(frame.f_code.co_filename)
+        lines.append(f"  {path.name}:{number} {linecache.getline(str(path), number).strip()}")
+        if path.parent.name == "cases":
+            values = (f"{name}={repr(value)[:200]}" for name, value in frame.f_locals.items())
+            lines.append("    with " + ", ".join(values))
+    return "\n".join(lines)
 
 
 def _late(number: int, frame: FrameType | None) -> None:
