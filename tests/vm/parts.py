@@ -86,7 +86,9 @@ def _install_tools(tell: Callable[[str], None]) -> None:
 
 
 def _fetched_release(work: Path) -> str | None:
-    trees = [mark.parent for mark in work.glob("kernel-*/complete")]
+    # A tree that was moved is of no use: its headers name their own place.
+    marks = work.glob("kernel-*/complete")
+    trees = [mark.parent for mark in marks if mark.read_text() == str(mark.parent)]
     newest = max(trees, key=lambda tree: (tree / "complete").stat().st_mtime, default=None)
     return newest.name.removeprefix("kernel-") if newest else None
 
@@ -127,7 +129,7 @@ def _fetch_kernel(work: Path, tell: Callable[[str], None]) -> str:
     makefile = tree / "usr/src" / headers / "Makefile"
     makefile.write_text(makefile.read_text().replace("/usr/src", f"{tree}/usr/src"))
     _run(["depmod", "-b", str(tree), release])
-    (tree / "complete").touch()
+    (tree / "complete").write_text(str(tree))
     return release
 
 
