@@ -1,1 +1,1 @@
-"""The kernel and the driver, typed, below an injected root; no policy."""
+"""The kernel and the driver, typed, read from an injected root; no policy."""

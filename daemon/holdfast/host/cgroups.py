@@ -1,46 +1,70 @@
 """Pods' cgroups: finding them by UID, listing what lives in them, and ending them as one."""
 
+import errno
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import HostError
+from holdfast.host.kernelfile import read_link, read_text
 from holdfast.host.root import HostRoot
-from holdfast.model.cgroup_names import folder_names, pod_of
+from holdfast.model.cgroup_names import is_root, pod_of, pod_paths
 from holdfast.model.ids import PodUid
 
 _DEEPEST = 6
-"""How far below the root kubelet's folders are looked for: kind nests them three deep."""
+"""How far below the top kubelet's cgroup is looked for: kind nests it five deep."""
 
-# Version 1 has a tree for each controller; kubelet makes the pods' folders in all of them.
-_V1_TREES = ("memory", "pids", "freezer", "cpu,cpuacct", "cpu", "devices", "systemd")
+_SEARCH_PAUSE = 5.0
+"""Seconds between searches of the whole tree while it has no cgroup of kubelet's."""
+
+# Version 1 has a tree for each controller; kubelet makes the pods' folders in all of them. The
+# first ones are never left out of a kernel that runs containers.
+_V1_TREES = ("pids", "memory", "cpu,cpuacct", "cpu", "cpuset", "freezer", "devices", "systemd")
+_INIT_CGROUP_NAMESPACE = "cgroup:[4026531835]"
+"""PROC_CGROUP_INIT_INO, the same on every kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodCgroup:
-    """A pod's cgroup. `path` is below the root, as /proc/PID/cgroup has it on the host."""
+    """A pod's cgroup. `path` is absolute in the host's tree; `pids` also lists what is below."""
 
     path: str
     inode: int
     pids: tuple[int, ...]
 
+    @property
+    def populated(self) -> bool:
+        """Tell whether any process is in it; a zombie counts until it is reaped."""
+        return bool(self.pids)
+
 
 class Cgroups:
-    """Reads, and where it may writes, the host's cgroup tree."""
+    """Reads, and where it may writes, the host's cgroup tree. Belongs to one lane."""
 
     def __init__(self, root: HostRoot) -> None:
-        """Read below *root*'s cgroup folder; version 1 and 2 are told apart by what is there."""
+        """Work below *root*'s cgroup folder; version 1 and 2 are told apart by what is there."""
         self._mount = root.cgroup
         self._proc = root.proc
         self._is_v2 = (root.cgroup / "cgroup.controllers").exists()
-        self._tree = root.cgroup if self._is_v2 else self._v1_tree()
         self._kubepods: tuple[Path, ...] = ()
+        self._search_again = 0.0
+        self._own: str | None = None
 
     @property
     def is_v2(self) -> bool:
         """Tell whether this is the unified hierarchy."""
         return self._is_v2
+
+    @property
+    def is_private(self) -> bool:
+        """Tell whether this process is in a cgroup namespace of its own."""
+        try:
+            namespace = read_link(self._proc / "self/ns/cgroup")
+        except HostError:
+            return False
+        return namespace not in {None, _INIT_CGROUP_NAMESPACE}
 
     def pod(self, uid: PodUid) -> PodCgroup | None:
         """Return the cgroup of the pod, or None when it has none now."""
@@ -55,114 +79,185 @@ class Cgroups:
             path=self._name(folder), inode=inode, pids=tuple(sorted(set(_pids_below(folder))))
         )
 
+    def inode(self, path: str) -> int | None:
+        """Return the inode of the cgroup at *path*, or None when there is none (any more)."""
+        try:
+            return self._folder(path).stat().st_ino
+        except OSError:
+            return None
+
+    def members(self, path: str) -> tuple[int, ...]:
+        """Return the pids in the cgroup at *path* and below; none where it is gone."""
+        return tuple(sorted(set(_pids_below(self._folder(path)))))
+
     def events_path(self, path: str) -> Path | None:
-        """Return the file that the kernel touches when the cgroup empties; None on version 1."""
+        """Return the file that the kernel touches when the cgroup empties; None where none is."""
         events = self._folder(path) / "cgroup.events"
-        return events if self._is_v2 else None
+        return events if events.exists() else None
 
     def of_process(self, pid: int) -> str:
-        """Return the cgroup of a process, absolute in the host's tree; empty when it is gone.
+        """Return the cgroup of a process, absolute in the host's tree; empty when it is gone."""
+        try:
+            text = read_text(self._proc / str(pid) / "cgroup")
+        except HostError:
+            return ""
+        return self.absolute(cgroup_of(text or ""))
+
+    def absolute(self, path: str) -> str:
+        """Return *path* as the host calls it.
 
         In a private cgroup namespace the kernel writes paths relative to that namespace's root,
-        as ``/../../pod…``: what matters of them is the same.
+        as ``/../../pod…``. Where a path cannot be made absolute it is returned as it is.
         """
-        try:
-            text = (self._proc / str(pid) / "cgroup").read_text(errors="replace")
-        except OSError:
-            return ""
-        return cgroup_of(text)
+        if not path.startswith("/.."):
+            return path
+        uid, _ = pod_of(path)
+        folder = self._find(uid) if uid is not None else None
+        if folder is not None:  # a pod's cgroup is the only one of its name
+            below = path.split("/")
+            at = next(i for i, part in enumerate(below) if pod_of("/".join(below[: i + 1]))[0])
+            return "/".join((self._name(folder), *below[at + 1 :]))
+        own = self._own_namespace_root()
+        return path if own is None else os.path.normpath(f"{own}{path}")
 
     def kill(self, path: str, inode: int) -> None:
         """End every process in the cgroup and below as one.
 
-        Raises HostError where the kernel cannot (version 1, before Linux 5.14), or when *path* is
-        not the cgroup with *inode* any more. The folder is held open across the write, so that it
-        cannot become another one in between.
+        Raise HostError where the kernel cannot (version 1, before Linux 5.14), or when *path* is
+        not the cgroup with *inode* any more.
         """
-        folder = self._folder(path)
+        self._write(path, inode, "cgroup.kill", b"1")
+
+    def freeze(self, path: str, inode: int, *, frozen: bool) -> None:
+        """Stop every process in the cgroup and below, or let them go on.
+
+        Raise HostError where the kernel cannot (version 1), or when *path* is not the cgroup with
+        *inode* any more.
+        """
+        self._write(path, inode, "cgroup.freeze", b"1" if frozen else b"0")
+
+    def _write(self, path: str, inode: int, name: str, content: bytes) -> None:
+        """Write into the cgroup; its folder is held open so that it cannot become another one."""
+        what = f"cannot write {name} of cgroup {path}"
         try:
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            folder = os.open(self._folder(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            message = f"cannot open cgroup {path}: {error.strerror}"
-            raise HostError(message) from error
+            raise HostError(f"{what}: {error.strerror}") from error
         try:
-            if os.fstat(fd).st_ino != inode:
-                message = f"cannot kill cgroup {path}: another one has its name now"
-                raise HostError(message)
-            kill = os.open("cgroup.kill", os.O_WRONLY | os.O_CLOEXEC, dir_fd=fd)
+            if os.fstat(folder).st_ino != inode:
+                raise HostError(f"{what}: another cgroup has its name now")
+            file = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
             try:
-                os.write(kill, b"1")
+                os.write(file, content)
             finally:
-                os.close(kill)
+                os.close(file)
         except OSError as error:
-            message = f"cannot kill cgroup {path}: {error.strerror}"
-            raise HostError(message) from error
+            hint = " (cgroup v1, or an older kernel)" if error.errno == errno.ENOENT else ""
+            raise HostError(f"{what}: {error.strerror}{hint}") from error
         finally:
-            os.close(fd)
+            os.close(folder)
 
     def _find(self, uid: PodUid) -> Path | None:
-        names = frozenset(folder_names(uid))
-        for _ in range(2):
-            for parent in self._kubepods:
-                for name in names:
-                    if (parent / name).is_dir():
-                        return parent / name
-            # Not where pods were seen before: a QoS folder may be new, so look once more.
-            found = tuple(self._parents(self._tree, _DEEPEST))
-            if found == self._kubepods:
-                return None
-            self._kubepods = found
-        return None
+        for root in self._kubepods:
+            found = _pod_below(root, uid)
+            if found is not None:
+                return found
+        # Not where pods were seen before. Kubelet makes its cgroup at its start, mostly at the top;
+        # the whole tree is searched only while none is known, and not at each question.
+        known = tuple(root for root in self._kubepods if root.is_dir())
+        depth = 1
+        if not known and time.monotonic() >= self._search_again:
+            depth = _DEEPEST
+            self._search_again = time.monotonic() + _SEARCH_PAUSE
+        seen = dict.fromkeys(known)
+        for tree in self._trees():
+            seen.update(dict.fromkeys(_roots(tree, depth)))
+        new = [root for root in seen if root not in self._kubepods]
+        self._kubepods = tuple(seen)
+        return next((found for root in new if (found := _pod_below(root, uid))), None)
 
-    def _parents(self, folder: Path, depth: int) -> Iterator[Path]:
-        """Yield every folder that may have pods' folders in it."""
-        if "kubepods" in folder.name:
-            yield folder
-        if depth == 0:
-            return
-        try:
-            children = [entry for entry in os.scandir(folder) if entry.is_dir()]
-        except OSError:
-            return
-        for child in children:
-            pod, container = pod_of(f"/kubepods/{child.name}")
-            if pod is None and container is None:
-                yield from self._parents(folder / child.name, depth - 1)
+    def _trees(self) -> tuple[Path, ...]:
+        if self._is_v2:
+            return (self._mount,)
+        trees = (self._mount / name for name in _V1_TREES)
+        return tuple(tree for tree in trees if tree.is_dir())
 
-    def _v1_tree(self) -> Path:
-        trees = [self._mount / name for name in _V1_TREES]
-        return next((tree for tree in trees if tree.is_dir()), self._mount)
+    def _tree_of(self, folder: Path) -> Path:
+        return next((tree for tree in self._trees() if folder.is_relative_to(tree)), self._mount)
 
     def _folder(self, path: str) -> Path:
-        return self._tree / path.lstrip("/")
+        relative = path.lstrip("/")
+        folders = [tree / relative for tree in self._trees()]
+        return next((folder for folder in folders if folder.is_dir()), self._mount / relative)
 
     def _name(self, folder: Path) -> str:
-        return "/" + str(folder.relative_to(self._tree))
+        return f"/{folder.relative_to(self._tree_of(folder))}"
+
+    def _own_namespace_root(self) -> str | None:
+        """Return where the root of our own cgroup namespace is in the host's tree, if it shows."""
+        if self._own is not None:
+            return self._own
+        try:
+            text = read_text(self._proc / "self/cgroup")
+            pid = int(os.path.basename(os.path.realpath(self._proc / "self")))
+        except (HostError, ValueError):
+            return None
+        inside = cgroup_of(text or "")
+        for tree in self._trees():
+            folder = _folder_with(tree, pid)
+            name = None if folder is None else self._name(folder)
+            if name is not None and name.endswith(inside.rstrip("/")):
+                self._own = name.removesuffix(inside.rstrip("/"))
+                return self._own
+        return None
 
 
 def cgroup_of(text: str) -> str:
     """Return the path that the text of a cgroup file names, of the hierarchy with the pods.
 
     Version 2 has one line ``0::/path``; version 1 one for each controller, where the pods' are
-    all the same.
+    all the same and others may stay at the top.
     """
     paths = [line.split(":", 2)[2] for line in text.splitlines() if line.count(":") > 1]
-    for path in paths:
-        if "kubepods" in path:
-            return path
-    pods = [path for path in paths if "/pod" in path]
-    return (pods or paths or [""])[0]
+    named = (path for path in paths if pod_of(path)[0] is not None)
+    longest = max(paths, key=len, default="")
+    return next(named, longest)
+
+
+def _roots(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield every cgroup below *folder* that kubelet keeps its pods in."""
+    try:
+        names = [entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for name in names:
+        if is_root(name):
+            yield folder / name
+        elif depth > 1:
+            yield from _roots(folder / name, depth - 1)
+
+
+def _pod_below(root: Path, uid: PodUid) -> Path | None:
+    folders = (root.parent / path for path in pod_paths(root.name, uid))
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+def _folder_with(folder: Path, pid: int) -> Path | None:
+    """Return the cgroup below *folder* that *pid* is in."""
+    for path, _, files in os.walk(folder):
+        if "cgroup.procs" in files and pid in _pids_in(path):
+            return Path(path)
+    return None
 
 
 def _pids_below(folder: Path) -> Iterator[int]:
+    for path, _, _ in os.walk(folder):
+        yield from _pids_in(path)
+
+
+def _pids_in(folder: str) -> list[int]:
+    # A threaded cgroup refuses to list processes; the domain above it lists them.
     try:
-        for word in (folder / "cgroup.procs").read_text("ascii").split():
-            yield int(word)
-    except (OSError, ValueError):  # vanished, or a threaded cgroup: its domain lists the process
-        pass
-    try:
-        children = [entry.path for entry in os.scandir(folder) if entry.is_dir()]
-    except OSError:
-        return
-    for child in children:
-        yield from _pids_below(Path(child))
+        return [int(word) for word in (read_text(f"{folder}/cgroup.procs") or "").split()]
+    except (HostError, ValueError):
+        return []

@@ -1,4 +1,4 @@
-"""Where the host's files are: every path that is read starts here."""
+"""Says where the files of the host's kernel lie, so that tests and the demo can bring their own."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,10 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRoot:
-    """The folders of the host, as this process sees them."""
+    """The folders that everything in `holdfast.host` reads and writes.
+
+    `cgroup` is the cgroup filesystem of the host, not of our own container.
+    """
 
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
@@ -17,7 +20,7 @@ class HostRoot:
 
     @classmethod
     def under(cls, root: Path) -> Self:
-        """Return the folders of a host whose root is mounted (or copied) at *root*."""
+        """Return the root of a host whose tree begins at *root*."""
         return cls(
             sys=root / "sys",
             proc=root / "proc",
@@ -27,5 +30,5 @@ class HostRoot:
         )
 
     def node(self, path: str) -> Path:
-        """Return where the node that the host calls *path* (below /dev) can be reached."""
-        return self.dev / path.removeprefix("/dev/")
+        """Return where the device node *path*, spelled as in a container, lies on this host."""
+        return self.dev / path.removeprefix("/dev/").lstrip("/")

@@ -1,139 +1,201 @@
-"""PCI and IOMMU facts from sysfs; odd content is a problem text, never an exception."""
+"""Reads PCI functions, IOMMU groups and device classes from sysfs."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from holdfast.errors import HostError
+from holdfast.host.kernelfile import list_names, read_link, read_text
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import PciAddress
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_HEX = re.compile(r"0x[0-9a-fA-F]{1,8}")
+_DECIMAL = re.compile(r"-?[0-9]{1,9}")
+_NUMBER = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
+_SHOWN = 40
+"""How much of an odd file is repeated in a problem text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciFunction:
-    """One PCI function as sysfs shows it; -1 and None stand for what could not be read."""
+    """One PCI function as sysfs shows it.
+
+    An id that cannot be read is 0, any other value None, and `problems` says what was odd.
+    `enable` counts nested enables: for a function on a VFIO driver, 0 means not in use.
+    """
 
     address: PciAddress
     vendor: int
     device: int
-    subsystem_device: int | None
     class_code: int
-    driver: str | None
-    iommu_group: int | None
-    numa_node: int | None
-    enable: int | None
+    subsystem_device: int = 0
+    driver: str | None = None
+    iommu_group: int | None = None
+    numa_node: int | None = None
+    enable: int | None = None
     problems: tuple[str, ...] = ()
 
 
 class Sysfs:
-    """Reads below one root."""
+    """Reads sysfs below a root. Odd content never raises: it becomes a problem text, or is absent.
+
+    Raise HostError only where a whole folder that lists devices cannot be read.
+    """
 
     def __init__(self, root: HostRoot) -> None:
-        """Read below *root*'s sys folder."""
-        self._devices = root.sys / "bus/pci/devices"
-        self._groups = root.sys / "kernel/iommu_groups"
-        self._class = root.sys / "class"
+        self._sys = root.sys
+        self._devices = str(root.sys / "bus/pci/devices")
 
     def pci_functions(self) -> tuple[PciFunction, ...]:
-        """Return every PCI function, by address; empty where there is no PCI bus."""
-        found = (self.function(PciAddress(name)) for name in _names(self._devices))
-        return tuple(each for each in found if each is not None)
+        """Return every PCI function, by address."""
+        found = (self.function(PciAddress(name)) for name in list_names(self._devices))
+        return tuple(function for function in found if function is not None)
 
     def function(self, address: PciAddress) -> PciFunction | None:
-        """Return the function at *address*, or None when its folder is gone."""
-        folder = self._devices / address
-        if not folder.exists():
+        """Return one function, or None when its folder is gone (or *address* is none)."""
+        folder = f"{self._devices}/{address}"
+        if not _ADDRESS.fullmatch(address) or not os.path.isdir(folder):
             return None
-        problems: list[str] = []
-        group = _link_name(folder / "iommu_group")
-        if group is not None and not group.isdecimal():
-            problems.append(f"{folder / 'iommu_group'} leads to {group!r}, which is no number")
-            group = None
-        # A kernel built without NUMA has no such file, and the device is none the worse for it.
-        numa_node = _number(folder / "numa_node", problems, required=False)
-        return PciFunction(
+        look = _Look(folder)
+        function = PciFunction(
             address=address,
-            vendor=_or_minus(_number(folder / "vendor", problems)),
-            device=_or_minus(_number(folder / "device", problems)),
-            subsystem_device=_number(folder / "subsystem_device", problems, required=False),
-            class_code=_or_minus(_number(folder / "class", problems)),
-            driver=_link_name(folder / "driver"),
-            iommu_group=int(group) if group is not None else None,
-            numa_node=None if numa_node is None or numa_node < 0 else numa_node,
-            enable=_number(folder / "enable", problems),
-            problems=tuple(problems),
+            vendor=look.id("vendor"),
+            device=look.id("device"),
+            class_code=look.id("class"),
+            subsystem_device=look.id("subsystem_device", required=False),
+            driver=look.link("driver"),
+            iommu_group=look.group(),
+            numa_node=look.numa_node(),
+            enable=look.count("enable"),
+            problems=tuple(look.problems),
         )
+        # What was unplugged while we read is gone, not odd.
+        return function if os.path.isdir(folder) else None
 
     def enable(self, address: PciAddress) -> int | None:
-        """Return the function's enable count; None when it is gone or unreadable."""
+        """Return how often the function is enabled; None where that cannot be told.
+
+        One small read: the cheap question, asked often.
+        """
         try:
-            fd = os.open(self._devices / address / "enable", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            return int(os.read(fd, 32))
+            fd = os.open(f"{self._devices}/{address}/enable", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return int(os.read(fd, 32))
+            finally:
+                os.close(fd)
         except (OSError, ValueError):
             return None
-        finally:
-            os.close(fd)
+
+    def driver(self, address: PciAddress) -> str | None:
+        """Return the name of the function's driver, or None; one cheap read."""
+        try:
+            target = os.readlink(f"{self._devices}/{address}/driver")
+        except OSError:
+            return None
+        return target.rpartition("/")[2] or None
 
     def group_members(self, number: int) -> tuple[PciAddress, ...]:
-        """Return the functions of an IOMMU group, bridges among them; empty when it is gone."""
-        return tuple(PciAddress(name) for name in _names(self._groups / str(number) / "devices"))
+        """Return the functions of an IOMMU group, by address; none when there is no such group."""
+        names = _names(f"{self._sys}/kernel/iommu_groups/{number}/devices")
+        return tuple(PciAddress(name) for name in names if _ADDRESS.fullmatch(name))
 
     def group_rdev(self, number: int) -> int | None:
-        """Return the device number of /dev/vfio/<number>, or None while there is none."""
-        return _rdev(self._class / "vfio" / str(number) / "dev")
+        """Return the device number of a VFIO group's node; None while the group has none."""
+        return _rdev(f"{self._sys}/class/vfio/{number}/dev")
 
     def vfio_devices(self, address: PciAddress) -> tuple[tuple[str, int], ...]:
-        """Return name and device number of the function's nodes in /dev/vfio/devices."""
-        folder = self._devices / address / "vfio-dev"
-        found = ((name, _rdev(folder / name / "dev")) for name in _names(folder))
-        return tuple((name, rdev) for name, rdev in found if rdev is not None)
+        """Return name and device number of the function's own VFIO nodes (/dev/vfio/devices/NAME).
+
+        Empty on kernels without them, where sysfs names the device but gives no number.
+        """
+        folder = f"{self._devices}/{address}/vfio-dev"
+        numbers = ((name, _rdev(f"{folder}/{name}/dev")) for name in _names(folder))
+        return tuple((name, rdev) for name, rdev in numbers if rdev is not None)
 
     def accel_nodes(self) -> Mapping[str, tuple[int, PciAddress]]:
-        """Return, for each /dev/accelN by name, its device number and its PCI function."""
-        folder = self._class / "accel"
+        """Return the device number and PCI function of every node of the accel class, by name."""
+        folder = f"{self._sys}/class/accel"
         found: dict[str, tuple[int, PciAddress]] = {}
         for name in _names(folder):
-            rdev, address = _rdev(folder / name / "dev"), _link_name(folder / name / "device")
-            if rdev is not None and address is not None:
+            rdev = _rdev(f"{folder}/{name}/dev")
+            address = os.path.basename(os.path.realpath(f"{folder}/{name}/device"))
+            if rdev is not None and _ADDRESS.fullmatch(address):
                 found[name] = (rdev, PciAddress(address))
         return found
 
 
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
+class _Look:
+    """One look at the folder of a function; gathers what is odd about it."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self.problems: list[str] = []
+
+    def id(self, name: str, *, required: bool = True) -> int:
+        text = self._text(name)
+        if text is None:
+            if required:
+                self.problems.append(f"{name} is missing")
+            return 0
+        if not _HEX.fullmatch(text):
+            self.problems.append(f"{name} is {_shorten(text)}, not a hexadecimal number")
+            return 0
+        return int(text, 16)
+
+    def count(self, name: str) -> int | None:
+        text = self._text(name)
+        if text is None:
+            return None
+        if not _DECIMAL.fullmatch(text):
+            self.problems.append(f"{name} is {_shorten(text)}, not a number")
+            return None
+        return int(text)
+
+    def numa_node(self) -> int | None:
+        node = self.count("numa_node")
+        return None if node is None or node < 0 else node
+
+    def group(self) -> int | None:
+        name = self.link("iommu_group")
+        if name is None:
+            return None
+        if not (name.isascii() and name.isdecimal()):
+            self.problems.append(f"iommu_group leads to {_shorten(name)}, not to a number")
+            return None
+        return int(name)
+
+    def link(self, name: str) -> str | None:
+        try:
+            target = read_link(f"{self._folder}/{name}")
+        except HostError as error:
+            self.problems.append(str(error))
+            return None
+        return None if target is None else target.rstrip("/").rpartition("/")[2] or None
+
+    def _text(self, name: str) -> str | None:
+        try:
+            return read_text(f"{self._folder}/{name}")
+        except HostError as error:
+            self.problems.append(str(error))
+            return None
 
 
-def _link_name(link: Path) -> str | None:
+def _names(folder: str) -> tuple[str, ...]:
     try:
-        return link.readlink().name
-    except OSError:
+        return list_names(folder)
+    except HostError:
+        return ()
+
+
+def _rdev(path: str) -> int | None:
+    try:
+        match = _NUMBER.fullmatch(read_text(path) or "")
+    except HostError:
         return None
+    return None if match is None else os.makedev(int(match[1]), int(match[2]))
 
 
-def _number(path: Path, problems: list[str], *, required: bool = True) -> int | None:
-    try:
-        return int(path.read_bytes(), 0)
-    except OSError as error:
-        if required:
-            problems.append(f"cannot read {path}: {error.strerror}")
-    except ValueError:
-        problems.append(f"cannot read {path}: it holds no number")
-    return None
-
-
-def _or_minus(number: int | None) -> int:
-    return -1 if number is None else number
-
-
-def _rdev(path: Path) -> int | None:
-    try:
-        major, minor = path.read_text("ascii").strip().split(":")
-        return os.makedev(int(major), int(minor))
-    except (OSError, ValueError):
-        return None
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
