@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
 from holdfast.errors import HostError
+from holdfast.host.inotify import PathWatcher
 from holdfast.kubelet.checkpoint import CHECKPOINT_NAME, FileId
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
@@ -16,21 +16,6 @@ log = structlog.get_logger(__name__)
 
 KUBELET_SOCKET = "kubelet.sock"
 """The name of kubelet's Registration socket in the device-plugins folder."""
-
-
-class FolderEvents(Protocol):
-    """Tells what happens in a folder, as far as the kernel tells."""
-
-    def watch(self, directory: Path, callback: Callable[[str, int], None], /) -> object:
-        """Call *callback* with the name and the inotify mask of each change in *directory*.
-
-        Raise HostError when the folder cannot be watched.
-        """
-        ...
-
-    def unwatch(self, directory: Path, /) -> None:
-        """Forget *directory*, watched or not."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +37,7 @@ class FolderWatch:
     """
 
     def __init__(
-        self, *, folder: Path, prefix: str, paths: FolderEvents, clock: Clock, interval: float = 1.0
+        self, *, folder: Path, prefix: str, paths: PathWatcher, clock: Clock, interval: float = 1.0
     ) -> None:
         """Watch *folder*; our own sockets there begin with *prefix* and a dash."""
         self.path = folder
@@ -61,6 +46,7 @@ class FolderWatch:
         self._clock = clock
         self._interval = interval
         self._watched: tuple[int, int] | None = None
+        self._stop: Callable[[], None] = _nothing
         self.state: Watched[FolderState] = Watched(self._look())
 
     @property
@@ -115,19 +101,31 @@ class FolderWatch:
     def _watch(self, folder: tuple[int, int] | None) -> None:
         if folder == self._watched:
             return
-        if self._watched is not None:
-            self._paths.unwatch(self.path)
-            self._watched = None
+        self._forget()
         if folder is None:
             return
         try:
-            self._paths.watch(self.path, self._happened)
+            self._stop = self._paths.watch(self.path, self._happened)
         except HostError as error:
             log.warning("folder not watched", folder=str(self.path), reason=str(error))
         else:
             self._watched = folder
 
+    def _forget(self) -> None:
+        self._stop()
+        self._stop = _nothing
+        self._watched = None
+
     def _happened(self, name: str, _mask: int) -> None:
-        # Kubelet's temporary files come and go at each write: only the rename matters.
-        if not name or name in {KUBELET_SOCKET, CHECKPOINT_NAME} or self._is_ours(name):
+        if not name:
+            # The folder itself was removed or moved, or events were lost: start over. One made in
+            # its place may have its inode number.
+            self._forget()
             self.refresh()
+        # Kubelet's temporary files come and go at each write: only the rename matters.
+        elif name in {KUBELET_SOCKET, CHECKPOINT_NAME} or self._is_ours(name):
+            self.refresh()
+
+
+def _nothing() -> None:
+    pass

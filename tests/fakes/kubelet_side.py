@@ -1,0 +1,207 @@
+"""The kubelet side of the daemon, wired as the daemon wires it, with decisions a test can set."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from holdfast.host.inotify import PathWatcher
+from holdfast.host.peer import peer_of
+from holdfast.host.procfs import Procfs
+from holdfast.host.root import HostRoot
+from holdfast.kubelet.accounts import Accounts, QuestionTimes
+from holdfast.kubelet.enrolment import EnrolmentTimes
+from holdfast.kubelet.folder import FolderWatch
+from holdfast.kubelet.plugin import DevicePlugin
+from holdfast.kubelet.podresources import PodResources
+from holdfast.kubelet.registrar import Registrar
+from holdfast.kubelet.traffic import Traffic
+from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
+from holdfast.model.ids import DeviceId, ProcessId, ResourceName
+from holdfast.model.offers import OfferedDevice, Offers
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+from waiting import until
+
+TPU = ResourceName("google.com/tpu")
+OTHER = ResourceName("example.com/other")
+
+
+def chips(*ids: str, unhealthy: str = "") -> tuple[OfferedDevice, ...]:
+    return tuple(
+        OfferedDevice(id=DeviceId(each), healthy=each != unhealthy, numa_node=0) for each in ids
+    )
+
+
+@dataclass
+class Deciding:
+    """Allocator, gate and preference; each can be told to fail, to be slow, or to wait."""
+
+    fail: Exception | None = None
+    hold: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: list[tuple[str, ...]] = field(default_factory=list)
+    cancelled: int = 0
+
+    def __post_init__(self) -> None:
+        self.hold.set()
+
+    async def allocate(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> ContainerGrant:
+        self.asked.append(ids)
+        await self.hold.wait()
+        if self.fail is not None:
+            raise self.fail
+        return ContainerGrant(
+            nodes=tuple(
+                GrantedNode(host_path=f"/dev/vfio/{each}", container_path=f"/dev/vfio/{each}")
+                for each in ids
+            ),
+            envs={"CHIPS": ",".join(ids)},
+            mounts=(GrantedMount(host_path="/lib/x", container_path="/lib/y"),),
+            annotations={"a": "b"},
+            cdi_devices=("google.com/tpu=0",),
+        )
+
+    async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:
+        self.asked.append(ids)
+        try:
+            await self.hold.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.fail is not None:
+            raise self.fail
+
+    def preferred(
+        self,
+        resource: ResourceName,
+        available: tuple[DeviceId, ...],
+        must_include: tuple[DeviceId, ...],
+        size: int,
+    ) -> tuple[DeviceId, ...]:
+        if self.fail is not None:
+            raise self.fail
+        return available[:size]
+
+
+@dataclass
+class Side:
+    folder: Path
+    offers: Watched[Offers]
+    deciding: Deciding
+    traffic: Traffic
+    plugins: dict[ResourceName, DevicePlugin]
+    watch: FolderWatch
+    registrar: Registrar
+    accounts: Accounts
+    peer: list[ProcessId | None]
+
+    def state(self, resource: ResourceName = TPU) -> object:
+        return self.registrar.registrations.value.get(resource)
+
+    def registered(self, resource: ResourceName = TPU, *, times: int = 1) -> bool:
+        state = self.registrar.registrations.value.get(resource)
+        return (
+            state is not None
+            and state.registered
+            and state.registrations >= times
+            and state.streams > 0
+        )
+
+    def problem(self, resource: ResourceName = TPU) -> str:
+        state = self.registrar.registrations.value.get(resource)
+        return "" if state is None else state.problem
+
+    def offer(self, resource: ResourceName, devices: tuple[OfferedDevice, ...]) -> None:
+        now = self.offers.value
+        self.offers.set(replace(now, devices={**now.devices, resource: devices}))
+
+    def resend(self) -> None:
+        self.offers.set(replace(self.offers.value, resend=self.offers.value.resend + 1))
+
+
+@contextlib.asynccontextmanager
+async def kubelet_side(
+    base: Path,
+    *,
+    resources: tuple[ResourceName, ...] = (TPU,),
+    enrolment: EnrolmentTimes | None = None,
+    questions: QuestionTimes | None = None,
+    active: Callable[[], bool] = lambda: False,
+    interval: float = 0.5,
+    gate_deadline: float = 28.0,
+    allocate_deadline: float = 10.0,
+) -> AsyncIterator[Side]:
+    clock, paths, lane = SystemClock(), PathWatcher(), Lane("kubelet", deadline=5.0)
+    offers = Watched(Offers(devices={each: chips("a", "b") for each in resources}))
+    deciding, traffic = Deciding(), Traffic()
+    plugins: dict[ResourceName, DevicePlugin] = {}
+
+    def plugin(resource: ResourceName) -> DevicePlugin:
+        plugins[resource] = DevicePlugin(
+            resource=resource,
+            offers=offers,
+            allocating=deciding,
+            gating=deciding,
+            preferring=deciding,
+            traffic=traffic,
+            gate_deadline=gate_deadline,
+            allocate_deadline=allocate_deadline,
+        )
+        return plugins[resource]
+
+    folder = base / "dp"
+    watch = FolderWatch(
+        folder=folder, prefix="holdfast", paths=paths, clock=clock, interval=interval
+    )
+    registrar = Registrar(
+        offers=offers,
+        plugin=plugin,
+        folder=watch,
+        prefix="holdfast",
+        clock=clock,
+        times=enrolment,
+    )
+    procfs = Procfs(HostRoot())
+    pretended: list[ProcessId | None] = []
+    accounts = Accounts(
+        folder=watch,
+        pods=PodResources(base / "pr.sock", deadline=2.0),
+        traffic=traffic,
+        peer=lambda path: pretended.pop(0) if pretended else peer_of(path, procfs),
+        resend=lambda: side.resend(),  # noqa: PLW0108 - made below
+        active=active,
+        lane=lane,
+        clock=clock,
+        times=questions,
+    )
+    side = Side(folder, offers, deciding, traffic, plugins, watch, registrar, accounts, pretended)
+    tasks = [asyncio.create_task(each.run()) for each in (watch, registrar, accounts)]
+    try:
+        yield side
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        deciding.hold.set()
+        await registrar.close()
+        paths.close()
+        lane.close(patience=2.0)
+        for end in ended:
+            assert isinstance(end, asyncio.CancelledError), end
+
+
+async def registered(side: Side, *, times: int = 1) -> None:
+    await until(lambda: side.registered(times=times), what=f"registration {times}")
+
+
+def bare_plugin(deciding: Deciding) -> DevicePlugin:
+    return DevicePlugin(
+        resource=TPU,
+        offers=Watched(Offers()),
+        allocating=deciding,
+        gating=deciding,
+        preferring=deciding,
+        traffic=Traffic(),
+    )

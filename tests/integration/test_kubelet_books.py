@@ -1,0 +1,217 @@
+"""Reading kubelet's books and asking which pods it counts, over real files and sockets."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from fakes.kubelet_side import (
+    TPU,
+    kubelet_side,
+    registered,
+)
+from fakes.minikubelet import Grant, mini_kubelet
+from holdfast.kubelet.accounts import QuestionTimes
+from holdfast.kubelet.podresources import PodResources
+from holdfast.kubelet.traffic import Traffic
+from holdfast.model.ids import DeviceId, DeviceName, PodUid, ProcessId
+from holdfast.runtime.clock import SystemClock
+from waiting import until
+
+
+async def test_the_books_follow_the_checkpoint_as_it_is_renamed_into_place(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
+        await registered(side)
+        await kubelet.allocate("u1", TPU, ["a"])
+        await until(lambda: side.accounts.view.value.counts(PodUid("u1")))
+        (entry,) = side.accounts.view.value.entries
+        assert entry.promised == ("/dev/vfio/a",)
+        assert side.accounts.view.value.readable
+
+
+async def test_a_refresh_sees_what_was_written_a_moment_ago(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
+        await registered(side)
+        for number in range(20):
+            kubelet.grants = []
+            await kubelet.allocate(f"u{number}", TPU, ["a"])
+            view = await side.accounts.refresh()
+            assert view.counts(PodUid(f"u{number}"))
+
+
+async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        await registered(side)
+        await kubelet.allocate("u1", TPU, ["a"])
+        await kubelet.allocate("u2", TPU, ["b"])
+        kubelet.over = {"u1"}
+        began = time.time()
+        view = await side.accounts.answered_after(began, 10.0)
+        assert view is not None
+        assert [entry.pod for entry in view.entries] == ["u2"]
+        assert view.asked_at >= began
+        assert view.answered
+        assert view.questions >= 1
+        assert view.kubelet is not None
+        assert view.kubelet.pid == os.getpid()
+        (pod,) = view.pods
+        assert (pod.namespace, pod.name) == ("default", "pod-u2")
+        assert pod.devices == {DeviceName(TPU, DeviceId("b"))}
+
+
+async def test_an_allocation_by_kubelet_is_followed_by_a_question_that_tells_the_pods_name(
+    tmp_path: Path,
+) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        await registered(side)
+        await until(lambda: side.accounts.view.value.questions == 1)
+        await kubelet.allocate("u1", TPU, ["a"])
+        await until(lambda: side.accounts.view.value.pods)
+        asked = kubelet.lists
+        await asyncio.sleep(2.5)  # our own writes must not make us ask for ever
+        assert kubelet.lists == asked
+
+
+async def test_no_question_is_asked_while_an_allocate_is_in_flight(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        await registered(side)
+        await until(lambda: side.accounts.view.value.questions == 1)
+        lists = kubelet.lists
+        side.deciding.hold.clear()
+        call = asyncio.create_task(kubelet.allocate("u", TPU, ["a"]))
+        await until(lambda: side.traffic.allocates == 1)
+        side.accounts.ask("a test")
+        await asyncio.sleep(1.5)
+        assert kubelet.lists == lists
+        side.deciding.hold.set()
+        await call
+        await until(lambda: kubelet.lists > lists)
+
+
+async def test_many_wishes_make_few_questions(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        await registered(side)
+        began = time.monotonic()
+        while time.monotonic() - began < 2.2:
+            side.accounts.ask("a test")
+            await asyncio.sleep(0.01)
+        assert 1 <= kubelet.lists <= 4
+
+
+async def test_while_locks_are_held_kubelet_is_asked_now_and_then(tmp_path: Path) -> None:
+    times = QuestionTimes(min_interval=0.05, idle_interval=0.2)
+    held = [False]
+    async with (
+        mini_kubelet(tmp_path) as kubelet,
+        kubelet_side(tmp_path, questions=times, active=lambda: held[0]) as side,
+    ):
+        await registered(side)
+        await until(lambda: side.accounts.view.value.questions >= 1)
+        await asyncio.sleep(1.5)
+        quiet = kubelet.lists
+        held[0] = True
+        await until(lambda: kubelet.lists >= quiet + 3)
+
+
+@pytest.mark.parametrize("trouble", ["down", "busy"])
+async def test_a_list_that_fails_answers_no_question_and_keeps_what_is_known(
+    tmp_path: Path, trouble: str
+) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        await registered(side)
+        await kubelet.allocate("u1", TPU, ["a"])
+        assert await side.accounts.answered_after(time.time(), 10.0)
+        before = side.accounts.view.value
+        if trouble == "down":
+            await kubelet.servers[1].stop(None)
+        kubelet.busy = True
+        assert await side.accounts.answered_after(time.time(), 2.5) is None
+        view = side.accounts.view.value
+        assert view.questions == before.questions
+        assert view.entries == before.entries
+        assert (
+            "rejected by rate limit" if trouble == "busy" else "is kubelet running"
+        ) in view.problem
+
+
+async def test_a_kubelet_that_does_not_write_answers_no_question(tmp_path: Path) -> None:
+    async with (
+        mini_kubelet(tmp_path) as kubelet,
+        kubelet_side(tmp_path, questions=QuestionTimes(answer=0.3)) as side,
+    ):
+        await registered(side)
+        assert await side.accounts.answered_after(time.time(), 10.0)
+        kubelet.writes = False
+        asked = side.accounts.view.value.questions
+        assert await side.accounts.answered_after(time.time(), 2.0) is None
+        assert "has not written" in side.accounts.view.value.problem
+        assert side.accounts.view.value.questions == asked
+        kubelet.writes = True
+        view = await side.accounts.answered_after(time.time(), 20.0)
+        assert view is not None
+        assert view.problem == ""
+
+
+async def test_a_question_during_which_kubelet_was_replaced_does_not_count(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path), kubelet_side(tmp_path) as side:
+        await registered(side)
+        view = await side.accounts.answered_after(time.time(), 10.0)
+        assert view is not None
+        side.peer.extend([ProcessId(1, 1), ProcessId(2, 2)])
+        asked = view.questions
+        side.accounts.ask("a test")
+        await until(lambda: "replaced meanwhile" in side.accounts.view.value.problem)
+        assert side.accounts.view.value.questions == asked
+
+
+@pytest.mark.parametrize("harm", ["missing", "truncated", "garbage", "another version"])
+async def test_a_checkpoint_that_cannot_be_read_is_told_and_its_last_content_kept(
+    tmp_path: Path, harm: str
+) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        await registered(side)
+        await kubelet.allocate("u1", TPU, ["a"])
+        assert await side.accounts.answered_after(time.time(), 10.0)
+        kubelet.writes = False
+        path = tmp_path / "dp" / "kubelet_internal_checkpoint"
+        whole = path.read_bytes()
+        temporary = path.with_name(".x")
+        if harm == "missing":
+            path.unlink()
+        else:
+            temporary.write_bytes(
+                {"truncated": whole[:-20], "garbage": b"\x00" * 99, "another version": b"{}"}[harm]
+            )
+            temporary.rename(path)
+        await until(lambda: not side.accounts.view.value.readable)
+        view = side.accounts.view.value
+        assert [entry.pod for entry in view.entries] == ["u1"]
+        assert "kubelet's checkpoint" in view.problem
+        assert not view.answered
+        kubelet.writes = True
+        kubelet.write()
+        await until(lambda: side.accounts.view.value.readable)
+
+
+async def test_pod_resources_lists_pods_without_devices_too(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path) as kubelet:
+        kubelet.grants = [Grant("u1", "with", TPU, ["a", "b"]), Grant("u2", "without", TPU, [])]
+        pods = await PodResources(kubelet.pod_resources).list()
+        assert [(pod.name, len(pod.devices)) for pod in pods] == [("with", 2), ("without", 0)]
+
+
+async def test_traffic_is_quiet_only_after_a_calm_while() -> None:
+    traffic, clock = Traffic(), SystemClock()
+    traffic.began()
+    quiet = asyncio.create_task(traffic.quiet(clock, seconds=0.1))
+    await asyncio.sleep(0.15)
+    assert not quiet.done()
+    traffic.ended()
+    await asyncio.sleep(0.05)
+    traffic.began()
+    traffic.ended()
+    began = time.monotonic()
+    await quiet
+    assert time.monotonic() - began > 0.08

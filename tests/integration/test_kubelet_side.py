@@ -1,0 +1,201 @@
+"""Serving and registering with kubelet, over real sockets."""
+
+import asyncio
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from fakes.kubelet_side import (
+    OTHER,
+    TPU,
+    Deciding,
+    bare_plugin,
+    chips,
+    kubelet_side,
+    registered,
+)
+from fakes.minikubelet import mini_kubelet
+from holdfast.errors import KubeletError
+from holdfast.kubelet.enrolment import EnrolmentTimes
+from holdfast.kubelet.server import PluginServer, socket_name
+from holdfast.model.ids import ResourceName
+from waiting import until
+
+SOCKET = socket_name("holdfast", TPU)
+
+
+async def test_two_resources_never_share_a_socket_name() -> None:
+    names = ["a.b/c", "a-b/c", "a/b-c", "a/b_c", "a-b_c/d", "google.com/tpu"]
+    assert len({socket_name("holdfast", ResourceName(each)) for each in names}) == len(names)
+    assert socket_name("holdfast", TPU) == "holdfast-google-com_tpu.sock"
+
+
+async def test_each_resource_is_served_then_registered_with_the_right_options(
+    tmp_path: Path,
+) -> None:
+    async with mini_kubelet(tmp_path) as kubelet:
+        began = time.monotonic()
+        async with kubelet_side(tmp_path, resources=(TPU, OTHER)) as side:
+            await until(lambda: side.registered(TPU) and side.registered(OTHER))
+            assert time.monotonic() - began < 5
+            assert {each.resource_name for each in kubelet.registered} == {TPU, OTHER}
+            assert all(each.version == "v1beta1" for each in kubelet.registered)
+            assert all(each.options.pre_start_required for each in kubelet.registered)
+            assert (tmp_path / "dp" / SOCKET).stat().st_mode & 0o777 == 0o600
+        assert sorted(each.name for each in (tmp_path / "dp").iterdir() if each.is_socket()) == [
+            "kubelet.sock"
+        ]
+
+
+async def test_a_resource_that_comes_into_the_offers_later_is_registered(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path), kubelet_side(tmp_path) as side:
+        await registered(side)
+        side.offer(OTHER, chips("x"))
+        await until(lambda: side.registered(OTHER))
+
+
+async def test_a_new_kubelet_sock_is_registered_with_at_once(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
+        await registered(side)
+        await kubelet.restart()
+        await registered(side, times=2)
+        assert (tmp_path / "dp" / SOCKET).is_socket()
+
+
+async def test_a_kubelet_that_is_down_for_a_while_is_registered_with_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        await registered(side)
+        await kubelet.stop()
+        with socket.socket(socket.AF_UNIX) as dead:  # what a kubelet that has ended leaves behind
+            dead.bind(str(kubelet.socket))
+        await until(lambda: "cannot register" in side.problem(), what="a problem")
+        await kubelet.restart()
+        await registered(side, times=2)
+
+
+async def test_the_end_of_a_stream_is_followed_by_a_new_registration(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        await registered(side)
+        for times in (2, 3):
+            [*kubelet.streams.values()][-1].cancel()
+            await registered(side, times=times)
+
+
+async def test_the_removal_of_our_socket_makes_a_new_one_and_registers_it(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path), kubelet_side(tmp_path) as side:
+        await registered(side)
+        (tmp_path / "dp" / SOCKET).unlink()
+        await registered(side, times=2)
+        assert (tmp_path / "dp" / SOCKET).is_socket()
+
+
+async def test_a_kubelet_that_closes_each_stream_at_once_is_asked_less_and_less_often(
+    tmp_path: Path,
+) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        kubelet.close_streams_at_once = True
+        await until(lambda: len(kubelet.registered) >= 5)
+        began, count = time.monotonic(), len(kubelet.registered)
+        await until(lambda: len(kubelet.registered) >= count + 3)
+        assert time.monotonic() - began > 0.2
+        kubelet.close_streams_at_once = False
+        await registered(side)
+
+
+async def test_a_refusal_is_told_in_kubelets_own_words_and_tried_again(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path) as kubelet:
+        kubelet.refuse = 'the ResourceName "tpu" is invalid'
+        async with kubelet_side(tmp_path) as side:
+            await until(lambda: 'the ResourceName "tpu" is invalid' in side.problem())
+            kubelet.refuse = ""
+            await registered(side)
+
+
+async def test_a_kubelet_that_never_answers_is_given_up_and_its_successor_registered_with(
+    tmp_path: Path,
+) -> None:
+    async with mini_kubelet(tmp_path) as kubelet:
+        kubelet.silent = True
+        async with kubelet_side(tmp_path, enrolment=EnrolmentTimes(register=0.3)) as side:
+            await until(lambda: "DEADLINE_EXCEEDED" in side.problem(), what=side.problem())
+            kubelet.silent = False
+            await registered(side)
+
+
+async def test_a_pending_registration_is_dropped_when_kubelet_is_replaced(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path) as kubelet:
+        kubelet.silent = True
+        async with kubelet_side(tmp_path) as side:
+            await until((tmp_path / "dp" / SOCKET).exists)
+            kubelet.silent = False
+            await kubelet.restart()
+            await registered(side)
+
+
+async def test_a_folder_that_is_made_later_is_found(tmp_path: Path) -> None:
+    async with kubelet_side(tmp_path, interval=0.05) as side:
+        await until(lambda: "there is no folder" in side.problem())
+        async with mini_kubelet(tmp_path):
+            await registered(side)
+
+
+async def test_a_folder_that_vanishes_and_comes_back_is_served_again(tmp_path: Path) -> None:
+    folder = tmp_path / "dp"
+    async with kubelet_side(tmp_path, interval=0.05) as side:
+        async with mini_kubelet(tmp_path):
+            await registered(side)
+        folder.rename(tmp_path / "gone")
+        await until(lambda: "there is no folder" in side.problem())
+        async with mini_kubelet(tmp_path):
+            await registered(side, times=2)
+            assert (folder / SOCKET).is_socket()
+
+
+async def test_a_folder_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
+    folder = Path("/proc/self/fdinfo")  # a folder that refuses even root
+    plugin = bare_plugin(Deciding())
+    with pytest.raises(KubeletError, match="cannot serve google.com/tpu at /proc/self/fdinfo/.*: "):
+        await PluginServer(folder=folder, prefix="holdfast", plugin=plugin).start()
+
+
+async def test_a_path_too_long_for_a_socket_is_refused_with_the_path(tmp_path: Path) -> None:
+    folder = tmp_path / ("d" * 100)
+    folder.mkdir()
+    with pytest.raises(KubeletError, match="longer than the 107 bytes"):
+        await PluginServer(folder=folder, prefix="holdfast", plugin=bare_plugin(Deciding())).start()
+
+
+async def test_a_stale_socket_is_replaced_and_another_ones_socket_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    stale = tmp_path / SOCKET
+    stale.touch()
+    first = PluginServer(folder=tmp_path, prefix="holdfast", plugin=bare_plugin(Deciding()))
+    await first.start()
+    await first.answers(2.0)
+    second = PluginServer(folder=tmp_path, prefix="holdfast", plugin=bare_plugin(Deciding()))
+    await second.start()
+    await first.close()
+    await second.answers(2.0)
+    await second.close()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(KubeletError, match="cannot reach our own socket"):
+        await second.answers(2.0)
+
+
+async def test_a_stop_lets_an_allocate_in_flight_be_answered(tmp_path: Path) -> None:
+    async with (
+        mini_kubelet(tmp_path) as kubelet,
+        kubelet_side(tmp_path) as side,
+    ):
+        await registered(side)
+        side.deciding.hold.clear()
+        call = asyncio.create_task(kubelet.allocate("u", TPU, ["a"]))
+        await until(lambda: side.traffic.allocates == 1)
+        asyncio.get_running_loop().call_later(0.2, side.deciding.hold.set)
+        await side.registrar.close()
+        assert (await call).container_responses[0].envs["CHIPS"] == "a"

@@ -1,0 +1,177 @@
+"""What kubelet is answered to each of its calls, over a real socket."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc import aio
+
+from fakes.kubelet_side import OTHER, TPU, Deciding, bare_plugin, chips, kubelet_side, registered
+from fakes.minikubelet import mini_kubelet
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as dp_grpc
+from holdfast.errors import AllocationRefusedError, GateRefusedError, LedgerError
+from holdfast.kubelet.server import PluginServer
+from holdfast.model.grants import ContainerGrant
+from holdfast.model.ids import DeviceId, ResourceName
+from waiting import until
+
+
+async def test_only_changes_of_its_own_list_and_wishes_to_resend_are_sent_on_a_stream(
+    tmp_path: Path,
+) -> None:
+    async with (
+        mini_kubelet(tmp_path) as kubelet,
+        kubelet_side(tmp_path, resources=(TPU, OTHER)) as side,
+    ):
+        await until(lambda: side.registered(TPU) and side.registered(OTHER))
+        await until(lambda: kubelet.messages.get(TPU) and kubelet.messages.get(OTHER))
+        side.offer(TPU, chips("a", "b", unhealthy="b"))
+        await until(lambda: len(kubelet.messages[TPU]) == 2)
+        side.resend()
+        await until(lambda: len(kubelet.messages[OTHER]) == 2)
+        await until(lambda: len(kubelet.messages[TPU]) == 3)
+        assert [[each.health for each in message] for message in kubelet.messages[TPU]] == [
+            ["Healthy", "Healthy"],
+            ["Healthy", "Unhealthy"],
+            ["Healthy", "Unhealthy"],
+        ]
+        assert kubelet.messages[TPU][0][0].topology.nodes[0].ID == 0
+        assert kubelet.messages[OTHER][0] == kubelet.messages[OTHER][1]
+
+
+async def test_many_changes_at_once_reach_kubelet_as_the_latest_list(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        await registered(side)
+        await until(lambda: kubelet.messages.get(TPU))
+        for number in range(50):
+            side.offer(TPU, chips(f"d{number}"))
+        await until(lambda: kubelet.messages[TPU][-1][0].ID == "d49")
+        assert len(kubelet.messages[TPU]) <= 3
+
+
+async def test_allocate_answers_once_for_each_container_with_all_of_the_grant(
+    tmp_path: Path,
+) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        await registered(side)
+        request = dp.AllocateRequest()
+        request.container_requests.add(devices_ids=["a"])
+        request.container_requests.add(devices_ids=["b", "a"])
+        answer = await kubelet.plugin(TPU).Allocate(request)
+        assert [dict(each.envs) for each in answer.container_responses] == [
+            {"CHIPS": "a"},
+            {"CHIPS": "b,a"},
+        ]
+        one = answer.container_responses[0]
+        assert [(each.host_path, each.permissions) for each in one.devices] == [
+            ("/dev/vfio/a", "rw")
+        ]
+        assert one.mounts[0] == dp.Mount(
+            host_path="/lib/x", container_path="/lib/y", read_only=True
+        )
+        assert dict(one.annotations) == {"a": "b"}
+        assert [each.name for each in one.cdi_devices] == ["google.com/tpu=0"]
+        assert side.traffic.allocates == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (
+            AllocationRefusedError("cannot allocate x: no such device"),
+            grpc.StatusCode.FAILED_PRECONDITION,
+        ),
+        (
+            GateRefusedError("cannot start: pid 7 (python) holds it"),
+            grpc.StatusCode.FAILED_PRECONDITION,
+        ),
+        (LedgerError("cannot commit: disk full"), grpc.StatusCode.UNAVAILABLE),
+        (ZeroDivisionError("a bug"), grpc.StatusCode.INTERNAL),
+    ],
+)
+async def test_each_error_has_one_code_and_its_own_text(
+    tmp_path: Path, error: Exception, code: grpc.StatusCode
+) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        await registered(side)
+        side.deciding.fail = error
+        with pytest.raises(aio.AioRpcError) as allocate:
+            await kubelet.allocate("u", TPU, ["a"])
+        with pytest.raises(aio.AioRpcError) as start:
+            await kubelet.plugin(TPU).PreStartContainer(
+                dp.PreStartContainerRequest(devices_ids=["a"])
+            )
+        for caught in (allocate.value, start.value):
+            assert caught.code() is code
+            assert str(error) in (caught.details() or "")
+        assert side.traffic.allocates == 0
+
+
+async def test_a_preference_is_never_an_error_and_always_as_many_answers_as_questions(
+    tmp_path: Path,
+) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        await registered(side)
+        request = dp.PreferredAllocationRequest()
+        for size in (2, 0, -3):
+            request.container_requests.add(
+                available_deviceIDs=["c", "a", "b"],
+                must_include_deviceIDs=["b"][: max(size, 0)],
+                allocation_size=size,
+            )
+        answer = await kubelet.plugin(TPU).GetPreferredAllocation(request)
+        assert len(answer.container_responses) == 3
+        side.deciding.fail = RuntimeError("a bug")
+        answer = await kubelet.plugin(TPU).GetPreferredAllocation(request)
+        assert [list(each.deviceIDs) for each in answer.container_responses] == [["b", "a"], [], []]
+
+
+async def test_a_decision_that_never_comes_is_answered_all_the_same(tmp_path: Path) -> None:
+    async with (
+        mini_kubelet(tmp_path) as kubelet,
+        kubelet_side(tmp_path, gate_deadline=0.2, allocate_deadline=0.2) as side,
+    ):
+        await registered(side)
+        side.deciding.hold.clear()
+        with pytest.raises(aio.AioRpcError, match="no decision in 0.2 s"):
+            await kubelet.plugin(TPU).PreStartContainer(dp.PreStartContainerRequest())
+        assert side.deciding.cancelled == 1
+        with pytest.raises(aio.AioRpcError, match="no decision in 0.2 s"):
+            await kubelet.allocate("u", TPU, ["a"])
+
+
+async def test_a_start_that_kubelet_gives_up_is_cancelled_at_the_gate(tmp_path: Path) -> None:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        await registered(side)
+        side.deciding.hold.clear()
+        with pytest.raises(aio.AioRpcError, match="Deadline"):
+            await kubelet.plugin(TPU).PreStartContainer(
+                dp.PreStartContainerRequest(devices_ids=["a"]), timeout=0.2
+            )
+        await until(lambda: side.deciding.cancelled == 1)
+
+
+async def test_an_allocate_that_kubelet_gives_up_is_still_carried_out(tmp_path: Path) -> None:
+    finished: list[bool] = []
+
+    class Slow(Deciding):
+        async def allocate(
+            self, resource: ResourceName, ids: tuple[DeviceId, ...]
+        ) -> ContainerGrant:
+            answer = await super().allocate(resource, ids)
+            finished.append(True)
+            return answer
+
+    slow = Slow()
+    slow.hold.clear()
+    server = PluginServer(folder=tmp_path, prefix="holdfast", plugin=bare_plugin(slow))
+    await server.start()
+    async with aio.insecure_channel(f"unix://{server.path}") as channel:
+        request = dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest()])
+        call = dp_grpc.DevicePluginStub(channel).Allocate(request)
+        await until(lambda: slow.asked)
+        call.cancel()
+        slow.hold.set()
+        await until(lambda: finished)
+    await server.close()

@@ -1,0 +1,158 @@
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2
+from holdfast.errors import KubeletError
+from holdfast.kubelet.checkpoint import CheckpointState, FileId, parse, read
+
+
+def entry(ids: object, *, answer: object = None, **more: object) -> dict[str, object]:
+    return {
+        "PodUID": "uid-1",
+        "ContainerName": "main",
+        "ResourceName": "google.com/tpu",
+        "DeviceIDs": ids,
+        "AllocResp": answer,
+        **more,
+    }
+
+
+def content(*entries: object) -> bytes:
+    data = {"PodDeviceEntries": list(entries), "RegisteredDevices": {"google.com/tpu": ["a", "b"]}}
+    return json.dumps({"Data": data, "Checksum": 3695880397}).encode()
+
+
+def answer(*host_paths: str) -> str:
+    response = api_pb2.ContainerAllocateResponse(
+        devices=[
+            api_pb2.DeviceSpec(host_path=path, container_path=path, permissions="rw")
+            for path in host_paths
+        ]
+    )
+    return base64.b64encode(response.SerializeToString()).decode()
+
+
+@pytest.mark.parametrize(
+    ("ids", "devices"),
+    [
+        ({"-1": ["a", "b"]}, {"a", "b"}),
+        ({"0": ["a", "b"], "1": ["b"]}, {"a", "b"}),
+        (["a", "b"], {"a", "b"}),
+        ({"0": None}, set()),
+        ({}, set()),
+        ([], set()),
+        (None, set()),
+    ],
+    ids=[
+        "no topology",
+        "a device with two NUMA nodes",
+        "the plain list of before 1.20",
+        "null list",
+        "no groups",
+        "empty list",
+        "null",
+    ],
+)
+def test_device_ids_are_read_in_every_form_kubelet_has_written(
+    ids: object, devices: set[str]
+) -> None:
+    (found,) = parse(content(entry(ids)))
+    assert found.devices == devices
+    assert (found.pod, found.container, found.resource) == ("uid-1", "main", "google.com/tpu")
+
+
+def test_the_promised_host_paths_come_from_kubelets_copy_of_our_answer() -> None:
+    stored = answer("/dev/vfio/3", "/dev/vfio/vfio", "/dev/vfio/3")
+    (found,) = parse(content(entry(["a"], answer=stored)))
+    assert found.promised == ("/dev/vfio/3", "/dev/vfio/vfio")
+
+
+@pytest.mark.parametrize(
+    "stored", [None, "", "!!! no base64", base64.b64encode(b"\xff\xff").decode()]
+)
+def test_an_answer_that_cannot_be_read_promises_nothing_and_keeps_the_devices(
+    stored: object,
+) -> None:
+    (found,) = parse(content(entry(["a"], answer=stored)))
+    assert found.promised == ()
+    assert found.devices == {"a"}
+
+
+def test_a_checkpoint_without_any_allocation_is_empty_and_not_an_error() -> None:
+    assert parse(b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}') == ()
+    assert parse(content()) == ()
+
+
+def test_keys_that_a_later_kubelet_adds_are_ignored() -> None:
+    assert len(parse(content(entry(["a"], Later={"x": 1})))) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"", "empty"),
+        (b" \n", "empty"),
+        (content(entry(["a"]))[:-9], "not whole JSON"),
+        (b"\x00\x01garbage", "not whole JSON"),
+        (b'{"Data":{"PodDeviceEntries":[{"PodUID":"\xff\xfe"}]}}', "it is"),
+        (b"[]", "no known version"),
+        (b'{"Checksum":1}', "no known version"),
+        (b'{"Data":{}}', "no known version"),
+        (b'{"Data":{"PodDeviceEntries":[{"PodUID":"x"}]}}', "no known version"),
+        (content(entry(7)), "no known version"),
+        (content(entry([7])), "no known version"),
+        (content(entry(["a"], PodUID="")), "no known version"),
+    ],
+)
+def test_what_is_not_understood_is_refused_whole_with_the_reason(text: bytes, words: str) -> None:
+    with pytest.raises(KubeletError, match=words):
+        parse(text)
+
+
+def test_a_missing_file_is_told_as_missing(tmp_path: Path) -> None:
+    found = read(tmp_path / "kubelet_internal_checkpoint")
+    assert found.state is CheckpointState.MISSING
+    assert "there is no such file" in found.problem
+    assert found.file is None
+
+
+def test_a_file_that_the_system_does_not_give_is_told_as_unreadable(tmp_path: Path) -> None:
+    (tmp_path / "kubelet_internal_checkpoint").mkdir()
+    found = read(tmp_path / "kubelet_internal_checkpoint")
+    assert found.state is CheckpointState.UNREADABLE
+    assert "Is a directory" in found.problem
+
+
+def test_garbage_is_told_as_garbage_with_the_path(tmp_path: Path) -> None:
+    path = tmp_path / "kubelet_internal_checkpoint"
+    path.write_bytes(content(entry(["a"]))[:40])
+    found = read(path)
+    assert found.state is CheckpointState.GARBAGE
+    assert str(path) in found.problem
+    assert found.entries == ()
+    assert found.written_at > 0
+
+
+def test_a_good_file_is_read_with_its_time_and_identity(tmp_path: Path) -> None:
+    path = tmp_path / "kubelet_internal_checkpoint"
+    path.write_bytes(content(entry(["a"]), entry([], PodUID="uid-2")))
+    found = read(path)
+    assert found.state is CheckpointState.READ
+    assert [each.pod for each in found.entries] == ["uid-1", "uid-2"]
+    assert found.written_at == path.stat().st_mtime_ns / 1e9
+    assert found.file == FileId.of(path)
+    assert found.problem == ""
+
+
+def test_a_file_put_in_place_of_another_has_another_identity(tmp_path: Path) -> None:
+    path, other = tmp_path / "a", tmp_path / "b"
+    path.write_text("1")
+    before = FileId.of(path)
+    other.write_text("1")
+    other.rename(path)
+    assert FileId.of(path) != before
+    path.unlink()
+    assert FileId.of(path) is None
