@@ -62,6 +62,10 @@ class Ledger:
         """Do the housekeeping that must not be on the way of an Allocate."""
         await self._lane.run(self._store.tidy)
 
+    async def close(self) -> None:
+        """Close the file; what was committed stays."""
+        await self._lane.run(self._store.close)
+
     async def load(self) -> None:
         """Read the committed book and publish it."""
         self._latest = await self._lane.run(self._store.read)

@@ -107,6 +107,10 @@ class Watcher:
         self._books.ask("a pod's cgroup changed")
         self.nudge()
 
+    async def catch_up(self) -> None:
+        """Bring the book in line with kubelet's books, before anything is offered."""
+        await self._reconcile(await self._sight())
+
     async def run(self) -> None:
         """Beat for ever."""
         while True:

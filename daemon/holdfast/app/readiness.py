@@ -1,0 +1,82 @@
+"""The readiness checks: each says what it saw, from facts the parts publish."""
+
+import time
+
+from holdfast.app.parts import Parts
+from holdfast.telemetry.probes import Check
+
+
+def readiness(parts: Parts) -> tuple[Check, ...]:
+    """Return every check, with its reason where it fails or where it proves less than it could."""
+    return (
+        *_registrations(parts),
+        _books(parts),
+        _ledger(parts),
+        *_lanes(parts),
+        _hardware(parts),
+        _looked(parts),
+        _sight(parts),
+    )
+
+
+def _registrations(parts: Parts) -> list[Check]:
+    checks = []
+    states = parts.registrar.registrations.value
+    for resource in parts.scanner.inventory.value.resources:
+        state = states.get(resource)
+        passes = state is not None and state.registered and state.streams > 0
+        reason = "not registered yet" if state is None else state.problem
+        if not passes and not reason:
+            reason = "kubelet has no stream open"
+        checks.append(Check(name=f"registered {resource}", passes=passes, reason=reason))
+    return checks
+
+
+def _books(parts: Parts) -> Check:
+    view = parts.accounts.view.value
+    # A node that never had a pod with devices has no checkpoint yet: no reason to stay unready.
+    missing = not parts.folder.checkpoint.exists()
+    reason = "" if view.readable and not view.problem else view.problem
+    return Check(name="kubelet's checkpoint", passes=view.readable or missing, reason=reason)
+
+
+def _ledger(parts: Parts) -> Check:
+    since = parts.ledger.failing_since
+    reason = "" if since is None else f"no commit for {time.monotonic() - since:.0f} s"
+    return Check(name="ledger", passes=since is None, reason=reason)
+
+
+def _lanes(parts: Parts) -> list[Check]:
+    checks = []
+    for name, lane in parts.host.lanes.items():
+        since = lane.stuck_since
+        reason = "" if since is None else f"stuck for {time.monotonic() - since:.0f} s"
+        checks.append(Check(name=f"lane {name}", passes=since is None, reason=reason))
+    return checks
+
+
+def _hardware(parts: Parts) -> Check:
+    devices = len(parts.scanner.inventory.value.devices)
+    reason = parts.scanner.problem or ("no devices on this node" if not devices else "")
+    return Check(name="hardware", passes=not parts.scanner.problem, reason=reason)
+
+
+def _looked(parts: Parts) -> Check:
+    problem = parts.watcher.problem
+    looked = parts.watcher.looked.is_set()
+    return Check(
+        name="first look",
+        passes=looked and not problem,
+        reason=problem or ("" if looked else "no full look at the node yet"),
+    )
+
+
+def _sight(parts: Parts) -> Check:
+    """Tell what the last scan could not see; less is proven then, but nothing stops."""
+    scan = parts.look.last_scan
+    gaps = scan.gaps if scan is not None else ()
+    if not gaps:
+        return Check(name="every holder can be seen", passes=True)
+    lacking = parts.host.procfs.lacking_capabilities()
+    needs = f" (lacking: {', '.join(lacking)})" if lacking else ""
+    return Check(name="every holder can be seen", passes=False, reason=gaps[0] + needs)

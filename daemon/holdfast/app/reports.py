@@ -1,0 +1,139 @@
+"""What the daemon tells the command line about itself, as plain dictionaries."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.model.book import Book
+from holdfast.model.devices import Inventory
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.locks import DeviceLock, Move
+from holdfast.model.offers import Offers
+from holdfast.model.use import Holder
+
+Report = dict[str, Any]
+
+
+def device_reports(inventory: Inventory, book: Book, offers: Offers) -> list[Report]:
+    """Return one report for each device, with its lock's state and pod."""
+    offered = {
+        DeviceName(resource, each.id): each.healthy
+        for resource, devices in offers.devices.items()
+        for each in devices
+    }
+    reports = []
+    for device in inventory.devices:
+        lock = book.lock_on(device.keys)
+        reports.append(
+            {
+                "resource": device.name.resource,
+                "id": device.name.id,
+                "model": device.model,
+                "health": "Healthy" if device.healthy else "Unhealthy",
+                "offered": offered.get(device.name, False),
+                "reasons": [fault.text for fault in device.faults],
+                "numa": device.numa_node,
+                "nodes": [node.path for node in device.nodes],
+                "lock": lock.state.value if lock is not None else "free",
+                "pod": lock.pod if lock is not None else None,
+            }
+        )
+    return reports
+
+
+def lock_reports(book: Book) -> list[Report]:
+    """Return one report for each lock, and one for each Allocation that waits for one."""
+    locks = [_lock_report(book.locks[device], book) for device in sorted(book.locks)]
+    queued = [
+        {
+            "device": str(name),
+            "state": "queued",
+            "fence": None,
+            "pod": allocation.pod,
+            "since": allocation.created_at,
+            "reason": "waits for the one that has it",
+            "keys": sorted(keys),
+        }
+        for allocation in book.queue()
+        for name, keys in allocation.names()
+        if not _has(book, allocation.id, allocation.pod, keys)
+    ]
+    return locks + queued
+
+
+def holder_reports(holders: Mapping[DeviceName, Iterable[Holder]]) -> list[Report]:
+    """Return one report for each process that has a device in use."""
+    return [
+        {
+            "device": str(device),
+            "pid": holder.process.pid,
+            "command": holder.command,
+            "uid": holder.uid,
+            "grips": sorted(grip.value for grip in holder.grips),
+            "pod": holder.pod,
+            "container": holder.container,
+        }
+        for device, found in sorted(holders.items())
+        for holder in found
+    ]
+
+
+def history_reports(moves: Iterable[Move]) -> list[Report]:
+    """Return one report for each move, oldest first."""
+    return [
+        {
+            "at": move.at,
+            "device": str(move.device),
+            "fence": move.fence,
+            "from": move.before.value,
+            "to": move.after.value,
+            "pod": move.pod,
+            "evidence": move.evidence,
+        }
+        for move in moves
+    ]
+
+
+def device_called(text: str, inventory: Inventory) -> DeviceName:
+    """Return the device that a person means by ``resource/id``, or by the id alone."""
+    found = next(
+        (each.name for each in inventory.devices if text in {each.name.id, str(each.name)}), None
+    )
+    if found is not None:
+        return found
+    resource, _, id_ = text.rpartition("/")
+    return DeviceName(ResourceName(resource), DeviceId(id_))
+
+
+def resource_reports(inventory: Inventory, book: Book, offers: Offers) -> list[Report]:
+    """Return one report for each resource: how many devices, and how many of which kind."""
+    return [
+        {
+            "name": resource,
+            "devices": len(inventory.of(resource)),
+            "healthy": sum(device.healthy for device in inventory.of(resource)),
+            "offered": sum(each.healthy for each in offers.of(resource)),
+            "locked": sum(book.lock_on(each.keys) is not None for each in inventory.of(resource)),
+        }
+        for resource in inventory.resources
+    ]
+
+
+def _lock_report(lock: DeviceLock, book: Book) -> Report:
+    record = book.pods.get(lock.pod) if lock.pod is not None else None
+    return {
+        "device": str(lock.device),
+        "state": lock.state.value,
+        "fence": lock.fence,
+        "pod": lock.pod,
+        "podName": f"{record.namespace}/{record.name}" if record and record.name else None,
+        "since": lock.since,
+        "reason": lock.evidence,
+        "keys": sorted(lock.keys),
+    }
+
+
+def _has(book: Book, allocation: int, pod: str | None, keys: frozenset[Any]) -> bool:
+    return any(
+        lock.allocation == allocation or (pod is not None and lock.pod == pod)
+        for lock in book.locks_on(keys)
+    )
