@@ -1,6 +1,7 @@
 """Changes below a folder or of a file, on the loop (the only importer of inotify_simple)."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ _FOLDER = (
     | flags.MOVED_FROM
     | flags.DELETE_SELF
     | flags.MOVE_SELF
+    | flags.CLOSE_WRITE
     | flags.ATTRIB
 )
 _FILE = flags.MODIFY | flags.DELETE_SELF
@@ -27,28 +29,35 @@ class PathWatcher:
     """One inotify instance for all paths. Events may be lost: who watches also looks by itself."""
 
     def __init__(self) -> None:
-        """Start to listen on the running loop."""
-        self._inotify = INotify(nonblocking=True)
+        """Start to listen on the running loop; raise HostError where the kernel refuses."""
+        try:
+            self._inotify = INotify(nonblocking=True)
+        except OSError as error:
+            hint = "; raise fs.inotify.max_user_instances" if error.errno == errno.EMFILE else ""
+            raise HostError(f"cannot use inotify: {error.strerror}{hint}") from error
         self._callbacks: dict[int, list[Changed]] = {}
-        asyncio.get_running_loop().add_reader(self._inotify.fd, self._read)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._inotify.fd, self._read)
 
     def watch(self, path: Path, changed: Changed) -> Callable[[], None]:
         """Call *changed* at each change of a folder's entries or of a file; return what ends it.
 
-        Raises HostError when *path* is not there or cannot be watched.
+        The watch ends with what it is on: the last call then has IGNORED in its mask, and a folder
+        made again is to be watched again. Raise HostError when *path* is not there or cannot be
+        watched.
         """
-        mask = _FOLDER if path.is_dir() else _FILE
         try:
+            mask = _FOLDER if path.is_dir() else _FILE
             watch = self._inotify.add_watch(path, mask)
         except OSError as error:
-            message = f"cannot watch {path}: {error.strerror}"
-            raise HostError(message) from error
+            hint = "; raise fs.inotify.max_user_watches" if error.errno == errno.ENOSPC else ""
+            raise HostError(f"cannot watch {path}: {error.strerror}{hint}") from error
         self._callbacks.setdefault(watch, []).append(changed)
         return lambda: self._end(watch, changed)
 
     def close(self) -> None:
         """Stop listening."""
-        asyncio.get_running_loop().remove_reader(self._inotify.fd)
+        self._loop.remove_reader(self._inotify.fd)
         self._inotify.close()
 
     def _end(self, watch: int, changed: Changed) -> None:

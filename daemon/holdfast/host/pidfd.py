@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
+from holdfast.errors import HostError
 from holdfast.host.procfs import Procfs
 from holdfast.model.ids import ProcessId
 
@@ -27,7 +28,8 @@ class Pidfds:
     def watch(self, process: ProcessId, exited: Callable[[ProcessId], None]) -> bool:
         """Call *exited* on the loop once, when all threads of the process are gone.
 
-        Returns False when it is gone already; *exited* is then not called.
+        Returns False when it is gone already; *exited* is then not called. Raise HostError where
+        the kernel gives no pidfd.
         """
         if process in self._watched:
             return True
@@ -51,7 +53,10 @@ class Pidfds:
             os.close(fd)
 
     def hold(self, process: ProcessId) -> bool:
-        """Open a pidfd for `send`; returns False when the process is gone."""
+        """Open a pidfd for `send`; returns False when the process is gone.
+
+        Raise HostError where the kernel gives no pidfd.
+        """
         if process in self._held:
             return True
         fd = self._open(process)
@@ -67,9 +72,15 @@ class Pidfds:
             os.close(fd)
 
     def send(self, process: ProcessId, number: signal.Signals) -> str:
-        """Signal a process that is held; returns ``sent``, ``gone``, or ``refused``."""
+        """Signal a process that is held; returns ``sent``, ``gone``, or ``refused``.
+
+        Raise HostError for one that is not held: a bare pid could be somebody else's by now.
+        """
+        fd = self._held.get(process)
+        if fd is None:
+            raise HostError(f"cannot signal pid {process}: no pidfd of it is held")
         try:
-            signal.pidfd_send_signal(self._held[process], number)
+            signal.pidfd_send_signal(fd, number)
         except ProcessLookupError:
             return "gone"
         except PermissionError:
@@ -89,7 +100,7 @@ class Pidfds:
         except OSError as error:
             if error.errno in {errno.ESRCH, errno.EINVAL}:  # EINVAL: a thread's id, not a process's
                 return None
-            raise
+            raise HostError(f"cannot open a pidfd of {process.pid}: {error.strerror}") from error
         # Only now can the pid not be given to another process any more.
         if self._procfs.start_ticks(process.pid) != process.start_ticks:
             os.close(fd)

@@ -1,18 +1,24 @@
 """The kernel's events about devices (the only importer of pyudev); a reason to look, no more."""
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Callable
 from typing import Any
 
 import pyudev
+import structlog
 
 from holdfast.errors import HostError
+
+log = structlog.get_logger(__name__)
 
 Happened = Callable[[str, str, str], None]
 """Called with subsystem, action and devpath; action ``lost`` stands for events that never came."""
 
 _RECEIVE_BUFFER = 1 << 20
+_BATCH = 256
+"""How many events are taken in one turn of the loop: a flood must not stop everything else."""
 
 
 class Uevents:
@@ -21,34 +27,39 @@ class Uevents:
     def __init__(self) -> None:
         """Prepare; nothing is received before `start`."""
         self._monitor: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, happened: Happened) -> None:
         """Call *happened* on the running loop for each event; raises HostError when it cannot."""
         try:
             monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
-            monitor.set_receive_buffer_size(_RECEIVE_BUFFER)
+            with contextlib.suppress(OSError):  # takes CAP_NET_ADMIN; the usual size serves too
+                monitor.set_receive_buffer_size(_RECEIVE_BUFFER)
             monitor.start()
         except (OSError, ImportError) as error:
-            message = f"cannot listen to the kernel's device events: {error}"
-            raise HostError(message) from error
+            raise HostError(f"cannot listen to the kernel's device events: {error}") from error
         self._monitor = monitor
-        asyncio.get_running_loop().add_reader(monitor.fileno(), self._read, happened)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(monitor.fileno(), self._read, happened)
 
     def close(self) -> None:
         """Stop listening."""
-        if self._monitor is not None:
-            asyncio.get_running_loop().remove_reader(self._monitor.fileno())
+        if self._monitor is not None and self._loop is not None:
+            self._loop.remove_reader(self._monitor.fileno())
             self._monitor = None
 
     def _read(self, happened: Happened) -> None:
-        while True:
+        for _ in range(_BATCH):
             try:
                 device = self._monitor.poll(timeout=0)
             except OSError as error:
-                if error.errno == errno.ENOBUFS:
+                if error.errno == errno.ENOBUFS:  # the kernel dropped some; the next ones are good
                     happened("", "lost", "")
                     continue
-                raise
+                log.warning("device events ended; slow rescans go on", reason=str(error))
+                self.close()
+                happened("", "lost", "")
+                return
             if device is None:
                 return
             happened(device.subsystem or "", device.action or "", device.device_path)
