@@ -1,0 +1,238 @@
+"""Kubelet's device manager: who has which device, and the checkpoint it writes of that."""
+
+import base64
+import json
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
+from holdfast.demo.pods import Container, Pod
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+
+
+class AdmissionError(Exception):
+    """The pod is refused for good; the text is kubelet's own."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """One container's devices of one resource."""
+
+    pod: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+    answer: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Endpoint:
+    """A plugin: how to call it, and the devices of its last message."""
+
+    stub: rpc.DevicePluginStub | None
+    devices: dict[str, api.Device] = field(default_factory=dict)
+    prefers: bool = False
+    pre_start: bool = False
+
+    @property
+    def healthy(self) -> set[str]:
+        """Return the ids that may be allocated."""
+        return {each.ID for each in self.devices.values() if each.health == "Healthy"}
+
+    def stop(self) -> None:
+        """Move all devices to unhealthy, as kubelet does when the stream ends."""
+        for device in self.devices.values():
+            device.health = "Unhealthy"
+        self.stub = None
+
+
+class Books:
+    """Allocates as kubelet 1.36 does; its mistakes included."""
+
+    def __init__(self, folder: Path, *, seed: int = 0) -> None:
+        """Keep the checkpoint in *folder*. *seed* fixes what kubelet leaves to chance."""
+        self._path = folder / CHECKPOINT
+        self._random = random.Random(seed)  # noqa: S311 - the order of a Go map, not a secret
+        self.endpoints: dict[str, Endpoint] = {}
+        self.entries: list[Entry] = []
+        self.writes = True
+
+    def drop(self, active: Collection[str]) -> None:
+        """Forget the devices of every pod that is not *active*; kubelet does this lazily."""
+        self.entries = [entry for entry in self.entries if entry.pod in active]
+
+    def taken(self, resource: str) -> set[str]:
+        """Return the ids of *resource* that some pod has."""
+        return {id_ for entry in self.entries if entry.resource == resource for id_ in entry.ids}
+
+    def of(self, pod: Pod, container: Container, resource: str) -> Entry | None:
+        """Return the entry of one container's resource."""
+        return next(
+            (
+                entry
+                for entry in self.entries
+                if (entry.pod, entry.container, entry.resource)
+                == (pod.uid, container.name, resource)
+            ),
+            None,
+        )
+
+    async def allocate(self, pod: Pod, container: Container) -> None:
+        """Allocate all of *container*'s resources; raise AdmissionError with kubelet's text."""
+        for resource, wanted in container.limits.items():
+            endpoint = self.endpoints.get(resource)
+            if endpoint is None:  # not a plugin's resource as far as this kubelet knows
+                continue
+            known = self.of(pod, container, resource)
+            if known is not None:
+                self._check_again(known, endpoint)
+                continue
+            await self._allocate(pod, container, resource, wanted, endpoint)
+        self.write()
+
+    def write(self) -> None:
+        """Write the checkpoint: at each message of a plugin, and after each allocation."""
+        if not self.writes:
+            return
+        entries = [
+            {
+                "PodUID": entry.pod,
+                "ContainerName": entry.container,
+                "ResourceName": entry.resource,
+                "DeviceIDs": self._by_node(entry),
+                "AllocResp": base64.b64encode(entry.answer).decode(),
+            }
+            for entry in self.entries
+        ]
+        registered = {name: sorted(endpoint.healthy) for name, endpoint in self.endpoints.items()}
+        content = {
+            "Data": {"PodDeviceEntries": entries, "RegisteredDevices": registered},
+            "Checksum": self._random.getrandbits(32),
+        }
+        temporary = self._path.with_name(f".{CHECKPOINT}.tmp")
+        temporary.write_text(json.dumps(content))
+        temporary.chmod(0o600)
+        temporary.replace(self._path)
+
+    def read(self) -> None:
+        """Read the checkpoint, as at a start; one that cannot be read leaves nothing."""
+        self.entries, self.endpoints = [], {}
+        try:
+            data = json.loads(self._path.read_text())["Data"]
+        except (OSError, ValueError, KeyError):
+            return
+        for entry in data["PodDeviceEntries"]:
+            self.entries.append(
+                Entry(
+                    pod=entry["PodUID"],
+                    container=entry["ContainerName"],
+                    resource=entry["ResourceName"],
+                    ids=tuple(id_ for ids in entry["DeviceIDs"].values() for id_ in ids),
+                    answer=base64.b64decode(entry["AllocResp"]),
+                )
+            )
+        for resource in data["RegisteredDevices"]:
+            self.endpoints[resource] = Endpoint(stub=None)
+
+    async def _allocate(
+        self, pod: Pod, container: Container, resource: str, wanted: int, endpoint: Endpoint
+    ) -> None:
+        if not endpoint.healthy and endpoint.devices:
+            raise AdmissionError(
+                "no healthy devices present; cannot allocate unhealthy devices " + resource
+            )
+        picked = self._reusable(pod, resource)[:wanted]
+        free = endpoint.healthy - self.taken(resource)
+        missing = wanted - len(picked)
+        if missing > len(free):
+            raise AdmissionError(
+                f"requested number of devices unavailable for {resource}. "
+                f"Requested: {missing}, Available: {len(free)}"
+            )
+        if endpoint.stub is None:
+            raise AdmissionError(f"cannot allocate unregistered device {resource}")
+        if endpoint.prefers and 0 < missing < len(free):
+            picked += await self._preferred(endpoint.stub, free, picked, missing)
+        rest = sorted(free - set(picked))
+        self._random.shuffle(rest)
+        picked += rest[: wanted - len(picked)]
+        self._random.shuffle(picked)
+        request = api.AllocateRequest()
+        request.container_requests.add(devices_ids=picked)
+        try:
+            answer = await endpoint.stub.Allocate(request)
+        except Exception as error:
+            raise AdmissionError(f"rpc error: desc = {_text(error)}") from error
+        self.entries.append(
+            Entry(
+                pod=pod.uid,
+                container=container.name,
+                resource=resource,
+                ids=tuple(picked),
+                answer=answer.container_responses[0].SerializeToString(),
+            )
+        )
+
+    async def _preferred(
+        self, stub: rpc.DevicePluginStub, free: set[str], picked: list[str], missing: int
+    ) -> list[str]:
+        request = api.PreferredAllocationRequest()
+        request.container_requests.add(
+            available_deviceIDs=sorted(free | set(picked)),
+            must_include_deviceIDs=picked,
+            allocation_size=missing + len(picked),
+        )
+        try:
+            answer = await stub.GetPreferredAllocation(request)
+        except Exception as error:
+            raise AdmissionError(f"rpc error: desc = {_text(error)}") from error
+        wishes = [id_ for id_ in answer.container_responses[0].deviceIDs if id_ in free]
+        return [id_ for id_ in wishes if id_ not in picked][:missing]
+
+    def _check_again(self, entry: Entry, endpoint: Endpoint) -> None:
+        """A pod that has its devices already is admitted only while they are healthy."""
+        if endpoint.devices and not endpoint.healthy:
+            raise AdmissionError(
+                "no healthy devices present; cannot allocate unhealthy devices " + entry.resource
+            )
+        if not set(entry.ids) <= endpoint.healthy:
+            raise AdmissionError(
+                "previously allocated devices are no longer healthy; "
+                "cannot allocate unhealthy devices " + entry.resource
+            )
+
+    def _reusable(self, pod: Pod, resource: str) -> list[str]:
+        """Return what plain init containers of the pod have, for the next containers to use."""
+        plain = {each.name for each in pod.spec.init_containers if not each.restartable}
+        ids = [
+            id_
+            for entry in self.entries
+            if entry.pod == pod.uid and entry.resource == resource and entry.container in plain
+            for id_ in entry.ids
+        ]
+        used = {
+            id_
+            for entry in self.entries
+            if entry.pod == pod.uid and entry.container not in plain
+            for id_ in entry.ids
+        }
+        return [id_ for id_ in dict.fromkeys(ids) if id_ not in used]
+
+    def _by_node(self, entry: Entry) -> dict[str, list[str]]:
+        devices = self.endpoints[entry.resource].devices if entry.resource in self.endpoints else {}
+        found: dict[str, list[str]] = {}
+        for id_ in entry.ids:
+            device = devices.get(id_)
+            nodes = [str(node.ID) for node in device.topology.nodes] if device else []
+            for node in nodes or ["-1"]:
+                found.setdefault(node, []).append(id_)
+        return found
+
+
+def _text(error: Exception) -> str:
+    details = getattr(error, "details", None)
+    return str(details()) if callable(details) else str(error)

@@ -1,0 +1,328 @@
+"""A small kubelet: admits pods one by one, calls plugins as the real one does, starts pods."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+from grpc import aio
+
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
+from holdfast.demo.books import AdmissionError, Books, Endpoint
+from holdfast.demo.podresources import PodResourcesServer
+from holdfast.demo.pods import Container, Phase, Pod, PodSpec
+
+SOCKET = "kubelet.sock"
+Context = aio.ServicerContext[api.RegisterRequest, api.Empty]
+_NAME = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+
+
+class Runtime(Protocol):
+    """The container runtime, as far as kubelet needs it."""
+
+    async def start(
+        self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
+    ) -> None:
+        """Start the container with what it was granted; raise OSError when a node is missing."""
+        ...
+
+    async def wait(self, pod: Pod, container: Container) -> int:
+        """Return the container's exit code when it has ended."""
+        ...
+
+    async def stop(self, pod: Pod, grace: float) -> None:
+        """End all containers of the pod, by force after *grace* seconds."""
+        ...
+
+    async def remove(self, pod: Pod) -> None:
+        """Remove the pod's cgroup as soon as nothing lives in it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletTimes:
+    """What the real one was seen to do, in seconds."""
+
+    dial: float = 10.0
+    pre_start: float = 30.0
+    retry_first: float = 1.0
+    retry: float = 12.0
+    finished: float = 1.0
+    """From a pod's end to its leaving the list of active pods."""
+
+
+class Kubelet(rpc.RegistrationServicer):
+    """Kubelet 1.36 on one node, in one process with its caller.
+
+    `pods` are those its sources name. Nothing here is quicker or kinder than the real one: see
+    the reference for where each oddity was seen.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        pod_resources: Path,
+        runtime: Runtime,
+        *,
+        times: KubeletTimes | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Serve kubelet.sock in *folder*; containers are started by *runtime*."""
+        self.folder = folder
+        self.pods: dict[str, Pod] = {}
+        self.books = Books(folder, seed=seed)
+        self.sources_ready = True
+        self.pod_resources = PodResourcesServer(
+            pod_resources, self.books, active=self.active, sources=lambda: self.sources_ready
+        )
+        self.registrations: list[str] = []
+        self.messages: dict[str, list[dict[str, str]]] = {}
+        self._runtime = runtime
+        self._times = times or KubeletTimes()
+        self._server: aio.Server | None = None
+        self._channels: list[aio.Channel] = []
+        self._streams: list[asyncio.Task[None]] = []
+        self._workers: set[asyncio.Task[None]] = set()
+        self._sync_loop = asyncio.Lock()
+        self._up = asyncio.Event()
+
+    async def start(self) -> None:
+        """Sweep the plugins' sockets, read the checkpoint, serve."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for path in self.folder.iterdir():
+            if path.is_socket():
+                path.unlink()
+        self.books.read()
+        await self.pod_resources.start()
+        self._server = aio.server()
+        rpc.add_RegistrationServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix://{self.folder / SOCKET}")
+        await self._server.start()
+        self._up.set()
+
+    async def stop(self) -> None:
+        """Stop, as at a restart: containers run on, and kubelet.sock stays without a listener."""
+        self._up.clear()
+        await _cancel(self._streams)
+        for channel in self._channels:
+            await channel.close()
+        self._channels.clear()
+        await self.pod_resources.stop()
+        if self._server is not None:
+            left = self.folder / f".{SOCKET}"
+            # gRPC removes its socket when it stops; the real kubelet leaves its own behind.
+            with contextlib.suppress(OSError):
+                (self.folder / SOCKET).rename(left)
+            await self._server.stop(None)
+            with contextlib.suppress(OSError):
+                left.rename(self.folder / SOCKET)
+
+    async def close(self) -> None:
+        """Stop for good, containers too."""
+        await _cancel(list(self._workers))
+        for pod in list(self.pods.values()):
+            await self._runtime.stop(pod, 0.0)
+        await self.stop()
+
+    def active(self) -> list[Pod]:
+        """Return the pods that count: not terminal, or not stopped yet."""
+        return [pod for pod in self.pods.values() if not (pod.phase.terminal and pod.stopped)]
+
+    async def submit(self, spec: PodSpec) -> Pod:
+        """Admit a pod, or refuse it for good; either way return it with its status."""
+        pod = Pod(spec=spec)
+        self.pods[spec.uid] = pod
+        async with self._sync_loop:
+            try:
+                await self._admit(pod)
+            except AdmissionError as error:
+                pod.phase, pod.reason, pod.stopped = Phase.FAILED, "UnexpectedAdmissionError", True
+                pod.message = (
+                    f"Pod was rejected: Allocate failed due to {error}, which is unexpected"
+                )
+                return pod
+        self._work(self._run(pod))
+        return pod
+
+    def delete(self, pod: Pod, *, grace: float = 30.0, force: bool = False) -> None:
+        """Delete a pod; *force* (or a static pod's manifest removed) forgets it at once."""
+        pod.deleting = True
+        if force:
+            self.pods.pop(pod.uid, None)
+        self._work(self._terminate(pod, grace))
+
+    async def reboot(self, *, keep: bool = True) -> None:
+        """Admit every pod anew, as after a node's reboot; their containers are gone."""
+        pods = [pod for pod in self.pods.values() if not pod.phase.terminal] if keep else []
+        await _cancel(list(self._workers))
+        for pod in pods:
+            async with self._sync_loop:
+                try:
+                    await self._admit(pod)
+                except AdmissionError as error:
+                    pod.phase, pod.reason = Phase.FAILED, "UnexpectedAdmissionError"
+                    pod.stopped, pod.message = True, f"Allocate failed due to {error}"
+                    continue
+            pod.phase = Phase.PENDING
+            self._work(self._run(pod))
+
+    async def Register(  # noqa: N802 - gRPC's name
+        self, request: api.RegisterRequest, context: Context
+    ) -> api.Empty:
+        """Dial the plugin back and ask for its options, and only then answer."""
+        name = request.resource_name
+        if request.version != "v1beta1":
+            await context.abort(
+                grpc.StatusCode.UNKNOWN,
+                f'requested API version "{request.version}" is not supported by kubelet. '
+                'Supported version is ["v1beta1"]',
+            )
+        if not _NAME.fullmatch(name) or "kubernetes.io/" in name or name.startswith("requests."):
+            await context.abort(grpc.StatusCode.UNKNOWN, f'the ResourceName "{name}" is invalid')
+        channel = aio.insecure_channel(
+            f"unix://{self.folder / request.endpoint}", [("grpc.use_local_subchannel_pool", 1)]
+        )
+        stub = rpc.DevicePluginStub(channel)
+        try:
+            await asyncio.wait_for(channel.channel_ready(), self._times.dial)
+            options = await stub.GetDevicePluginOptions(api.Empty())
+        except (TimeoutError, aio.AioRpcError):
+            await channel.close()
+            await context.abort(
+                grpc.StatusCode.UNKNOWN, "failed to dial device plugin: context deadline exceeded"
+            )
+        self._channels.append(channel)
+        before = self.books.endpoints.get(name)
+        self.books.endpoints[name] = Endpoint(
+            stub=stub,
+            devices=before.devices if before else {},
+            prefers=options.get_preferred_allocation_available,
+            pre_start=options.pre_start_required,
+        )
+        self.registrations.append(name)
+        self._streams.append(asyncio.create_task(self._listen(name, stub)))
+        return api.Empty()
+
+    async def _listen(self, resource: str, stub: rpc.DevicePluginStub) -> None:
+        """Read one plugin's messages; when the stream ends it is not opened again."""
+        try:
+            async for message in stub.ListAndWatch(api.Empty()):
+                endpoint = self.books.endpoints[resource]
+                endpoint.devices = {device.ID: device for device in message.devices}
+                self.messages.setdefault(resource, []).append(
+                    {device.ID: device.health for device in message.devices}
+                )
+                self.books.write()
+        except aio.AioRpcError:
+            pass
+        # By name, whoever's stream it was: kubelet's own mistake before 1.37.
+        endpoint = self.books.endpoints[resource]
+        endpoint.stop()
+
+    async def _admit(self, pod: Pod) -> None:
+        for container in (*pod.spec.init_containers, *pod.spec.containers):
+            if container.limits and self.sources_ready:
+                self.books.drop({each.uid for each in self.active()})
+            await self.books.allocate(pod, container)
+
+    async def _run(self, pod: Pod) -> None:
+        """Be the pod's worker: pull, start the containers, and see them end."""
+        await asyncio.sleep(pod.spec.pull)
+        pod.pulled.set()
+        for container in pod.spec.init_containers:
+            await self._start(pod, container)
+            if container.restartable:
+                self._work(self._keep(pod, container))
+            elif await self._runtime.wait(pod, container) and not pod.deleting:
+                break
+        codes = await asyncio.gather(*(self._main(pod, each) for each in pod.spec.containers))
+        if pod.deleting:
+            return
+        await self._runtime.stop(pod, 0.0)
+        pod.phase = Phase.FAILED if any(codes) else Phase.SUCCEEDED
+        await asyncio.sleep(self._times.finished)
+        pod.stopped = True
+        await self._runtime.remove(pod)
+
+    async def _main(self, pod: Pod, container: Container) -> int:
+        while True:
+            await self._start(pod, container)
+            pod.phase = Phase.RUNNING
+            code = await self._runtime.wait(pod, container)
+            if pod.deleting or pod.spec.restart == "Never":
+                return code
+
+    async def _keep(self, pod: Pod, container: Container) -> None:
+        while not pod.deleting:
+            await self._runtime.wait(pod, container)
+            if not pod.deleting:
+                await self._start(pod, container)
+
+    async def _start(self, pod: Pod, container: Container) -> None:
+        """Start a container; a refusal of PreStartContainer is tried again for ever."""
+        pause = self._times.retry_first
+        while True:
+            await self._up.wait()
+            try:
+                grant = await self._grant(pod, container)
+                await self._runtime.start(pod, container, grant)
+            except (_NotYetError, OSError) as error:
+                pod.waiting = str(error)
+                await asyncio.sleep(pause)
+                pause = self._times.retry
+            else:
+                pod.waiting = ""
+                pod.starts += 1
+                return
+
+    async def _grant(self, pod: Pod, container: Container) -> api.ContainerAllocateResponse:
+        grant = api.ContainerAllocateResponse()
+        for resource in container.limits:
+            entry = self.books.of(pod, container, resource)
+            endpoint = self.books.endpoints.get(resource)
+            if entry is None:
+                continue
+            if endpoint is not None and endpoint.stub is None:
+                raise _NotYetError(
+                    f"endpoint not found in cache for a registered resource: {resource}"
+                )
+            if endpoint is not None and endpoint.stub is not None and endpoint.pre_start:
+                request = api.PreStartContainerRequest(devices_ids=entry.ids)
+                try:
+                    await endpoint.stub.PreStartContainer(request, timeout=self._times.pre_start)
+                except aio.AioRpcError as error:
+                    pod.refusals += 1
+                    raise _NotYetError(
+                        "device plugin PreStartContainer rpc failed with err: rpc error: "
+                        f"code = {error.code().name} desc = {error.details()}"
+                    ) from error
+            grant.MergeFromString(entry.answer)
+        return grant
+
+    async def _terminate(self, pod: Pod, grace: float) -> None:
+        await self._runtime.stop(pod, grace)
+        pod.phase = Phase.SUCCEEDED if not pod.phase.terminal else pod.phase
+        pod.stopped = True
+        self.pods.pop(pod.uid, None)
+        await self._runtime.remove(pod)
+
+    def _work(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._workers.add(task)
+        task.add_done_callback(self._workers.discard)
+
+
+class _NotYetError(Exception):
+    """A container cannot start yet; the text goes into the pod's status."""
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    tasks.clear()

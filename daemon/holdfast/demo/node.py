@@ -1,0 +1,186 @@
+"""A node in a temporary folder: /sys, /proc and cgroups that are kept true while processes run."""
+
+import asyncio
+import os
+import shutil
+import signal
+from hashlib import sha256
+from pathlib import Path
+from uuid import uuid4
+
+from holdfast.demo.hosttree import HostTree
+
+_LOOK = 0.01
+_KUBEPODS = "kubepods.slice/kubepods-besteffort.slice"
+_INIT_NAMESPACE = "pid:[4026531836]"
+_LINKS = ("fd", "fdinfo", "maps", "stat", "status", "comm", "task", "mountinfo")
+
+
+class SimulatedNode:
+    """Four v5e chips (or more), and the processes that its runtime says are on it.
+
+    What the kernel would do is done every 10 ms: `enable` follows the opens of each node,
+    `cgroup.events` follows exits, and a write to `cgroup.kill` ends the members.
+    """
+
+    def __init__(self, folder: Path, *, chips: int = 4) -> None:
+        """Build the node below *folder*."""
+        self.tree = HostTree(folder)
+        self.root = self.tree.root
+        self._groups = {
+            self.tree.tpu(
+                f"0000:00:{5 + place:02x}.0", group=10 + place, numa=place * 2 // chips
+            ): (f"/dev/vfio/{10 + place}")
+            for place in range(chips)
+        }
+        self._members: dict[str, dict[int, str]] = {}
+        self._gone: set[int] = set()
+        self._build_proc()
+        self.root.cgroup.mkdir(parents=True, exist_ok=True)
+        (self.root.cgroup / "cgroup.controllers").write_text("cpu memory pids\n")
+        (self.root.cgroup / _KUBEPODS).mkdir(parents=True)
+        self.add_process(os.getpid(), "/system.slice/kubelet.service")
+
+    async def run(self) -> None:
+        """Keep the trees true, for ever."""
+        enabled = dict.fromkeys(self._groups, False)
+        while True:
+            for address, path in self._groups.items():
+                in_use = self.tree.in_use(path)
+                if in_use != enabled[address]:
+                    enabled[address] = in_use
+                    self.tree.write(address, "enable", str(int(in_use)))
+            self._bury()
+            self._kill()
+            await asyncio.sleep(_LOOK)
+
+    def close(self) -> None:
+        """End what is left, and give the terminals back."""
+        for members in self._members.values():
+            for pid in members:
+                _end(pid)
+        self.tree.close()
+
+    def node(self, path: str) -> Path:
+        """Return where a container opens the node that the host calls *path*."""
+        return self.root.node(path)
+
+    def add_pod(self, uid: str) -> None:
+        """Make the pod's cgroup, if it is not there."""
+        folder = self._pod(uid)
+        if not folder.exists():
+            folder.mkdir()
+            self._members[uid] = {}
+            (folder / "cgroup.kill").write_text("")
+            self._write_members(uid)
+
+    def enter(self, uid: str, container: str, pid: int) -> None:
+        """Put a process into the container's cgroup, and on the node."""
+        if pid in self._members[uid]:
+            return
+        self._members[uid][pid] = container
+        self.add_process(
+            pid, f"{self._name(uid)}/cri-containerd-{_container_id(uid, container)}.scope"
+        )
+        self._write_members(uid)
+
+    def lives(self, uid: str) -> bool:
+        """Tell whether any process is in the pod's cgroup."""
+        return bool(self._members.get(uid))
+
+    def remove_pod(self, uid: str) -> None:
+        """Remove the pod's cgroup."""
+        if self._members.pop(uid, None) is not None:
+            shutil.rmtree(self._pod(uid))
+
+    def members(self, uid: str) -> tuple[int, ...]:
+        """Return the processes of a pod."""
+        return tuple(self._members.get(uid, ()))
+
+    def add_process(self, pid: int, cgroup: str) -> None:
+        """Show a real process on this node, in *cgroup*."""
+        folder = self.root.proc / str(pid)
+        (folder / "ns").mkdir(parents=True, exist_ok=True)
+        for name in _LINKS:
+            link = folder / name
+            if not link.is_symlink():
+                link.symlink_to(f"/proc/{pid}/{name}")
+        link = folder / "ns/pid"
+        if not link.is_symlink():
+            link.symlink_to(_INIT_NAMESPACE)
+        (folder / "cgroup").write_text(f"0::{cgroup}\n")
+
+    def _build_proc(self) -> None:
+        proc = self.root.proc
+        (proc / "self/ns").mkdir(parents=True)
+        (proc / "self/ns/pid").symlink_to(_INIT_NAMESPACE)
+        for name in ("status", "mountinfo"):
+            (proc / "self" / name).symlink_to(f"/proc/self/{name}")
+        (proc / "self/cgroup").write_text("0::/system.slice/holdfast.service\n")
+        (proc / "stat").symlink_to("/proc/stat")
+        (proc / "mounts").symlink_to("/proc/mounts")
+        # No "vfio" among the drivers: a terminal can be opened twice, so nobody may conclude
+        # anything from an open that succeeds.
+        (proc / "devices").write_text("Character devices:\n136 pts\n\nBlock devices:\n")
+        (proc / "sys/kernel/random").mkdir(parents=True)
+        (proc / "sys/kernel/random/boot_id").write_text(f"{uuid4()}\n")
+
+    def _bury(self) -> None:
+        """Take processes that ended off the node."""
+        for uid, members in self._members.items():
+            dead = [pid for pid in members if not _lives(pid)]
+            for pid in dead:
+                del members[pid]
+                shutil.rmtree(self.root.proc / str(pid), ignore_errors=True)
+            if dead:
+                self._write_members(uid)
+
+    def _kill(self) -> None:
+        """Do what the kernel does when 1 is written to cgroup.kill."""
+        for uid in list(self._members):
+            file = self._pod(uid) / "cgroup.kill"
+            if file.read_text():
+                file.write_text("")
+                for pid in self._members[uid]:
+                    _end(pid)
+
+    def _write_members(self, uid: str) -> None:
+        folder, members = self._pod(uid), self._members[uid]
+        (folder / "cgroup.procs").write_text("")
+        for container in dict.fromkeys(members.values()):
+            below = folder / f"cri-containerd-{_container_id(uid, container)}.scope"
+            below.mkdir(exist_ok=True)
+        for below in folder.glob("*.scope"):
+            pids = [
+                pid
+                for pid, container in members.items()
+                if _container_id(uid, container) in below.name
+            ]
+            (below / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+        (folder / "cgroup.events").write_text(f"populated {int(bool(members))}\nfrozen 0\n")
+
+    def _pod(self, uid: str) -> Path:
+        return self.root.cgroup / self._name(uid).lstrip("/")
+
+    @staticmethod
+    def _name(uid: str) -> str:
+        return f"/{_KUBEPODS}/kubepods-besteffort-pod{uid.replace('-', '_')}.slice"
+
+
+def _container_id(uid: str, container: str) -> str:
+    return sha256(f"{uid}/{container}".encode()).hexdigest()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def _end(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,85 @@
+"""What pods are asked to be, and what becomes of them, in the words of kubelet."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from uuid import uuid4
+
+
+class Phase(Enum):
+    """Where a pod stands, as its status says."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def terminal(self) -> bool:
+        """Tell whether the pod never runs again."""
+        return self in {Phase.SUCCEEDED, Phase.FAILED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What a container's program does with the nodes it is given.
+
+    `opens`: it opens them all. `runs_for`: it ends by itself after so many seconds. `orphan`: a
+    process it forked keeps the first `orphan` nodes open after it ended, and ignores SIGTERM;
+    -1: the process lives on with no node open.
+    """
+
+    opens: bool = True
+    runs_for: float | None = None
+    orphan: int = 0
+    ignores_term: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """One container of a pod: how many of which resource, and what it does."""
+
+    name: str = "main"
+    limits: Mapping[str, int] = field(default_factory=dict)
+    workload: Workload = field(default_factory=Workload)
+    restartable: bool = False
+    """For an init container: it is a sidecar, which runs beside the main ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSpec:
+    """A pod as it is submitted. `restart` is its restartPolicy: Always or Never."""
+
+    name: str
+    containers: tuple[Container, ...]
+    init_containers: tuple[Container, ...] = ()
+    namespace: str = "default"
+    uid: str = field(default_factory=lambda: str(uuid4()))
+    restart: str = "Never"
+    pull: float = 0.0
+    """How many seconds its images take to be pulled."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Pod:
+    """A pod and its status; kubelet changes it, everybody may read it."""
+
+    spec: PodSpec
+    phase: Phase = Phase.PENDING
+    reason: str = ""
+    message: str = ""
+    waiting: str = ""
+    """Why a container of it does not start yet, as `kubectl describe` shows it."""
+    refusals: int = 0
+    """How often PreStartContainer was answered with an error."""
+    starts: int = 0
+    deleting: bool = False
+    stopped: bool = False
+    """The runtime said that all its containers are stopped."""
+    pulled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def uid(self) -> str:
+        """Return its UID."""
+        return self.spec.uid

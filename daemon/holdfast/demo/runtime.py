@@ -1,0 +1,120 @@
+"""A small container runtime: containers are real processes, in pods' cgroups, with devices."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from holdfast.demo.pods import Container, Pod
+
+_WORKLOAD = Path(__file__).with_name("workload.py")
+_SHARED = "/dev/vfio/vfio"
+_LOOK = 0.02
+
+
+class Node(Protocol):
+    """The node that containers run on: its device nodes and its cgroups."""
+
+    def node(self, path: str) -> Path:
+        """Return where a container opens the device node that the host calls *path*."""
+        ...
+
+    def add_pod(self, uid: str) -> None:
+        """Make the pod's cgroup, if it is not there."""
+        ...
+
+    def enter(self, uid: str, container: str, pid: int) -> None:
+        """Put a process into the container's cgroup; its children are born there."""
+        ...
+
+    def lives(self, uid: str) -> bool:
+        """Tell whether any process is in the pod's cgroup."""
+        ...
+
+    def remove_pod(self, uid: str) -> None:
+        """Remove the pod's cgroup, in which nothing lives any more."""
+        ...
+
+
+class Runtime:
+    """Runs `workload.py` for each container."""
+
+    def __init__(self, node: Node) -> None:
+        """Run containers on *node*."""
+        self._node = node
+        self._running: dict[tuple[str, str], asyncio.subprocess.Process] = {}
+        self.failures: list[str] = []
+        """What programs said when a device could not be opened: what a user would see."""
+
+    async def start(
+        self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
+    ) -> None:
+        """Start the container and return when it has opened its nodes."""
+        paths = [each.host_path for each in grant.devices if each.host_path != _SHARED]
+        nodes = [self._node.node(path) for path in paths]
+        for node in nodes:
+            if not node.exists():
+                raise FileNotFoundError(f"error gathering device information: no such node {node}")
+        self._node.add_pod(pod.uid)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            str(_WORKLOAD),
+            json.dumps(asdict(container.workload)),
+            *map(str, nodes),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        # As runc does: it is in its cgroup before its program opens anything.
+        self._node.enter(pod.uid, container.name, process.pid)
+        if process.stdin is not None:
+            process.stdin.write(b"go\n")
+        self._running[pod.uid, container.name] = process
+        await self._until_ready(pod, container, process)
+
+    async def _until_ready(
+        self, pod: Pod, container: Container, process: asyncio.subprocess.Process
+    ) -> None:
+        if process.stdout is None or process.stderr is None:
+            return
+        while line := (await process.stdout.readline()).decode().strip():
+            if line == "ready":
+                return
+            self._node.enter(pod.uid, container.name, int(line.removeprefix("pid ")))
+        self.failures.append((await process.stderr.read()).decode().strip().splitlines()[-1])
+
+    async def wait(self, pod: Pod, container: Container) -> int:
+        """Return the container's exit code when it has ended."""
+        return await self._running[pod.uid, container.name].wait()
+
+    async def stop(self, pod: Pod, grace: float) -> None:
+        """End all containers of the pod: SIGTERM, and SIGKILL after *grace* seconds."""
+        mine = [process for (uid, _), process in self._running.items() if uid == pod.uid]
+        for process in mine:
+            _signal(process, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await asyncio.gather(*(process.wait() for process in mine))
+        for process in mine:
+            _signal(process, signal.SIGKILL)
+        await asyncio.gather(*(process.wait() for process in mine))
+
+    async def remove(self, pod: Pod) -> None:
+        """Remove the pod's cgroup as soon as nothing lives in it."""
+        while self._node.lives(pod.uid):  # noqa: ASYNC110 - the kernel has no event for it
+            await asyncio.sleep(_LOOK)
+        self._node.remove_pod(pod.uid)
+
+
+def _signal(process: asyncio.subprocess.Process, number: int) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
