@@ -98,7 +98,8 @@ class Pidfds:
         try:
             fd = os.pidfd_open(process.pid)
         except OSError as error:
-            if error.errno in {errno.ESRCH, errno.EINVAL}:  # EINVAL: a thread's id, not a process's
+            # A thread's id is none of a process: EINVAL, since Linux 6.9 ENOENT.
+            if error.errno in {errno.ESRCH, errno.EINVAL, errno.ENOENT}:
                 return None
             raise HostError(f"cannot open a pidfd of {process.pid}: {error.strerror}") from error
         # Only now can the pid not be given to another process any more.

@@ -134,9 +134,10 @@ class _Look:
         self.problems: list[str] = []
 
     def id(self, name: str, *, required: bool = True) -> int:
+        known = len(self.problems)
         text = self._text(name)
         if text is None:
-            if required:
+            if required and len(self.problems) == known:
                 self.problems.append(f"{name} is missing")
             return 0
         if not _HEX.fullmatch(text):

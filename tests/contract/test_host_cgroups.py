@@ -1,0 +1,195 @@
+"""Pods' cgroups on trees of plain files, in every form that kubelet and the kernel give them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fakes.proctree import ProcTree
+from holdfast.errors import HostError
+from holdfast.host.cgroups import Cgroups, cgroup_of
+from holdfast.model.ids import PodUid
+
+UID = PodUid("6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b")
+OTHER = PodUid("0123456789abcdef0123456789abcdef")
+ID = "ab" * 32
+SLICE = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ProcTree:
+    tree = ProcTree(tmp_path)
+    (tree.root.cgroup / "cgroup.controllers").write_text("cpu memory pids\n")
+    tree.myself()
+    return tree
+
+
+def make(tree: ProcTree, path: str, *pids: int) -> Path:
+    folder = tree.root.cgroup / path
+    folder.mkdir(parents=True)
+    (folder / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+    (folder / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    return folder
+
+
+PLACES = [
+    f"kubepods/pod{UID}",
+    f"kubepods/burstable/pod{UID}",
+    f"kubepods/besteffort/pod{UID}",
+    f"kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice",
+    f"kubepods.slice/kubepods-burstable.slice/{SLICE}",
+    f"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-{SLICE}",
+    f"system.slice/docker-{ID}.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-{SLICE}",
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_pod_is_found_by_its_uid_with_all_that_lives_in_it(tree: ProcTree, place: str) -> None:
+    folder = make(tree, place)
+    make(tree, f"{place}/{ID}", 8, 7)
+    make(tree, f"{place}/{ID}/nested", 9)
+    found = Cgroups(tree.root).pod(UID)
+    assert found is not None
+    assert found.path == f"/{place}"
+    assert found.inode == folder.stat().st_ino
+    assert found.pids == (7, 8, 9)
+    assert found.populated
+
+
+def test_a_pod_without_cgroup_is_none_and_appears_later(tree: ProcTree) -> None:
+    cgroups = Cgroups(tree.root)
+    assert cgroups.pod(UID) is None
+    make(tree, f"kubepods/burstable/pod{UID}", 5)
+    assert cgroups.pod(UID) is not None
+    assert cgroups.pod(OTHER) is None
+    make(tree, f"kubepods/besteffort/pod{OTHER}")
+    found = cgroups.pod(OTHER)
+    assert found is not None
+    assert not found.populated
+
+
+def test_a_kubelet_that_changes_its_driver_is_followed(tree: ProcTree) -> None:
+    cgroups = Cgroups(tree.root)
+    make(tree, f"kubepods/pod{OTHER}")
+    assert cgroups.pod(OTHER) is not None
+    make(tree, f"kubepods.slice/kubepods-burstable.slice/{SLICE}", 5)
+    assert cgroups.pod(UID) is not None
+
+
+@pytest.mark.parametrize("controller", ["memory", "pids", "cpu,cpuacct", "systemd"])
+def test_any_tree_of_version_1_will_do(tmp_path: Path, controller: str) -> None:
+    tree = ProcTree(tmp_path)
+    (tree.root.cgroup / "freezer").mkdir()
+    make(tree, f"{controller}/kubepods/burstable/pod{UID}/{ID}", 5)
+    cgroups = Cgroups(tree.root)
+    found = cgroups.pod(UID)
+    assert found is not None
+    assert (found.path, found.pids) == (f"/kubepods/burstable/pod{UID}", (5,))
+    assert cgroups.inode(found.path) == found.inode
+    assert cgroups.members(found.path) == (5,)
+    with pytest.raises(HostError, match=r"cannot write cgroup\.kill .*cgroup v1"):
+        cgroups.kill(found.path, found.inode)
+
+
+def test_events_are_there_while_the_cgroup_is(tree: ProcTree) -> None:
+    cgroups = Cgroups(tree.root)
+    folder = make(tree, f"kubepods/pod{UID}")
+    assert cgroups.events_path(f"/kubepods/pod{UID}") == folder / "cgroup.events"
+    assert cgroups.events_path(f"/kubepods/pod{OTHER}") is None
+    assert cgroups.inode(f"/kubepods/pod{OTHER}") is None
+    assert cgroups.members(f"/kubepods/pod{OTHER}") == ()
+
+
+def test_a_threaded_cgroup_that_refuses_to_list_is_passed_over(tree: ProcTree) -> None:
+    make(tree, f"kubepods/pod{UID}", 5)
+    odd = make(tree, f"kubepods/pod{UID}/{ID}")
+    (odd / "cgroup.procs").write_text("not a pid\n")
+    found = Cgroups(tree.root).pod(UID)
+    assert found is not None
+    assert found.pids == (5,)
+
+
+def test_kill_and_freeze_write_the_kernels_files(tree: ProcTree) -> None:
+    folder = make(tree, f"kubepods/pod{UID}", 5)
+    for name in ("cgroup.kill", "cgroup.freeze"):
+        (folder / name).write_text("")
+    cgroups = Cgroups(tree.root)
+    found = cgroups.pod(UID)
+    assert found is not None
+    cgroups.freeze(found.path, found.inode, frozen=True)
+    cgroups.kill(found.path, found.inode)
+    assert [(folder / name).read_text() for name in ("cgroup.freeze", "cgroup.kill")] == ["1", "1"]
+
+
+def test_a_cgroup_made_anew_under_the_same_name_is_not_killed(tree: ProcTree) -> None:
+    folder = make(tree, f"kubepods/pod{UID}", 5)
+    (folder / "cgroup.kill").write_text("")
+    cgroups = Cgroups(tree.root)
+    with pytest.raises(HostError, match="another cgroup has its name now"):
+        cgroups.kill(f"/kubepods/pod{UID}", folder.stat().st_ino + 1)
+    assert (folder / "cgroup.kill").read_text() == ""
+    with pytest.raises(HostError, match="No such file"):
+        cgroups.kill(f"/kubepods/pod{OTHER}", 1)
+
+
+def test_a_path_from_a_private_namespace_becomes_the_hosts_by_the_pods_uid(tree: ProcTree) -> None:
+    place = f"kubepods.slice/kubepods-burstable.slice/{SLICE}"
+    make(tree, place)
+    cgroups = Cgroups(tree.root)
+    assert (
+        cgroups.absolute(f"/../{SLICE}/cri-containerd-{ID}.scope")
+        == f"/{place}/cri-containerd-{ID}.scope"
+    )
+    assert cgroups.absolute(f"/../../kubepods-burstable.slice/{SLICE}") == f"/{place}"
+    make(tree, f"kubepods/besteffort/pod{OTHER}")
+    assert cgroups.absolute(f"/../../pod{OTHER}/{ID}") == f"/kubepods/besteffort/pod{OTHER}/{ID}"
+
+
+def test_other_paths_from_a_private_namespace_are_resolved_where_we_are_listed(
+    tmp_path: Path,
+) -> None:
+    tree = ProcTree(tmp_path)
+    (tree.root.cgroup / "cgroup.controllers").write_text("")
+    tree.myself(cgroup="/inner", cgroup_namespace="cgroup:[4026532999]")
+    make(tree, f"kubepods/pod{UID}/{ID}/inner", os.getpid())
+    cgroups = Cgroups(tree.root)
+    assert cgroups.is_private
+    assert cgroups.absolute("/../../../system.slice/x.service") == "/system.slice/x.service"
+    assert cgroups.absolute(f"/../{'cd' * 32}") == f"/kubepods/pod{UID}/{'cd' * 32}"
+
+
+def test_a_path_that_cannot_be_resolved_stays_as_it_is(tree: ProcTree) -> None:
+    cgroups = Cgroups(tree.root)
+    assert not cgroups.is_private
+    assert cgroups.absolute("/../../system.slice") == "/../../system.slice"
+    assert cgroups.absolute("/system.slice") == "/system.slice"
+
+
+def test_the_cgroup_of_a_process_is_absolute(tree: ProcTree) -> None:
+    make(tree, f"kubepods/besteffort/pod{UID}")
+    tree.process(70, cgroup=f"/../../besteffort/pod{UID}/{ID}")
+    cgroups = Cgroups(tree.root)
+    assert cgroups.of_process(70) == f"/kubepods/besteffort/pod{UID}/{ID}"
+    assert cgroups.of_process(71) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("0::/system.slice/a.service\n", "/system.slice/a.service"),
+        (
+            f"11:pids:/kubepods/pod{UID}/{ID}\n1:name=systemd:/system.slice\n0::/\n",
+            f"/kubepods/pod{UID}/{ID}",
+        ),
+        (
+            f"4:memory:/\n3:cpu,cpuacct:/kubepods/pod{UID}\n0::/system.slice/containerd.service/very-long-name\n",
+            f"/kubepods/pod{UID}",
+        ),
+        ("9:name=systemd:/\n4:memory:/process\n0::/\n", "/process"),
+        ("0::/with:colons:inside\n", "/with:colons:inside"),
+        ("", ""),
+        ("garbage\n", ""),
+    ],
+)
+def test_the_line_that_names_the_pod_counts(text: str, path: str) -> None:
+    assert cgroup_of(text) == path

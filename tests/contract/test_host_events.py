@@ -1,0 +1,215 @@
+"""Pidfds, inotify, uevents, a socket's peer and the exclusive open, on the real kernel."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from inotify_simple import flags
+
+from fakes.hosttree import HostTree
+from fakes.proctree import ProcTree
+from holdfast.errors import HostError
+from holdfast.host.inotify import PathWatcher
+from holdfast.host.peer import peer_of
+from holdfast.host.pidfd import Pidfds
+from holdfast.host.procfs import Procfs
+from holdfast.host.root import HostRoot
+from holdfast.host.udev import Uevents
+from holdfast.host.vfio import exclusive_open, node_rdev
+from holdfast.model.free import Opened
+from holdfast.model.ids import ProcessId
+from waiting import until
+
+REAL = Procfs(HostRoot())
+
+
+def sleeper() -> tuple[subprocess.Popen[bytes], ProcessId]:
+    child = subprocess.Popen(["sleep", "600"])
+    ticks = REAL.start_ticks(child.pid)
+    assert ticks is not None
+    return child, ProcessId(child.pid, ticks)
+
+
+class TestPidfds:
+    async def test_an_exit_is_heard_of_once(self) -> None:
+        child, process = sleeper()
+        pidfds, heard = Pidfds(REAL), list[ProcessId]()
+        assert pidfds.watch(process, heard.append)
+        assert pidfds.watch(process, heard.append)
+        assert pidfds.watched == {process}
+        child.kill()
+        await until(lambda: heard, what="the exit")
+        child.wait()
+        await asyncio.sleep(0)
+        assert heard == [process]
+        assert not pidfds.watched
+
+    async def test_a_process_with_another_start_time_is_another_process(self) -> None:
+        child, process = sleeper()
+        impostor = ProcessId(process.pid, process.start_ticks + 1)
+        pidfds = Pidfds(REAL)
+        assert not pidfds.watch(impostor, lambda _: None)
+        assert not pidfds.hold(impostor)
+        with pytest.raises(HostError, match="no pidfd of it is held"):
+            pidfds.send(impostor, signal.SIGKILL)
+        assert child.poll() is None
+        child.kill()
+        child.wait()
+
+    async def test_a_signal_goes_through_the_pidfd_that_is_held(self) -> None:
+        child, process = sleeper()
+        pidfds = Pidfds(REAL)
+        assert pidfds.hold(process)
+        assert pidfds.send(process, signal.SIGTERM) == "sent"
+        assert child.wait() == -signal.SIGTERM
+        assert pidfds.send(process, signal.SIGKILL) == "gone"
+        pidfds.release(process)
+        assert not pidfds.hold(process)
+
+    async def test_what_is_no_longer_watched_is_not_heard_of(self) -> None:
+        child, process = sleeper()
+        pidfds, heard = Pidfds(REAL), list[ProcessId]()
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        pidfds.watch(process, heard.append)
+        pidfds.hold(process)
+        pidfds.close()
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        child.kill()
+        child.wait()
+        await asyncio.sleep(0)
+        assert not heard
+
+    async def test_a_thread_is_no_process_to_watch(self) -> None:
+        child = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()",
+            ],
+        )
+        tasks = Path(f"/proc/{child.pid}/task")
+        await until(lambda: len(list(tasks.iterdir())) > 1, what="a thread")
+        thread = next(int(each.name) for each in tasks.iterdir() if each.name != str(child.pid))
+        ticks = REAL.start_ticks(thread)
+        assert ticks is not None
+        held = Pidfds(REAL).hold(ProcessId(thread, ticks))
+        child.kill()
+        child.wait()
+        assert not held
+
+
+class TestPathWatcher:
+    async def test_entries_that_come_and_go_are_told_by_name(self, tmp_path: Path) -> None:
+        watcher, seen = PathWatcher(), list[tuple[str, int]]()
+        watcher.watch(tmp_path, lambda name, mask: seen.append((name, mask)))
+        (tmp_path / "kubelet.sock").touch()
+        await until(
+            lambda: any(name == "kubelet.sock" and mask & flags.CREATE for name, mask in seen)
+        )
+        (tmp_path / "new").touch()
+        (tmp_path / "new").rename(tmp_path / "checkpoint")
+        await until(
+            lambda: any(name == "checkpoint" and mask & flags.MOVED_TO for name, mask in seen)
+        )
+        (tmp_path / "kubelet.sock").unlink()
+        await until(
+            lambda: any(name == "kubelet.sock" and mask & flags.DELETE for name, mask in seen)
+        )
+        watcher.close()
+
+    async def test_a_folder_that_is_made_again_can_be_watched_again(self, tmp_path: Path) -> None:
+        watcher, seen = PathWatcher(), list[tuple[str, int]]()
+        folder = tmp_path / "plugins"
+        folder.mkdir()
+        watcher.watch(folder, lambda name, mask: seen.append((name, mask)))
+        folder.rmdir()
+        await until(
+            lambda: any(mask & flags.IGNORED for _, mask in seen), what="the end of the watch"
+        )
+        with pytest.raises(HostError, match="cannot watch .*plugins: No such file"):
+            watcher.watch(folder, lambda *_: None)
+        folder.mkdir()
+        watcher.watch(folder, lambda name, mask: seen.append((name, mask)))
+        (folder / "again").touch()
+        await until(lambda: any(name == "again" for name, _ in seen))
+        watcher.close()
+
+    async def test_a_file_tells_of_each_write(self, tmp_path: Path) -> None:
+        events = tmp_path / "cgroup.events"
+        events.write_text("populated 1\n")
+        watcher, seen = PathWatcher(), list[int]()
+        end = watcher.watch(events, lambda _, mask: seen.append(mask))
+        watcher.watch(events, lambda _, mask: seen.append(mask))
+        events.write_text("populated 0\n")
+        await until(lambda: len(seen) >= 2)
+        end()
+        end()
+        (tmp_path / "unrelated").touch()
+        seen.clear()
+        events.write_text("populated 1\n")
+        await until(lambda: seen)
+        watcher.close()
+
+
+class TestUevents:
+    @pytest.mark.skipif(
+        not os.access("/sys/class/mem/null/uevent", os.W_OK),
+        reason="only root can make the kernel send an event",
+    )
+    async def test_the_kernels_events_arrive(self) -> None:
+        events, seen = Uevents(), list[tuple[str, str, str]]()
+        events.start(lambda *event: seen.append(event))
+        try:
+            Path("/sys/class/mem/null/uevent").write_text("change")
+        except OSError as error:
+            pytest.skip(f"this kernel sends no event here: {error}")
+        await until(lambda: ("mem", "change", "/devices/virtual/mem/null") in seen)
+        events.close()
+        events.close()
+
+
+class TestPeer:
+    def test_the_listener_of_a_socket_is_known(self, short_path: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+            server.bind(str(short_path / "kubelet.sock"))
+            assert peer_of(short_path / "kubelet.sock", REAL) is None
+            server.listen()
+            ticks = REAL.start_ticks(os.getpid())
+            assert ticks is not None
+            assert peer_of(short_path / "kubelet.sock", REAL) == ProcessId(os.getpid(), ticks)
+
+    def test_nobody_listens_where_there_is_no_socket(self, short_path: Path) -> None:
+        assert peer_of(short_path / "nothing.sock", REAL) is None
+        (short_path / "file").touch()
+        assert peer_of(short_path / "file", REAL) is None
+        assert peer_of(short_path / ("x" * 200), REAL) is None
+
+
+class TestExclusiveOpen:
+    def test_a_node_that_is_no_vfio_group_is_never_opened(self, tmp_path: Path) -> None:
+        tree, proc = HostTree(tmp_path), ProcTree(tmp_path)
+        tree.terminal("/dev/vfio/7")
+        proc.devices(vfio=246)
+        assert exclusive_open(tree.root, "/dev/vfio/7") is Opened.UNAVAILABLE
+        assert exclusive_open(tree.root, "/dev/vfio/8") is Opened.UNAVAILABLE
+        tree.close()
+
+    def test_a_node_of_the_right_major_that_opens_is_free(self, tmp_path: Path) -> None:
+        tree, proc = HostTree(tmp_path), ProcTree(tmp_path)
+        rdev = tree.terminal("/dev/vfio/7")
+        proc.devices(vfio=os.major(rdev))
+        assert node_rdev(tree.root, "/dev/vfio/7") == rdev
+        assert exclusive_open(tree.root, "/dev/vfio/7") is Opened.SUCCEEDED
+        tree.close()
+
+    def test_only_a_character_device_has_a_number(self, tmp_path: Path) -> None:
+        tree = HostTree(tmp_path)
+        (tmp_path / "dev/vfio/7").write_text("")
+        assert node_rdev(tree.root, "/dev/vfio/7") is None
+        assert node_rdev(tree.root, "/dev/vfio/8") is None
+        tree.close()

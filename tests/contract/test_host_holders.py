@@ -1,0 +1,390 @@
+"""The scan for holders: real processes with real open files, and a /proc of plain files."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.proctree import ProcTree
+from holdfast.host.holders import HolderScan
+from holdfast.host.procfs import Procfs
+from holdfast.host.root import HostRoot
+from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
+from holdfast.model.use import Grip, Holder, Scan, ScanTarget
+from waiting import wait_until
+
+UID = "6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b"
+ONE = PciAddress("0000:00:05.0")
+TWO = PciAddress("0000:00:06.0")
+
+
+def name(text: str) -> DeviceName:
+    return DeviceName(ResourceName("google.com/tpu"), DeviceId(text))
+
+
+class Terminals:
+    """Pseudo-terminals: character devices that anybody may make."""
+
+    def __init__(self) -> None:
+        self._fds: list[int] = []
+
+    def make(self) -> tuple[str, int]:
+        """Return the path and the device number of a new one."""
+        pair = os.openpty()
+        self._fds += pair
+        return os.ttyname(pair[1]), os.fstat(pair[1]).st_rdev
+
+    def close(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+
+@pytest.fixture
+def terminals() -> Iterator[Terminals]:
+    made = Terminals()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hold() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start a child that runs some Python and says when it is ready."""
+    children: list[subprocess.Popen[bytes]] = []
+
+    def start(code: str) -> subprocess.Popen[bytes]:
+        script = f"import os, sys, threading, time\n{code}\nprint(flush=True)\nsys.stdin.read()\n"
+        child = subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        children.append(child)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"\n"
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+def target(device: str, rdev: int, *addresses: PciAddress) -> ScanTarget:
+    return ScanTarget(device=name(device), rdevs=frozenset({rdev}), addresses=frozenset(addresses))
+
+
+def grips(scan: Scan, device: str) -> dict[int, set[Grip]]:
+    return {each.process.pid: set(each.grips) for each in scan.holders.get(name(device), ())}
+
+
+def loose(scan: Scan) -> dict[int, set[Grip]]:
+    return {each.process.pid: set(each.grips) for each in scan.unattributed}
+
+
+class TestOnRealProcesses:
+    def test_a_process_that_has_the_node_open_is_named_with_its_start_time(
+        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        path, rdev = terminals.make()
+        child = hold(f"kept = open({path!r}, 'rb')")
+        scan = HolderScan(HostRoot()).scan([target("a", rdev)])
+        assert grips(scan, "a") == {child.pid: {Grip.NODE}}
+        (holder,) = scan.holders[name("a")]
+        assert holder.process.start_ticks == Procfs(HostRoot()).start_ticks(child.pid)
+        assert holder.uid == os.getuid()
+        assert scan.processes > 1
+        assert scan.seconds > 0
+
+    def test_a_node_under_another_name_is_the_same_device(
+        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+    ) -> None:
+        path, rdev = terminals.make()
+        (tmp_path / "innocent").symlink_to(path)
+        child = hold(f"kept = open({str(tmp_path / 'innocent')!r}, 'rb')")
+        scan = HolderScan(HostRoot()).scan([target("a", rdev)], pids=[child.pid])
+        assert grips(scan, "a") == {child.pid: {Grip.NODE}}
+
+    def test_a_child_that_inherited_the_file_is_a_holder_too(
+        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        path, rdev = terminals.make()
+        child = hold(
+            f"kept = open({path!r}, 'rb')\nforked = os.fork()\nif not forked: time.sleep(600)\nopen('/dev/null')"
+        )
+        forked = int(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()[0])
+        scan = HolderScan(HostRoot()).scan([target("a", rdev)])
+        assert set(grips(scan, "a")) == {child.pid, forked}
+        child.kill()
+        child.wait()
+        os.kill(forked, signal.SIGKILL)
+
+    def test_a_mere_reference_by_o_path_holds_nothing(
+        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        path, rdev = terminals.make()
+        child = hold(f"kept = os.open({path!r}, os.O_PATH)")
+        scan = HolderScan(HostRoot()).scan([target("a", rdev)], pids=[child.pid])
+        assert not scan.holders
+
+    def test_threads_of_a_leader_that_exited_are_looked_at(
+        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        path, rdev = terminals.make()
+        code = f"kept = open({path!r}, 'rb')\nimport ctypes\nthreading.Thread(target=time.sleep, args=(600,)).start()\nprint(flush=True)\nctypes.CDLL(None).syscall({60 if os.uname().machine == 'x86_64' else 93}, 0)"
+        child = hold(code)
+        procfs = Procfs(HostRoot())
+
+        def leader_exited() -> bool:
+            facts = procfs.process(child.pid)
+            return facts is not None and facts.state == "Z"
+
+        wait_until(leader_exited, what="the leader's exit")
+        facts = procfs.process(child.pid)
+        assert facts is not None
+        assert facts.can_act
+        scan = HolderScan(HostRoot()).scan([target("a", rdev)], pids=[child.pid])
+        assert grips(scan, "a") == {child.pid: {Grip.NODE}}
+
+    def test_a_thread_with_a_file_table_of_its_own_is_found_by_the_thorough_look(
+        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        path, rdev = terminals.make()
+        code = f"""
+import ctypes
+ready = threading.Event()
+def alone():
+    assert ctypes.CDLL(None).unshare(0x400) == 0
+    global kept
+    kept = os.open({path!r}, os.O_RDONLY)
+    ready.set()
+    time.sleep(600)
+threading.Thread(target=alone, daemon=True).start()
+ready.wait()
+"""
+        child = hold(code)
+        scan = HolderScan(HostRoot())
+        assert not scan.scan([target("a", rdev)], pids=[child.pid]).holders
+        assert set(grips(scan.scan([target("a", rdev)], pids=[child.pid], maps=True), "a")) == {
+            child.pid
+        }
+
+    def test_a_mapped_device_is_found_by_its_number_through_the_process_own_root(
+        self, hold: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        rdev = Path("/dev/zero").stat().st_rdev
+        child = hold(
+            "import mmap\nkept = mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096, flags=mmap.MAP_PRIVATE)\nos.closerange(3, 10)"
+        )
+        # /dev/zero is nobody's device and left out; what is below /dev otherwise is looked at.
+        scan = HolderScan(HostRoot()).scan([target("a", rdev)], pids=[child.pid], maps=True)
+        assert not scan.holders
+        assert not scan.gaps
+
+    def test_this_process_itself_is_left_out(self, terminals: Terminals) -> None:
+        _, rdev = terminals.make()
+        assert not HolderScan(HostRoot()).scan([target("a", rdev)], pids=[os.getpid()]).holders
+
+    def test_a_pid_that_is_gone_is_no_gap(self) -> None:
+        child = subprocess.Popen(["true"])
+        child.wait()
+        scan = HolderScan(HostRoot()).scan([target("a", 1)], pids=[child.pid], maps=True)
+        assert scan.complete or scan.gaps == HolderScan(HostRoot()).scan([], pids=[]).gaps
+
+    @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+    def test_another_users_process_is_a_gap_without_the_capabilities(
+        self, hold: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        child = hold("")
+        scanned, told = os.pipe()
+        other = os.fork()
+        if not other:  # no Python started as another user could read this checkout
+            os.setgroups([])
+            os.setresuid(65534, 65534, 65534)
+            gaps = HolderScan(HostRoot()).scan([], pids=[child.pid]).gaps
+            os.write(told, "; ".join(gaps).encode())
+            os._exit(0)
+        os.waitpid(other, 0)
+        os.close(told)
+        with os.fdopen(scanned) as answer:
+            said = answer.read()
+        assert f"pid {child.pid} (python" in said
+        assert "Permission denied; this process lacks CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE" in said
+
+
+class TestOnATree:
+    @pytest.fixture
+    def tree(self, tmp_path: Path) -> ProcTree:
+        tree = ProcTree(tmp_path)
+        tree.myself()
+        return tree
+
+    def scan(self, tree: ProcTree, *targets: ScanTarget, maps: bool = False) -> Scan:
+        return HolderScan(tree.root).scan(targets, maps=maps)
+
+    def test_the_pod_and_container_of_a_holder_come_from_its_cgroup(
+        self, tree: ProcTree, terminals: Terminals
+    ) -> None:
+        path, rdev = terminals.make()
+        container = "ab" * 32
+        cgroup = f"/kubepods/burstable/pod{UID}/{container}"
+        tree.open_file(tree.process(70, cgroup=cgroup, comm="a) (b"), 3, path)
+        (holder,) = self.scan(tree, target("a", rdev)).holders[name("a")]
+        assert (holder.pod, holder.container, holder.cgroup) == (UID, container, cgroup)
+        assert (holder.command, holder.uid, holder.process.start_ticks) == ("a) (b", 1000, 4711)
+
+    def test_a_program_started_through_proc_self_exe_goes_by_its_first_argument(
+        self, tree: ProcTree, terminals: Terminals
+    ) -> None:
+        path, rdev = terminals.make()
+        home = tree.process(70, comm="exe")
+        (home / "cmdline").write_bytes(b"/usr/bin/runsc-sandbox\0boot\0")
+        tree.open_file(home, 3, path)
+        (holder,) = self.scan(tree, target("a", rdev)).holders[name("a")]
+        assert holder.command == "runsc-sandbox"
+
+    def test_a_device_fd_goes_to_the_function_that_the_kernel_names(self, tree: ProcTree) -> None:
+        home = tree.process(70)
+        tree.open_file(
+            home,
+            7,
+            "anon_inode:[vfio-device]",
+            info=f"vfio-device-syspath: /sys/devices/pci0000:00/{TWO}\n",
+        )
+        tree.open_file(
+            home,
+            8,
+            "anon_inode:[vfio-device]",
+            info="vfio-device-syspath: /sys/devices/pci0000:00/0000:00:1f.0\n",
+        )
+        scan = self.scan(tree, target("one", 1, ONE), target("two", 2, TWO))
+        assert grips(scan, "two") == {70: {Grip.DEVICE_FD}}
+        assert not grips(scan, "one")
+        assert not scan.unattributed
+
+    def test_a_device_fd_beside_one_group_node_is_that_groups(
+        self, tree: ProcTree, terminals: Terminals
+    ) -> None:
+        path, rdev = terminals.make()
+        home = tree.process(70)
+        tree.open_file(home, 3, path)
+        tree.open_file(home, 7, "anon_inode:[vfio-device]")
+        scan = self.scan(tree, target("one", rdev, ONE), target("two", 2, TWO))
+        assert grips(scan, "one") == {70: {Grip.NODE, Grip.DEVICE_FD}}
+        assert not scan.unattributed
+
+    def test_a_device_fd_without_any_node_is_unattributed(self, tree: ProcTree) -> None:
+        tree.open_file(tree.process(70), 7, "anon_inode:[vfio-device]")
+        scan = self.scan(tree, target("one", 1, ONE))
+        assert not scan.holders
+        assert loose(scan) == {70: {Grip.DEVICE_FD}}
+
+    def test_more_device_fds_than_the_open_nodes_explain_stay_unattributed(
+        self, tree: ProcTree, terminals: Terminals
+    ) -> None:
+        path, rdev = terminals.make()
+        home = tree.process(70)
+        tree.open_file(home, 3, path)
+        for number in (7, 8):
+            tree.open_file(home, number, "anon_inode:[vfio-device]")
+        scan = self.scan(tree, target("one", rdev, ONE))
+        assert 70 in grips(scan, "one")
+        assert loose(scan) == {70: {Grip.DEVICE_FD}}
+
+    def test_a_device_of_two_functions_explains_two_device_fds(
+        self, tree: ProcTree, terminals: Terminals
+    ) -> None:
+        path, rdev = terminals.make()
+        home = tree.process(70)
+        tree.open_file(home, 3, path)
+        for number in (7, 8):
+            tree.open_file(home, number, "anon_inode:[vfio-device]")
+        assert not self.scan(tree, target("one", rdev, ONE, TWO)).unattributed
+
+    def test_a_device_fd_beside_a_group_that_nobody_asked_about_is_not_blamed_on_the_target(
+        self, tree: ProcTree, terminals: Terminals
+    ) -> None:
+        path, rdev = terminals.make()
+        tree.devices(vfio=os.major(rdev))
+        home = tree.process(70)
+        tree.open_file(home, 3, path)
+        tree.open_file(home, 7, "anon_inode:[vfio-device]")
+        scan = self.scan(tree, target("other", 1, ONE))
+        assert not scan.holders
+        assert not scan.unattributed
+
+    def test_mappings_are_looked_at_only_on_request(self, tree: ProcTree) -> None:
+        (tree.process(70) / "maps").write_text(
+            "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:0f 1060 anon_inode:[vfio-device]\n"
+        )
+        assert not self.scan(tree, target("one", 1, ONE)).unattributed
+        assert loose(self.scan(tree, target("one", 1, ONE), maps=True)) == {70: {Grip.MAPPED}}
+
+    def test_a_mapped_node_is_told_by_its_number(
+        self, tree: ProcTree, terminals: Terminals
+    ) -> None:
+        path, rdev = terminals.make()
+        home = tree.process(70)
+        (home / "root/dev").mkdir(parents=True)
+        (home / "root/dev/accel0").symlink_to(path)
+        (home / "maps").write_text(
+            "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0\n"
+        )
+        assert grips(self.scan(tree, target("one", rdev), maps=True), "one") == {70: {Grip.MAPPED}}
+
+    def test_a_mapping_of_a_removed_node_makes_the_scan_incomplete(self, tree: ProcTree) -> None:
+        (tree.process(70) / "maps").write_text(
+            "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel9 (deleted)\n"
+        )
+        scan = self.scan(tree, target("one", 1), maps=True)
+        assert scan.gaps == ("pid 70 maps /dev/accel9, which is gone: it cannot be told apart",)
+
+    def test_the_mappings_of_an_exited_leader_are_read_from_a_thread(self, tree: ProcTree) -> None:
+        tree.process(70, state="Z", threads=2)
+        (tree.thread(70, 71) / "maps").write_text(
+            "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:0f 1060 anon_inode:[vfio-device]\n"
+        )
+        assert loose(self.scan(tree, target("one", 1, ONE), maps=True)) == {70: {Grip.MAPPED}}
+
+    def test_entries_that_vanish_or_make_no_sense_are_passed_over(self, tree: ProcTree) -> None:
+        home = tree.process(70)
+        tree.open_file(home, 3, "/nowhere/at/all")
+        tree.open_file(home, 4, "socket:[12]")
+        (tree.root.proc / "71").mkdir()
+        (tree.root.proc / "72").symlink_to("/proc/nothing")
+        (tree.root.proc / "73x").mkdir()
+        (tree.process(74) / "stat").write_text("garbage")
+        tree.open_file(tree.root.proc / "74", 7, "anon_inode:[vfio-device]")
+        scan = self.scan(tree, target("one", 1, ONE), maps=True)
+        assert scan.complete
+        assert not scan.unattributed
+
+    def test_a_foreign_pid_namespace_is_a_gap(self, tmp_path: Path) -> None:
+        tree = ProcTree(tmp_path)
+        tree.myself(namespace="pid:[4026532001]")
+        (gap,) = self.scan(tree, target("one", 1)).gaps
+        assert "hostPID" in gap
+
+    def test_a_node_of_one_user_is_seen_in_full_without_any_capability(
+        self, tmp_path: Path, terminals: Terminals
+    ) -> None:
+        tree = ProcTree(tmp_path)
+        tree.myself(capabilities=0)
+        path, rdev = terminals.make()
+        tree.open_file(tree.process(70), 3, path)
+        tree.kernel_thread(2)
+        scan = self.scan(tree, target("a", rdev))
+        assert scan.complete
+        assert grips(scan, "a") == {70: {Grip.NODE}}
+
+    def test_a_proc_that_cannot_be_listed_is_a_gap_and_no_error(self, tmp_path: Path) -> None:
+        (tmp_path / "proc").write_text("")
+        scan = HolderScan(HostRoot.under(tmp_path)).scan([target("one", 1)])
+        assert not scan.holders
+
+    def test_a_holder_reads_as_people_need_it(self, tree: ProcTree, terminals: Terminals) -> None:
+        path, rdev = terminals.make()
+        tree.open_file(tree.process(70, cgroup=f"/kubepods/pod{UID}"), 3, path)
+        holders: tuple[Holder, ...] = self.scan(tree, target("a", rdev)).holders[name("a")]
+        assert str(holders[0]) == f"pid 70 (worker) of pod {UID} [node open]"
