@@ -120,8 +120,8 @@ class GripSearch:
             return
         for target in targets:
             grasp.grips[target.device].add(Grip.NODE)
-            if target.addresses:
-                grasp.groups[target.device] = len(target.addresses)
+            if target.addresses or os.major(rdev) == self._vfio:
+                grasp.groups[target.device] = len(target.addresses) or 1
 
     def _device_fd(self, info: str, grasp: Grasp) -> None:
         for line in _fdinfo(info):
