@@ -23,9 +23,7 @@ Rows = list[dict[str, Any]]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return 0, 1 for an error with a reader, 2 for wrong usage."""
     try:
-        commands(args=arguments, standalone_mode=False)
-    except click.exceptions.Exit as end:
-        return end.exit_code
+        code = commands(args=arguments, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -34,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HoldfastError as error:
         click.echo(f"holdfast: {error}", err=True)
         return 1
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -205,19 +203,17 @@ def _folder(config: Path | None, state_dir: Path | None) -> Path:
     return state_dir if state_dir is not None else Path(_load(config, {}).state_dir)
 
 
-def _ask(folder: Path, question: str, **details: Any) -> Any:  # noqa: ANN401 - JSON
+def _ask(folder: Path, question: str) -> Any:  # noqa: ANN401 - JSON
     try:
-        return ask(folder, question, **details)
-    except (OSError, TimeoutError) as error:
+        return ask(folder, question)
+    except OSError as error:
         raise HoldfastError(
             f"cannot ask the daemon in {folder}: {error.strerror or error}; is it running, and is "
             "this its state folder (--state-dir)?"
         ) from error
 
 
-def _ask_or_read(
-    folder: Path, question: str, read: Callable[[], Rows], **details: str | int | None
-) -> Rows:
+def _ask_or_read(folder: Path, question: str, read: Callable[[], Rows], **details: Any) -> Rows:
     try:
         return list(ask(folder, question, **details))
     except (ConnectionError, FileNotFoundError):

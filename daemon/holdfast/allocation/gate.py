@@ -14,9 +14,10 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.free import Freedom, KernelFacts, Opened, Verdict, judge_kernel
 from holdfast.model.gate import Caller, Passage, enter, who_calls, why_wait
-from holdfast.model.ids import DeviceId, ResourceName
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.reconcile import translate
+from holdfast.model.use import Holder
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
@@ -85,16 +86,21 @@ class Gate:
         books: KubeletBooks,
         look: Look,
         looked: asyncio.Event,
+        holders: Callable[[DeviceName], tuple[Holder, ...]],
         clock: Clock,
         times: GateTimes,
         exclusive_open: bool = True,
     ) -> None:
-        """Decide from *inventory*, *books* and *look*; nobody passes before *looked* is set."""
+        """Decide from *inventory*, *books* and *look*; nobody passes before *looked* is set.
+
+        `holders` names the processes that are known to have a device.
+        """
         self._ledger = ledger
         self._inventory = inventory
         self._books = books
         self._look = look
         self._looked = looked
+        self._holders = holders
         self._clock = clock
         self._times = times
         self._exclusive_open = exclusive_open
@@ -148,7 +154,7 @@ class Gate:
         if reason is not None:
             # The pod in the way may be over by now: kubelet tells only when it is asked.
             self._books.ask("a container waits at the gate")
-            raise _Wait(Outcome.HELD, reason)
+            raise _Wait(Outcome.HELD, reason + self._by_whom(devices))
         verdicts = [await self._judge(device) for device in devices]
         for device, verdict in zip(devices, verdicts, strict=True):
             if verdict.freedom is Freedom.IN_USE:
@@ -161,6 +167,15 @@ class Gate:
         )
         await self._pass(passage, caller, evidence)
         return Outcome.UNVERIFIED if unverified else Outcome.PASSED
+
+    def _by_whom(self, devices: tuple[Device, ...]) -> str:
+        """Return the holders of *devices* that are known, to complete a text with."""
+        names = [
+            f"{device.name} is held by {holder}"
+            for device in devices
+            for holder in self._holders(device.name)
+        ]
+        return f"; {'; '.join(names)}" if names else ""
 
     def _devices(self, resource: ResourceName, asked: frozenset[DeviceId]) -> tuple[Device, ...]:
         inventory = self._inventory.value

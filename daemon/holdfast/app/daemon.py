@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import structlog
-from prometheus_client import CollectorRegistry
 
 import holdfast
 from holdfast.app import reports
@@ -42,7 +41,7 @@ async def run(settings: Settings) -> None:
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         stack.enter_context(contextlib.closing(InstanceLock(state)))
-        board, metrics = Board(), Metrics(CollectorRegistry())
+        board, metrics = Board(), Metrics()
         if settings.http.port:
             stack.enter_context(_probes(settings, board, metrics))
         host = build_host(settings)

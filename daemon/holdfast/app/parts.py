@@ -136,6 +136,7 @@ def build(settings: Settings, host: Hosts, ledger: Ledger, clock: Clock) -> Part
         books=accounts,
         look=look,
         looked=watcher.looked,
+        holders=lambda name: kernel.holders.get(name, ()),
         clock=clock,
         times=GateTimes(
             wait=settings.gate.wait,

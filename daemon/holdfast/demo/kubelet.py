@@ -6,7 +6,7 @@ import re
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 from grpc import aio
@@ -18,7 +18,7 @@ from holdfast.demo.podresources import PodResourcesServer
 from holdfast.demo.pods import Container, Phase, Pod, PodSpec
 
 SOCKET = "kubelet.sock"
-Context = aio.ServicerContext[api.RegisterRequest, api.Empty]
+Context = aio.ServicerContext[Any, Any]
 _NAME = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 
 

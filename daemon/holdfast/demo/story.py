@@ -200,9 +200,10 @@ async def _leave_an_orphan(stage: Stage) -> int:
     held = sorted(await stage.locks())
     stage.say(f"Pod A asked for two chips, got {' and '.join(held)}, and its program runs.")
     await stage.until(lambda: pod.stopped, "pod A is over")
+    await stage.until(
+        lambda: len(stage.node.members(pod.uid)) == 1, "pod A left one process behind"
+    )
     members = stage.node.members(pod.uid)
-    if len(members) != 1:
-        raise StoryError("pod A left no process behind")
     stage.say(
         f"Pod A is over for kubelet, but a process it left behind (pid {members[0]}) still holds "
         "a chip. Any other plugin would grant it now."
@@ -246,10 +247,13 @@ async def _withhold_and_return(stage: Stage, pod: Pod) -> None:
     await stage.until(lambda: pod.stopped, "pod B is over")
     members = stage.node.members(pod.uid)
     stage.say(f"Pod B is over, and left pid {members[0]} on a chip. Nobody waits for it this time.")
-    await stage.until(lambda: stage.healthy() == _CHIPS - 1, "the chip leaves the offer")
-    stage.say("The chip has not come free in time, so it leaves the offer: kubelet grants three.")
-    await stage.until(lambda: stage.healthy() == _CHIPS, "the chip is offered again")
-    stage.say("Its holder is gone and the kernel agrees: the chip is offered again.")
+    await stage.until(lambda: stage.healthy() == 0, "pod B's chips leave the offer")
+    stage.say(
+        "They have not come free in time, so they leave the offer, all four: while a process of "
+        "pod B lives, it could open any of them again."
+    )
+    await stage.until(lambda: stage.healthy() == _CHIPS, "the chips are offered again")
+    stage.say("The holder is gone and the kernel agrees: all four are offered again.")
     rows = await asyncio.to_thread(ask, stage.state, "history", limit=200)
     story = json.loads(json.dumps(rows))
     chip = next(row["device"] for row in reversed(story) if row["from"] == "reclaiming")

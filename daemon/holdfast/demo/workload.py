@@ -27,8 +27,10 @@ def main() -> None:
 
 def _leave_behind(keep: list[int]) -> None:
     """Fork twice, so that the process belongs to nobody, and keep *keep* open in it."""
+    born, tell = os.pipe()
     if os.fork():
         os.wait()
+        os.read(born, 1)  # it has told its pid, so that our "ready" comes after it
         return
     os.setsid()
     if os.fork():
@@ -36,6 +38,7 @@ def _leave_behind(keep: list[int]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     print(f"pid {os.getpid()}", flush=True)
+    os.write(tell, b"!")
     out = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(out, fd)

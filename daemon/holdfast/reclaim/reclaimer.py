@@ -53,7 +53,7 @@ class ReclaimRules:
 
 
 class Reclaimer:
-    """Drives one attempt for each device: SIGTERM, then SIGKILL, then quarantine, then again.
+    """Drives one attempt for each pod: SIGTERM, then SIGKILL, then quarantine, then again.
 
     Nothing is ended on remembered evidence: after the pidfd is open, everything is asked anew.
     """
@@ -79,37 +79,47 @@ class Reclaimer:
         self._lane = lane
         self._clock = clock
         self._rules = rules
-        self._attempts: dict[DeviceName, Attempt] = {}
+        self._attempts: dict[PodUid, Attempt] = {}
         self._runtime_gone_at: dict[PodUid, float] = {}
-        self._said: dict[DeviceName, str] = {}
+        self._said: dict[tuple[DeviceName, str], str] = {}
         self.observe: Callable[[ReclaimStep, str], None] = lambda _step, _outcome: None
 
-    def forget(self, device: DeviceName) -> None:
-        """Drop the attempt on *device*, which is free now."""
-        self._attempts.pop(device, None)
-        self._said.pop(device, None)
+    def forget(self, lock: DeviceLock) -> None:
+        """Drop what is remembered of a lock whose device is free now."""
+        device = lock.device
+        others = (each.pod for each in self._ledger.book.value.locks.values() if each != lock)
+        if lock.pod is not None and lock.pod not in others:
+            self._attempts.pop(lock.pod, None)
+            self._runtime_gone_at.pop(lock.pod, None)
+        for about in ("not free yet", "not ended"):
+            self._said.pop((device, about), None)
 
     async def step(self, lock: DeviceLock, facts: ReleaseFacts, reason: str) -> None:
         """Do what is due for an ending lock; *reason* says why its device is not free."""
-        self._say(lock, reason)
+        self._say(lock, "not free yet", reason)
         if lock.pod is None:
             return
         members = await self._pods.members(lock.pod)
         self._note_runtime(lock.pod, members)
         blockers = _blockers(facts.kernel.holders or (), lock.pod, members)
-        attempt = self._attempts.get(lock.device, Attempt())
+        attempt = self._attempts.get(lock.pod, Attempt())
         step = next_step(attempt, self._rules.times, self._clock.monotonic())
         if step is ReclaimStep.RETRY:
-            self._attempts[lock.device] = Attempt(number=attempt.number + 1)
-            await self._move(lock, LockState.RECLAIMING, f"tried again: {reason}")
+            attempt = self._attempts[lock.pod] = Attempt(number=attempt.number + 1)
         elif step is ReclaimStep.QUARANTINE:
-            self._attempts[lock.device] = replace(attempt, quarantined_at=self._clock.monotonic())
+            attempt = replace(attempt, quarantined_at=self._clock.monotonic())
+            self._attempts[lock.pod] = attempt
             self.observe(step, "done")
+        # One attempt serves all locks of a pod; each of them follows it with a move of its own.
+        given_up = attempt.quarantined_at is not None
+        if lock.state is LockState.RECLAIMING and given_up:
             await self._move(lock, LockState.QUARANTINED, f"could not be reclaimed: {reason}")
+        elif lock.state is LockState.QUARANTINED and not given_up:
+            await self._move(lock, LockState.RECLAIMING, f"tried again: {reason}")
         elif step in {ReclaimStep.TERMINATE, ReclaimStep.KILL} and blockers:
             await self._end(lock, blockers, step, attempt, complete=not facts.kernel.gaps)
         elif step is ReclaimStep.KILL:  # nobody is left to end, and yet the kernel says in use
-            self._attempts[lock.device] = replace(attempt, killed_at=self._clock.monotonic())
+            self._attempts[lock.pod] = replace(attempt, killed_at=self._clock.monotonic())
 
     async def _end(
         self,
@@ -123,7 +133,7 @@ class Reclaimer:
         """Signal those of *blockers* that every guard agrees on."""
         spared = [self._why_spare(lock, each, blockers, complete=complete) for each in blockers]
         if all(spared):
-            self._say(lock, f"{lock.evidence}; not ended: {spared[0]}")
+            self._say(lock, "not ended", spared[0] or "")
             return
         if lock.state is LockState.RELEASING:
             # Written down first: after a crash the history says that we had begun to act.
@@ -139,7 +149,8 @@ class Reclaimer:
             terminated_at=attempt.terminated_at or now,
             killed_at=now if step is ReclaimStep.KILL else None,
         )
-        self._attempts[lock.device] = done
+        if lock.pod is not None:
+            self._attempts[lock.pod] = done
 
     async def _signal(self, lock: DeviceLock, step: ReclaimStep) -> bool:
         """Open a pidfd on each, ask everything again, and signal; tell whether any was sent."""
@@ -160,7 +171,7 @@ class Reclaimer:
         began = self._clock.wall()
         view = await self._books.answered_after(began, self._rules.question_timeout)
         if view is None:
-            self._say(lock, f"{lock.evidence}; not ended: kubelet did not answer")
+            self._say(lock, "not ended", "kubelet did not answer")
             return False
         members = await self._pods.members(pod)
         self._note_runtime(pod, members)
@@ -242,11 +253,11 @@ class Reclaimer:
         else:
             self._runtime_gone_at.setdefault(pod, self._clock.wall())
 
-    def _say(self, lock: DeviceLock, reason: str) -> None:
-        """Log why a device is not free, once for each reason."""
-        if self._said.get(lock.device) != reason:
-            self._said[lock.device] = reason
-            log.info("not free yet", device=str(lock.device), state=lock.state.value, reason=reason)
+    def _say(self, lock: DeviceLock, what: str, reason: str) -> None:
+        """Log why a device is not free, or its holder not ended, once for each reason."""
+        if self._said.get((lock.device, what)) != reason:
+            self._said[lock.device, what] = reason
+            log.info(what, device=str(lock.device), state=lock.state.value, reason=reason)
 
     async def _move(self, lock: DeviceLock, state: LockState, evidence: str) -> None:
         def decide(draft: Draft) -> None:

@@ -220,7 +220,7 @@ class Watcher:
             facts = await self._release_facts(lock, book, sightings)
             verdict = judge_release(facts)
             if verdict.freedom is Freedom.FREE:
-                self._reclaimer.forget(lock.device)
+                self._reclaimer.forget(lock)
                 self._kernel.forget(lock.device)
                 await self._apply(lambda draft, k=lock, r=verdict.reason: _free(draft, k, r))
             elif lock.state in ENDING:

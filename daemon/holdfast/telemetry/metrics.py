@@ -13,9 +13,9 @@ _SLOW = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 25.0)
 class Metrics:
     """The metrics of one daemon, on its own registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        """Register everything with *registry*."""
-        self.registry = registry
+    def __init__(self) -> None:
+        """Register everything with a registry of its own."""
+        registry = self.registry = CollectorRegistry()
         self._devices = Gauge(
             "holdfast_devices",
             "Devices by resource and by the state of their lock.",
