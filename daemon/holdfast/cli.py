@@ -213,7 +213,12 @@ def _ask(folder: Path, question: str) -> Any:  # noqa: ANN401 - JSON
         ) from error
 
 
-def _ask_or_read(folder: Path, question: str, read: Callable[[], Rows], **details: Any) -> Rows:
+def _ask_or_read(
+    folder: Path,
+    question: str,
+    read: Callable[[], Rows],
+    **details: Any,  # noqa: ANN401 - JSON
+) -> Rows:
     try:
         return list(ask(folder, question, **details))
     except (ConnectionError, FileNotFoundError):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
@@ -155,7 +155,7 @@ class Gate:
             # The pod in the way may be over by now: kubelet tells only when it is asked.
             self._books.ask("a container waits at the gate")
             raise _Wait(Outcome.HELD, reason + self._by_whom(devices))
-        verdicts = [await self._judge(device) for device in devices]
+        verdicts = await self._judge(devices)
         for device, verdict in zip(devices, verdicts, strict=True):
             if verdict.freedom is Freedom.IN_USE:
                 raise _Wait(Outcome.IN_USE, f"{device.name} is {verdict.reason}")
@@ -224,27 +224,29 @@ class Gate:
                     "numbers change with a reboot); delete the pod",
                 )
 
-    async def _judge(self, device: Device) -> Verdict:
-        """Return whether the kernel shows anybody on *device*, the caller's own pod included."""
+    async def _judge(self, devices: tuple[Device, ...]) -> list[Verdict]:
+        """Return whether the kernel shows anybody on each device, the caller's own pod included.
+
+        One scan serves all the devices that could not be opened exclusively.
+        """
         try:
-            opened = Opened.UNAVAILABLE
-            if self._exclusive_open:
-                opened = await self._look.open(device)
-            if opened is Opened.SUCCEEDED:
-                return judge_kernel(KernelFacts(kind=device.kind, opened=opened))
-            locks = self._ledger.book.value.locks
-            facts = (await self._look.scan([device], locks))[device.name]
+            opened = {device.name: await self._open(device) for device in devices}
+            rest = [each for each in devices if opened[each.name] is not Opened.SUCCEEDED]
+            seen = await self._look.scan(rest, self._ledger.book.value.locks) if rest else {}
         except LaneStuckError as error:
-            raise _Wait(Outcome.IN_USE, f"{device.name} cannot be looked at: {error}") from error
-        if opened is Opened.BUSY and not facts.holders:
-            facts = KernelFacts(
-                kind=facts.kind,
-                enabled=facts.enabled,
-                holders=facts.holders,
-                gaps=facts.gaps,
-                opened=opened,
+            raise _Wait(Outcome.IN_USE, f"the node cannot be looked at: {error}") from error
+        nothing = KernelFacts()
+        return [
+            judge_kernel(
+                replace(
+                    seen.get(device.name, nothing), kind=device.kind, opened=opened[device.name]
+                )
             )
-        return judge_kernel(facts)
+            for device in devices
+        ]
+
+    async def _open(self, device: Device) -> Opened:
+        return await self._look.open(device) if self._exclusive_open else Opened.UNAVAILABLE
 
     async def _pass(self, passage: Passage, caller: Caller, evidence: str) -> None:
         try:

@@ -269,6 +269,7 @@ def _watcher(
     cgroups = Cgroups(host.root)
 
     def holder_exited(_process: ProcessId) -> None:
+        accounts.ask("a holder exited")
         watcher.nudge()
 
     def emptied(pod: PodUid) -> None:

@@ -1,6 +1,7 @@
 """Whose device is it: VFIO device fds that the kernel does not name the function of."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from holdfast.model.ids import DeviceName
 from holdfast.model.locks import DeviceLock
@@ -16,7 +17,10 @@ def attribute(
     holder is counted to the enabled devices that the ledger gave its pod; where there are none, to
     every enabled device that nothing else explains. A device that is not enabled has no device fd.
     """
-    found = {device: list(holders) for device, holders in scan.holders.items()}
+    found = {
+        device: {holder.process: holder for holder in holders}
+        for device, holders in scan.holders.items()
+    }
     for holder in scan.unattributed:
         granted = [
             device
@@ -25,5 +29,7 @@ def attribute(
         ]
         unexplained = [device for device in enabled if not scan.holders.get(device)]
         for device in granted or unexplained:
-            found.setdefault(device, []).append(holder)
-    return {device: tuple(holders) for device, holders in found.items()}
+            known = found.setdefault(device, {})
+            same = known.get(holder.process, holder)
+            known[holder.process] = replace(same, grips=same.grips | holder.grips)
+    return {device: tuple(holders.values()) for device, holders in found.items()}

@@ -147,7 +147,7 @@ def _note_pods(draft: Draft, around: Surroundings) -> None:
         if record.uid not in needed:
             draft.forget_pod(record.uid)
             continue
-        noted = _with_sighting(record, around)
+        noted = _with_name(_with_sighting(record, around), around.view)
         draft.note_pod(_with_count(noted, around.view))
 
 
@@ -156,6 +156,26 @@ def _with_sighting(record: PodRecord, around: Surroundings) -> PodRecord:
     if sighting is None:
         return record
     return replace(record, cgroup=sighting.cgroup, inode=sighting.inode, boot=around.boot)
+
+
+def _with_name(record: PodRecord, view: KubeletView) -> PodRecord:
+    """Return the record with the pod's name, where the devices that it has tell which one it is.
+
+    PodResources names pods and no UIDs, the checkpoint UIDs and no names; List leaves out what
+    plain init containers have.
+    """
+    if record.name or not view.answered:
+        return record
+    devices = {
+        DeviceName(entry.resource, id_)
+        for entry in view.entries
+        if entry.pod == record.uid
+        for id_ in entry.devices
+    }
+    fitting = [pod for pod in view.pods if pod.devices and pod.devices <= devices]
+    if len(fitting) != 1:
+        return record
+    return replace(record, namespace=fitting[0].namespace, name=fitting[0].name)
 
 
 def _with_count(record: PodRecord, view: KubeletView) -> PodRecord:

@@ -140,7 +140,7 @@ class Reclaimer:
             names = ", ".join(f"pid {each.process} ({each.command})" for each in blockers)
             await self._move(lock, LockState.RECLAIMING, f"ending {names}")
             return
-        sent = await self._signal(lock, step)
+        sent = await self._signal(lock, step, complete=complete)
         if not sent:
             return
         now = self._clock.monotonic()
@@ -152,7 +152,7 @@ class Reclaimer:
         if lock.pod is not None:
             self._attempts[lock.pod] = done
 
-    async def _signal(self, lock: DeviceLock, step: ReclaimStep) -> bool:
+    async def _signal(self, lock: DeviceLock, step: ReclaimStep, *, complete: bool) -> bool:
         """Open a pidfd on each, ask everything again, and signal; tell whether any was sent."""
         pod = lock.pod
         if pod is None:
@@ -160,13 +160,19 @@ class Reclaimer:
         candidates = await self._pods.members(pod)
         opened = [each for each in candidates if self._pidfds.hold(each.process)]
         try:
-            return await self._signal_held(lock, pod, opened, step)
+            return await self._signal_held(lock, pod, opened, step, complete=complete)
         finally:
             for each in opened:
                 self._pidfds.release(each.process)
 
     async def _signal_held(
-        self, lock: DeviceLock, pod: PodUid, opened: Sequence[Member], step: ReclaimStep
+        self,
+        lock: DeviceLock,
+        pod: PodUid,
+        opened: Sequence[Member],
+        step: ReclaimStep,
+        *,
+        complete: bool,
     ) -> bool:
         began = self._clock.wall()
         view = await self._books.answered_after(began, self._rules.question_timeout)
@@ -181,7 +187,8 @@ class Reclaimer:
         victims = [
             each
             for each in opened
-            if each.process in still and self._why_spare(lock, each, members, complete=True) is None
+            if each.process in still
+            and self._why_spare(lock, each, members, complete=complete) is None
         ]
         if not victims:
             return False
