@@ -16,6 +16,7 @@ from holdfast.app.parts import Parts, build, build_host
 from holdfast.app.readiness import readiness
 from holdfast.control import ControlServer, Handler
 from holdfast.errors import HoldfastError, HostError
+from holdfast.host.memory import memory_limit
 from holdfast.host.udev import Uevents
 from holdfast.ledger.ledger import InstanceLock, open_ledger
 from holdfast.model.locks import LockState
@@ -45,6 +46,8 @@ async def run(settings: Settings) -> None:
         if settings.http.port:
             stack.enter_context(_probes(settings, board, metrics))
         host = build_host(settings)
+        if (limit := memory_limit(host.root)) is not None:
+            metrics.show_memory_limit(limit)
         for lane in host.lanes.values():
             stack.callback(lane.close)
         stack.callback(host.pidfds.close)

@@ -11,6 +11,7 @@ from holdfast.allocation.preference import Preference
 from holdfast.discovery.inventory import Offered
 from holdfast.discovery.scanner import Scanner
 from holdfast.discovery.tpu_env import read_tpu_env, tpu_env_path
+from holdfast.host.boot import boot_id
 from holdfast.host.cgroups import Cgroups
 from holdfast.host.inotify import PathWatcher
 from holdfast.host.look import Look
@@ -93,7 +94,7 @@ def build_host(settings: Settings) -> Hosts:
     return Hosts(
         root=root,
         procfs=procfs,
-        boot=procfs.boot_id(),
+        boot=boot_id(root),
         paths=PathWatcher(),
         pidfds=Pidfds(procfs),
         lanes={name: Lane(name, deadline=deadline) for name, deadline in _LANES.items()},

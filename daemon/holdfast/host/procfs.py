@@ -5,11 +5,9 @@ import time
 from dataclasses import dataclass
 
 from holdfast.errors import HostError
-from holdfast.host.boot import boot_id
 from holdfast.host.kernelfile import list_names, read_bytes, read_text
 from holdfast.host.root import HostRoot
-from holdfast.host.visibility import visibility
-from holdfast.model.ids import BootId, ProcessId
+from holdfast.model.ids import ProcessId
 
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD among the flags of a process."""
@@ -103,10 +101,6 @@ class Procfs:
         name = line.partition(b"\0")[0].rpartition(b"/")[2]
         return name.decode(errors="replace") or None
 
-    def boot_id(self) -> BootId:
-        """Return the id of this boot; raise HostError where the kernel does not tell."""
-        return boot_id(self._root)
-
     def char_major(self, name: str) -> int | None:
         """Return the major number that a character driver has now, or None when it has none."""
         text = self._text("devices") or ""
@@ -115,14 +109,6 @@ class Procfs:
             if driver == name and number.isdecimal():
                 return int(number)
         return None
-
-    def blind_spots(self) -> tuple[str, ...]:
-        """Return what hides whole processes from this one, for people; empty: nothing does."""
-        return visibility(self._root).hides
-
-    def lacking_capabilities(self) -> tuple[str, ...]:
-        """Return which of the capabilities that reading other processes needs are not effective."""
-        return visibility(self._root).lacking
 
     def _text(self, name: str) -> str | None:
         try:

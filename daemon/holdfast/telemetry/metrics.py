@@ -86,6 +86,12 @@ class Metrics:
             "Complete answers of kubelet's to which pods it counts.",
             registry=registry,
         )
+        self._memory_limit = Gauge(
+            "holdfast_memory_limit_bytes",
+            "What this process may use: the machine's memory or the tightest cgroup's, of all "
+            "ancestors that can be seen.",
+            registry=registry,
+        )
         self._ready = Gauge(
             "holdfast_ready",
             "1 for each readiness check that passes.",
@@ -139,6 +145,10 @@ class Metrics:
     def show_questions(self, count: int) -> None:
         """Show how many questions kubelet answered."""
         self._questions.set(count)
+
+    def show_memory_limit(self, limit: int) -> None:
+        """Show how many bytes of memory this process may use."""
+        self._memory_limit.set(limit)
 
     def show_ready(self, checks: Mapping[str, bool]) -> None:
         """Show which readiness checks pass."""
