@@ -58,7 +58,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateTimes:
-    """Durations of the gate, in seconds; docs/operations.md says how to choose them."""
+    """Durations of the gate, in seconds. Kubelet itself gives up after 30."""
 
     wait: float = 25.0
     poll: float = 0.25
