@@ -89,10 +89,11 @@ def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> str 
     reason = why_wait(passage, caller, book)
     if reason is not None:
         return reason
-    for name, keys in allocation.names():
-        lock = book.lock_on(keys)
-        if lock is None:
-            return f"{name} waits behind an older Allocation"
+    locks = tuple(book.locks_on(passage.keys))
+    unlocked = passage.keys.difference(*(lock.keys for lock in locks))
+    if unlocked:
+        return f"{', '.join(sorted(unlocked))} waits behind an older Allocation"
+    for lock in locks:
         draft.note(lock, evidence)
     draft.activate(allocation)
     return None
@@ -106,7 +107,12 @@ def _enrol(draft: Draft, passage: Passage, caller: Caller) -> Allocation:
             if allocation.pod is None:
                 draft.identify(allocation, caller.pod)
         book = draft.book
-    mine = [each for each in _allocations_of(passage, book) if _fits(each, caller)]
+    # A group can get another function after Allocate: then the start needs a new one.
+    mine = [
+        each
+        for each in _allocations_of(passage, book)
+        if _fits(each, caller) and each.keys >= passage.keys
+    ]
     pending = [each for each in mine if each.phase is Phase.PENDING]
     if mine:
         return (pending or mine)[0]

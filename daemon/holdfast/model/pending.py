@@ -12,13 +12,15 @@ class AllocationFacts:
     """What decides whether an Allocation is over.
 
     `allocated_again`: a younger Allocation names one of its ids, and the checkpoint is newer than
-    that one. `cgroup` tells whether its pod has a cgroup. `timeout` is in seconds.
+    that one. `cgroup` tells whether its pod has a cgroup. `started`: a container of its pod passed
+    the gate on the same hardware by another Allocation. `timeout` is in seconds.
     """
 
     allocation: Allocation
     view: KubeletView
     allocated_again: bool
     cgroup: bool
+    started: bool = False
     now: float
     timeout: float
 
@@ -47,7 +49,7 @@ def over(facts: AllocationFacts) -> str | None:
 def _identified(allocation: Allocation, pod: PodUid, facts: AllocationFacts) -> str | None:
     if facts.view.counts(pod):
         return None
-    if allocation.phase is Phase.PENDING:
+    if allocation.phase is Phase.PENDING and not facts.started:
         return None if facts.cgroup else f"kubelet no longer counts pod {pod}, which never started"
     return f"kubelet no longer counts pod {pod}"
 

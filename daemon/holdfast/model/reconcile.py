@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from holdfast.model.book import Allocation, Book, Phase, PodRecord
+from holdfast.model.book import Allocation, Book, Phase, PodRecord, same_pod
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.draft import Draft
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
-from holdfast.model.locks import ENDING, LockState
+from holdfast.model.locks import ENDING, DeviceLock, LockState
 from holdfast.model.pending import AllocationFacts, over
 
 
@@ -37,6 +37,7 @@ def reconcile(draft: Draft, around: Surroundings) -> None:
     _identify(draft, around.view)
     _end(draft, around)
     _adopt(draft, around)
+    _hand_back(draft, around)
     _note_pods(draft, around)
     draft.settle()
 
@@ -79,12 +80,22 @@ def _end(draft: Draft, around: Surroundings) -> None:
                 view=around.view,
                 allocated_again=_allocated_again(allocation, book, around.view),
                 cgroup=allocation.pod in around.sightings,
+                started=_started(allocation, book),
                 now=draft.now,
                 timeout=around.pending_timeout,
             )
         )
         if reason is not None:
             draft.end(allocation, reason)
+
+
+def _started(allocation: Allocation, book: Book) -> bool:
+    return any(
+        other.phase is Phase.ACTIVE
+        and same_pod(other.pod, allocation.pod)
+        and other.keys & allocation.keys
+        for other in book.allocations.values()
+    )
 
 
 def _allocated_again(allocation: Allocation, book: Book, view: KubeletView) -> bool:
@@ -112,17 +123,43 @@ def _adopt(draft: Draft, around: Surroundings) -> None:
         # An Allocation whose pod is not known yet may be this very one: the next view tells.
         if not devices or any(each.pod is None and each.ids & devices.keys() for each in live):
             continue
-        started = entry.pod in around.sightings and bool(around.sightings[entry.pod].processes)
-        allocation = draft.allocate(
+        draft.allocate(
             entry.resource,
             devices,
             checkpoint_at=around.view.written_at,
             pod=entry.pod,
-            phase=Phase.ACTIVE if started else Phase.PENDING,
+            phase=Phase.ACTIVE if _lives(entry.pod, around) else Phase.PENDING,
         )
-        for lock in list(draft.book.locks.values()):
-            if lock.pod == entry.pod and lock.keys & allocation.keys and lock.state in ENDING:
-                draft.hand(lock, allocation, "kubelet counts the pod again")
+
+
+def _hand_back(draft: Draft, around: Surroundings) -> None:
+    """Give a pod that kubelet counts what it has, where the book said that it was over.
+
+    Kubelet's absence of mind is no end, a static pod comes back under its UID, and what was called
+    foreign may be a pod's whose entry could not be read before.
+    """
+    for lock in list(draft.book.locks.values()):
+        heir = next((each for each in draft.book.queue() if _is_back(each, lock, around)), None)
+        if heir is None:
+            continue
+        draft.hand(lock, heir, "kubelet counts the pod")
+        if _lives(heir.pod, around):
+            draft.activate(heir)  # a process of its former start may have the device
+
+
+def _lives(pod: PodUid | None, around: Surroundings) -> bool:
+    sighting = None if pod is None else around.sightings.get(pod)
+    return sighting is not None and bool(sighting.processes)
+
+
+def _is_back(each: Allocation, lock: DeviceLock, around: Surroundings) -> bool:
+    if each.pod is None or not each.keys & lock.keys or not around.view.readable:
+        return False
+    if not around.view.counts(each.pod):
+        return False
+    if lock.state in ENDING:
+        return each.pod == lock.pod
+    return lock.state is LockState.FOREIGN and each.phase is Phase.ACTIVE
 
 
 def _devices_of(

@@ -1,0 +1,282 @@
+"""Whose container is about to start, and whether its pod may pass."""
+
+import pytest
+
+from fakes.books import (
+    HALF,
+    NOW,
+    WHOLE,
+    X,
+    Y,
+    Z,
+    allocated,
+    book_of,
+    breaches,
+    drafted,
+    entry,
+    ids,
+    keys,
+    lock_of,
+    name,
+    seen,
+    silicon,
+    unlocked,
+)
+from holdfast.model.book import Book, Phase
+from holdfast.model.gate import Caller, Passage, enter, who_calls, why_wait
+from holdfast.model.ids import DeviceId
+from holdfast.model.kubelet import CheckpointEntry, KubeletView
+from holdfast.model.locks import LockState
+
+_D0 = silicon(d0="a")
+_BOTH = silicon(d0="a", d1="b")
+_PASSAGE = Passage(resource=WHOLE, asked=ids("d0"), devices=_D0)
+_KNOWN = Caller(pods=(X,))
+_UNREADABLE = KubeletView()
+
+
+def _ended(book: Book, state: LockState = LockState.RELEASING) -> Book:
+    draft = drafted(book)
+    for allocation in list(book.allocations.values()):
+        draft.end(allocation, "its pod is over")
+    for step in (LockState.RECLAIMING, LockState.QUARANTINED):
+        if state is not LockState.RELEASING and lock_of(draft.book, "d0").state is not state:
+            draft.move(name("d0"), step, "pid 7 has it open")
+    return draft.book
+
+
+def _foreign() -> Book:
+    draft = drafted()
+    draft.withhold(name("d0"), keys("a"), "held by pid 7 (dd) outside any pod [node open]")
+    return draft.book
+
+
+@pytest.mark.parametrize(
+    ("entries", "pods"),
+    [
+        ((), ()),
+        ((entry(X, "d0"),), (X,)),
+        ((entry(X, "d0", container="init"), entry(X, "d0")), (X,)),
+        ((entry(X, "d0"), entry(Y, "d1")), (X,)),
+        ((entry(X, "d0", "d1"),), ()),
+        ((entry(X, "d0", resource=HALF),), ()),
+        ((entry(Y, "d0"), entry(X, "d0")), (X, Y)),
+    ],
+    ids=[
+        "none",
+        "one",
+        "one pod, two containers",
+        "others do not count",
+        "more devices",
+        "another resource",
+        "several",
+    ],
+)
+def test_the_caller_is_whose_entry_names_exactly_these_ids(
+    entries: tuple[CheckpointEntry, ...], pods: tuple[str, ...]
+) -> None:
+    assert who_calls(_PASSAGE, seen(*entries), Book()).pods == pods
+
+
+@pytest.mark.parametrize(
+    ("book", "caller"),
+    [
+        (Book(), Caller()),
+        (book_of(allocated(_D0)), Caller(allocation=1)),
+        (book_of(allocated(_D0, pod=X)), Caller(pods=(X,), allocation=1)),
+        (book_of(allocated(_D0), allocated(_D0)), Caller()),
+        (book_of(allocated(_D0, pod=X), allocated(_D0, pod=Y)), Caller()),
+        (book_of(allocated(_BOTH, pod=X)), Caller()),
+    ],
+    ids=["none", "one unknown", "one known", "two unknown", "two known", "other ids"],
+)
+def test_without_a_checkpoint_the_caller_is_the_single_live_allocation_of_these_ids(
+    book: Book, caller: Caller
+) -> None:
+    assert who_calls(_PASSAGE, _UNREADABLE, book) == caller
+
+
+def test_the_checkpoint_names_ids_as_kubelet_does_and_the_book_as_we_do() -> None:
+    passage = Passage(resource=WHOLE, asked=ids("accel0"), devices=_D0)
+    assert who_calls(passage, seen(entry(X, "accel0")), Book()).pod == X
+    assert who_calls(passage, _UNREADABLE, book_of(allocated(_D0, pod=X))).pod == X
+
+
+@pytest.mark.parametrize(
+    ("book", "caller", "reason"),
+    [
+        (Book(), _KNOWN, None),
+        (Book(), Caller(), None),
+        (book_of(allocated(_D0, pod=X)), _KNOWN, None),
+        (book_of(allocated(_D0, pod=X, active=True)), _KNOWN, None),
+        (book_of(allocated(_D0)), _KNOWN, None),
+        (book_of(allocated(_D0)), Caller(), None),
+        (book_of(allocated(_D0, pod=Y)), _KNOWN, "held by pod pod-y"),
+        (book_of(allocated(_D0, pod=Y)), Caller(), "held by pod pod-y"),
+        (book_of(allocated(_D0), allocated(_D0)), Caller(), "held by a pod not yet known"),
+        (book_of(allocated(_BOTH)), _KNOWN, "held by a pod not yet known"),
+        (
+            book_of(allocated(silicon(h0="a"), resource=HALF, pod=Y)),
+            _KNOWN,
+            "example.com/half/h0 is held by pod pod-y",
+        ),
+        (_ended(book_of(allocated(_D0, pod=Y))), _KNOWN, "not free of pod pod-y yet"),
+        (
+            _ended(book_of(allocated(_D0, pod=Y)), LockState.RECLAIMING),
+            _KNOWN,
+            "(reclaiming): pid 7 has it open",
+        ),
+        (
+            _ended(book_of(allocated(_D0, pod=Y)), LockState.QUARANTINED),
+            _KNOWN,
+            "(quarantined): pid 7 has it open",
+        ),
+        (_ended(book_of(allocated(_D0, pod=X))), _KNOWN, "not free of pod pod-x yet"),
+        (_foreign(), _KNOWN, "something holdfast did not grant it to: held by pid 7 (dd)"),
+        (_foreign(), Caller(), "something holdfast did not grant it to"),
+    ],
+)
+def test_a_start_waits_by_the_book_for_whoever_else_has_the_hardware(
+    book: Book, caller: Caller, reason: str | None
+) -> None:
+    said = why_wait(_PASSAGE, caller, book)
+    assert (said is None) if reason is None else (said is not None and reason in said)
+
+
+def test_an_unknown_caller_does_not_pass_where_somebody_waits_for_the_same_hardware() -> None:
+    draft = drafted()
+    draft.allocate(HALF, silicon(h0="a"), pod=Y)  # not settled: its lock is not there yet
+    assert "pod pod-y waits for the same hardware" in str(
+        why_wait(_PASSAGE, Caller(), draft.book)
+    )
+    assert why_wait(_PASSAGE, _KNOWN, draft.book) is None
+
+
+def test_a_start_that_passes_is_written_down_with_what_the_kernel_showed() -> None:
+    draft = drafted(book_of(allocated(_D0)))
+    assert enter(draft, _PASSAGE, _KNOWN, "gate passed: not enabled") is None
+    allocation = draft.book.allocations[1]
+    assert (allocation.pod, allocation.phase) == (X, Phase.ACTIVE)
+    assert lock_of(draft.book, "d0").pod == X
+    assert draft.moves[-1].evidence == "gate passed: not enabled"
+
+
+def test_a_start_that_the_book_never_heard_of_is_written_down_anew() -> None:
+    """After a reboot kubelet replays its old answer, and a ledger may have been lost."""
+    draft = drafted()
+    assert enter(draft, _PASSAGE, _KNOWN, "passed") is None
+    allocation = draft.book.allocations[1]
+    assert (allocation.pod, allocation.phase, allocation.created_at) == (X, Phase.ACTIVE, NOW)
+    assert lock_of(draft.book, "d0").pod == X
+
+
+@pytest.mark.parametrize("other", [Y, None])
+def test_a_start_that_must_wait_activates_nothing(other: str | None) -> None:
+    book = book_of(allocated(_BOTH, pod=Y if other else None, active=True))
+    draft = drafted(book)
+    assert enter(draft, _PASSAGE, _KNOWN, "passed") is not None
+    assert [each.phase for each in draft.book.allocations.values() if each.pod == X] == [
+        Phase.PENDING
+    ]
+    assert lock_of(draft.book, "d0") == lock_of(book, "d0")
+
+
+def test_a_refused_start_keeps_its_place_in_the_queue_however_often_it_is_tried() -> None:
+    draft = drafted(book_of(allocated(_D0, pod=Y, active=True)))
+    for _ in range(3):
+        assert enter(draft, _PASSAGE, _KNOWN, "passed") is not None
+    assert [each.pod for each in draft.book.queue()] == [Y, X]
+
+
+def test_an_older_allocation_that_waits_goes_first_also_at_the_gate() -> None:
+    draft = drafted(book_of(allocated(silicon(w="ab"), resource=HALF, pod=Y)))
+    reason = enter(draft, _PASSAGE, _KNOWN, "passed")
+    assert reason is not None
+    assert "pod-y" in reason
+
+
+def test_a_free_device_that_an_older_allocation_waits_for_is_not_passed_by_a_younger_one() -> None:
+    """The older one has not got it: it waits for the other half of it."""
+    book = book_of(
+        allocated(silicon(d1="b"), pod=Z, active=True),
+        allocated(silicon(w="ab"), resource=HALF, pod=Y),
+    )
+    draft = drafted(book)
+    assert "waits behind an older Allocation" in str(enter(draft, _PASSAGE, _KNOWN, "passed"))
+    assert not unlocked(draft.book)
+
+
+def test_an_older_pod_takes_at_the_gate_what_a_younger_one_has_not_started_on() -> None:
+    draft = drafted(book_of(allocated(silicon(d1="b"), pod=X), allocated(_D0, pod=Y)))
+    assert enter(draft, _PASSAGE, _KNOWN, "passed") is None
+    assert lock_of(draft.book, "d0").pod == X
+
+
+def test_the_restart_of_a_container_in_a_living_pod_passes_again() -> None:
+    draft = drafted(book_of(allocated(_D0, pod=X, active=True)))
+    assert enter(draft, _PASSAGE, _KNOWN, "again") is None
+    assert list(draft.book.allocations) == [1]
+
+
+def test_init_and_main_container_share_the_lock_and_start_one_after_the_other() -> None:
+    draft = drafted(book_of(allocated(_D0), allocated(_D0)))
+    for _ in range(2):
+        assert enter(draft, _PASSAGE, _KNOWN, "passed") is None
+    assert {each.phase for each in draft.book.allocations.values()} == {Phase.ACTIVE}
+    assert len(draft.book.locks) == 1
+
+
+def test_an_unknown_caller_passes_on_a_free_device_that_nobody_else_wants() -> None:
+    draft = drafted()
+    assert enter(draft, _PASSAGE, Caller(), "passed") is None
+    assert lock_of(draft.book, "d0").pod is None
+    assert draft.book.allocations[1].phase is Phase.ACTIVE
+
+
+def test_after_an_unknown_caller_passed_no_second_pod_passes() -> None:
+    draft = drafted()
+    enter(draft, _PASSAGE, Caller(), "passed")
+    draft.allocate(WHOLE, _D0)
+    draft.settle()
+    assert why_wait(_PASSAGE, Caller(), draft.book) is not None
+    assert enter(draft, _PASSAGE, Caller(), "passed") is not None
+    assert not breaches(draft.book)
+
+
+@pytest.mark.parametrize("state", [Phase.PENDING, Phase.ACTIVE])
+def test_an_unknown_caller_never_takes_a_lock_from_anybody(state: Phase) -> None:
+    book = book_of(allocated(_D0, pod=Y, active=state is Phase.ACTIVE))
+    draft = drafted(book)
+    assert enter(draft, _PASSAGE, Caller(), "passed") is not None
+    assert lock_of(draft.book, "d0") == lock_of(book, "d0")
+
+
+def test_no_start_passes_before_all_hardware_of_its_devices_is_locked_for_its_pod() -> None:
+    draft = drafted(book_of(allocated(silicon(h0="a"), resource=HALF, pod=X)))
+    whole = Passage(resource=WHOLE, asked=ids("w"), devices=silicon(w="ab"))
+    assert enter(draft, whole, _KNOWN, "passed") is None
+    assert not unlocked(draft.book)
+    other = Passage(resource=HALF, asked=ids("h1"), devices=silicon(h1="b"))
+    assert enter(draft, other, Caller(pods=(Y,)), "passed") is not None
+    assert not breaches(draft.book)
+
+
+def test_a_device_that_grew_since_its_allocate_is_locked_as_it_is_now() -> None:
+    draft = drafted(book_of(allocated(_D0, pod=X)))
+    grown = Passage(resource=WHOLE, asked=ids("d0"), devices=silicon(d0="ab"))
+    assert enter(draft, grown, _KNOWN, "passed") is None
+    assert lock_of(draft.book, "d0").keys == keys("a", "b")
+    assert not unlocked(draft.book)
+
+
+def test_a_device_that_grew_onto_hardware_of_another_pod_waits_for_it() -> None:
+    draft = drafted(book_of(allocated(_D0, pod=X), allocated(silicon(d1="b"), pod=Y, active=True)))
+    grown = Passage(resource=WHOLE, asked=ids("d0"), devices=silicon(d0="ab"))
+    assert "pod-y" in str(enter(draft, grown, _KNOWN, "passed"))
+
+
+def test_two_pods_are_no_caller() -> None:
+    assert Caller(pods=(X, Y)).pod is None
+    assert Caller(pods=(Z,)).pod == Z
+    assert Passage(resource=WHOLE, asked=ids("d0"), devices=_BOTH).keys == keys("a", "b")
+    assert DeviceId("d0") in _PASSAGE.asked
