@@ -1,0 +1,7 @@
+"""The configuration as one frozen value: a YAML file, overridden by environment, then by flags."""
+
+from holdfast.settings.schema import schema
+from holdfast.settings.sections import Settings
+from holdfast.settings.sources import convert, known_paths, load, plain
+
+__all__ = ["Settings", "convert", "known_paths", "load", "plain", "schema"]

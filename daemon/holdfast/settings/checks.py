@@ -1,0 +1,93 @@
+"""What is well formed and still cannot work; each problem begins with the path of its key."""
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from holdfast.model.ids import ResourceName
+from holdfast.model.pools import PoolSpec
+from holdfast.model.tpu import GENERATIONS
+from holdfast.settings.sections import Settings
+
+_LONGEST_GATE = 28.0  # seconds: kubelet's 30, less the time to answer
+_LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit, and its whole node waits
+_SOCKET_PATH_BYTES = 107  # the most that the kernel takes
+_CONTROL_SOCKET = "control.sock"  # the longest name of a socket in the state folder
+_KUBELET_SOCKET = "kubelet.sock"
+
+
+def problems(settings: Settings) -> Iterator[str]:
+    """Yield each reason why a daemon with *settings* could not do its job."""
+    yield from _paths(settings)
+    yield from _resources(settings)
+    yield from _tpu(settings)
+    yield from _times(settings)
+
+
+def _paths(settings: Settings) -> Iterator[str]:
+    host, kubelet = settings.host, settings.kubelet
+    for key, text in {
+        "stateDir": settings.state_dir,
+        "host.sys": host.sys,
+        "host.proc": host.proc,
+        "host.dev": host.dev,
+        "host.cgroup": host.cgroup,
+        "host.etc": host.etc,
+        "kubelet.pluginDir": kubelet.plugin_dir,
+        "kubelet.podResourcesSocket": kubelet.pod_resources_socket,
+    }.items():
+        path = PurePosixPath(text)
+        if not path.is_absolute() or ".." in path.parts or "\0" in text:
+            yield f"{key}: {text!r} is not an absolute path"
+    plugin_dir, state_dir = Path(kubelet.plugin_dir), Path(settings.state_dir)
+    if plugin_dir == state_dir or plugin_dir in state_dir.parents:
+        yield "stateDir: kubelet may clean its plugin folder; choose another place"
+    if len(bytes(state_dir / _CONTROL_SOCKET)) > _SOCKET_PATH_BYTES:
+        yield "stateDir: the path is too long for a unix socket in it; choose a shorter one"
+    prefix = kubelet.socket_prefix
+    # Everything with this prefix counts as ours, to be removed when it is stale.
+    if not prefix or not prefix.isprintable() or "/" in prefix or prefix[0] == ".":
+        yield f"kubelet.socketPrefix: {prefix!r} cannot begin the name of a file"
+    elif _KUBELET_SOCKET.startswith(prefix):
+        yield f"kubelet.socketPrefix: {prefix!r} would make kubelet's own socket count as ours"
+
+
+def _resources(settings: Settings) -> Iterator[str]:
+    if settings.tpu.enabled:
+        spec = PoolSpec(resource=ResourceName(settings.tpu.resource_name), addresses=("*",))
+        for problem in spec.problems():
+            yield f"tpu.{_renamed(problem)}"
+    for place, pool in enumerate(settings.pools):
+        for problem in pool.spec().problems():
+            yield f"pools[{place}].{_renamed(problem)}"
+    if not settings.tpu.enabled and not settings.pools:
+        yield "tpu.enabled: nothing is left to advertise; name a pool"
+
+
+def _renamed(problem: str) -> str:
+    """Name the key as the configuration does."""
+    rest = problem.removeprefix("resource: ")
+    return problem if rest == problem else f"resourceName: {rest}"
+
+
+def _tpu(settings: Settings) -> Iterator[str]:
+    tpu = settings.tpu
+    if tpu.generation and tpu.generation not in GENERATIONS:
+        near = difflib.get_close_matches(tpu.generation, GENERATIONS, n=1)
+        known = f"did you mean {near[0]}?" if near else f"known are {', '.join(GENERATIONS)}"
+        yield f"tpu.generation: there is no {tpu.generation!r}; {known}"
+    hosts = len(tpu.worker_hostnames)
+    if tpu.worker_id is not None and hosts and tpu.worker_id >= hosts:
+        yield f"tpu.workerId: {tpu.worker_id} is no place among {hosts} in tpu.workerHostnames"
+
+
+def _times(settings: Settings) -> Iterator[str]:
+    question, retry = settings.kubelet.question, settings.reclaim.retry
+    if settings.gate.wait > _LONGEST_GATE:
+        yield f"gate.wait: kubelet gives up after 30 s; at most {_LONGEST_GATE:g}s"
+    if settings.allocate.commit_timeout >= _LONGEST_ALLOCATE:
+        yield f"allocate.commitTimeout: kubelet's whole node waits; below {_LONGEST_ALLOCATE:g}s"
+    if question.min_interval > question.idle_interval:
+        yield "kubelet.question.minInterval: it is longer than kubelet.question.idleInterval"
+    if retry.first > retry.last:
+        yield "reclaim.retry.first: it is longer than reclaim.retry.last"

@@ -1,0 +1,53 @@
+"""Lengths of time as people write them, as seconds."""
+
+import math
+import re
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_PART = re.compile(rf"({_NUMBER})(ms|s|m|h)")
+PATTERN = rf"({_NUMBER}(ms|s|m|h))+|{_NUMBER}"
+"""What a duration looks like when it is text, as a regular expression."""
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Duration(float):
+    """A length of time in seconds; written ``250ms``, ``30s``, ``1h30m`` or as a number."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, given: object) -> "Duration":
+        """Return what *given* says; raise ValueError with what would be right."""
+        if isinstance(given, bool) or not isinstance(given, (int, float, str)):
+            raise ValueError(  # noqa: TRY004 - msgspec takes ValueError alone for bad input
+                "expected a duration such as 30s or 250ms"
+            )
+        try:
+            seconds = _seconds(given) if isinstance(given, str) else float(given)
+        except OverflowError:
+            seconds = math.inf
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(f"expected a duration such as 30s or 250ms, got {given!r}")
+        return cls(seconds)
+
+
+class Interval(Duration):
+    """A Duration above zero: something is done again and again after it, and zero would spin."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, given: object) -> "Interval":
+        """Return what *given* says; raise ValueError with what would be right."""
+        interval = cls(super().parse(given))
+        if not interval:
+            raise ValueError("expected a duration above zero")
+        return interval
+
+
+def _seconds(text: str) -> float:
+    """Return what *text* says; not a number when it says nothing."""
+    if not re.fullmatch(PATTERN, text):
+        return math.nan
+    parts = _PART.findall(text)
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(text)

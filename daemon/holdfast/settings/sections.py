@@ -1,0 +1,217 @@
+"""Every key that can be set, with its type, its default and why it is there.
+
+Keys are written in camelCase; durations are in seconds once they are read.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.model.ids import ResourceName
+from holdfast.model.pools import PoolSpec
+from holdfast.settings.duration import Duration, Interval
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Count = Annotated[int, Meta(ge=1)]
+Index = Annotated[int, Meta(ge=0)]
+
+
+class Section(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
+):
+    """The rules that all sections share: unknown keys are refused, names are camelCase."""
+
+
+class Host(Section, frozen=True):
+    """Where the host's folders are, as this process sees them."""
+
+    sys: str = "/sys"
+    proc: str = "/proc"
+    """The host's pid namespace: holders outside of it are not seen."""
+    dev: str = "/dev"
+    cgroup: str = "/sys/fs/cgroup"
+    """The host's whole tree, not the part that a private cgroup namespace shows."""
+    etc: str = "/etc"
+
+
+class Question(Section, frozen=True):
+    """How often kubelet is asked which pods it counts (List has effects and a rate limit)."""
+
+    min_interval: Duration = Duration(1)
+    """At least this long between two questions, however many reasons there are."""
+    idle_interval: Interval = Interval(60)
+    """At the latest after this, while any device is locked: events can be missed."""
+    settle: Duration = Duration(1)
+    """How long after others made kubelet write its checkpoint."""
+    timeout: Interval = Interval(5)
+    """How long kubelet may take to answer before it counts as down, which proves nothing."""
+
+
+class Kubelet(Section, frozen=True):
+    """Where kubelet is. Its plugin folder does not follow its --root-dir."""
+
+    plugin_dir: str = "/var/lib/kubelet/device-plugins"
+    pod_resources_socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    socket_prefix: str = "holdfast"
+    """What the names of our sockets in the plugin folder begin with; those we may remove."""
+    register_timeout: Interval = Interval(12)
+    """Above the 10 s that kubelet takes to dial back."""
+    poll: Interval = Interval(1)
+    """How often the plugin folder is looked at, besides inotify."""
+    question: Question = msgspec.field(default_factory=Question)
+
+
+class Tpu(Section, frozen=True):
+    """TPU chips, and what their programs are told; empty values come from envFile or hardware."""
+
+    enabled: bool = True
+    resource_name: str = "google.com/tpu"
+    generation: str = ""
+    """Such as ``v5e``; overrules what the PCI ids say."""
+    topology: str = ""
+    """Of the whole slice, such as ``2x4``."""
+    accelerator_type: str = ""
+    """Such as ``v5litepod-8``."""
+    worker_id: Index | None = None
+    """This host's place among the hosts of its slice."""
+    worker_hostnames: tuple[str, ...] = ()
+    """The hosts of the slice, in the order of their worker ids."""
+    env_file: str = ""
+    """Empty: tpu/tpu-env in host.etc."""
+    vbar_url: str = ""
+
+
+class Pool(Section, frozen=True):
+    """VFIO devices that are advertised; a function must match each list that is not empty."""
+
+    resource_name: str
+    devices: tuple[str, ...] = ()
+    """``vendor:device`` in hex, with ``*`` and ``?``."""
+    classes: tuple[str, ...] = ()
+    """Beginnings of the PCI class, such as ``0302``."""
+    addresses: tuple[str, ...] = ()
+    """Patterns of PCI addresses, such as ``0000:3b:*``."""
+
+    def spec(self) -> PoolSpec:
+        """Return the rule that discovery goes by."""
+        return PoolSpec(
+            resource=ResourceName(self.resource_name),
+            devices=self.devices,
+            classes=self.classes,
+            addresses=self.addresses,
+        )
+
+
+class Discovery(Section, frozen=True):
+    """How the hardware is followed."""
+
+    rescan: Interval = Interval(60)
+    """The full look that is the truth; events only hasten it."""
+    held_check: Interval = Interval(1)
+    """For devices in use: a driver that is being removed from one announces nothing."""
+    debounce: Duration = Duration(0.02)
+    """Events come in bursts; one look after this answers them all."""
+
+
+class Allocate(Section, frozen=True):
+    """Allocate answers in any case; this is how long it waits to have it on disk."""
+
+    commit_timeout: Interval = Interval(2)
+    pending_timeout: Interval = Interval(60)
+    """After this an Allocation that no checkpoint entry names is over."""
+
+
+class Gate(Section, frozen=True):
+    """PreStartContainer. Kubelet gives up after 30 s."""
+
+    wait: Duration = Duration(25)
+    """How long one start waits for its devices before it is refused; kubelet then asks again."""
+    poll: Interval = Interval(0.25)
+    """How often a waiting start asks the kernel again: some holders leave without an event."""
+    exclusive_open: bool = True
+    """Whether the group node may be opened and closed to prove that nobody has it."""
+    caller_lookup: Duration = Duration(1)
+    """How long kubelet's checkpoint may take to name the pod that starts."""
+
+
+class Retry(Section, frozen=True):
+    """How long a quarantined device waits for the next try, doubling from first to last."""
+
+    first: Interval = Interval(5)
+    last: Interval = Interval(300)
+
+
+class Reclaim(Section, frozen=True):
+    """What may be done about a process that outlives its pod on a device."""
+
+    mode: Literal["observe", "terminate"] = "observe"
+    """observe: name it and end nothing. terminate: end it, when every guard holds."""
+    let_go_grace: Duration = Duration(30)
+    """From kubelet's letting go of the pod."""
+    orphan_grace: Duration = Duration(30)
+    """From then on, and from the runtime's letting go."""
+    term_grace: Duration = Duration(10)
+    """From SIGTERM to SIGKILL."""
+    kill_grace: Duration = Duration(10)
+    """From SIGKILL to giving up until the next retry."""
+    retry: Retry = msgspec.field(default_factory=Retry)
+    poll: Interval = Interval(1)
+    """How often the pods of locked devices are looked at, besides events."""
+    release_poll: Interval = Interval(0.2)
+    """The same while a device is in release."""
+    foreign_scan: Interval = Interval(60)
+    """How often every process is looked at for devices that were not granted."""
+    unseen_grace: Duration = Duration(30)
+    """For a pod whose cgroup was never seen."""
+
+
+class History(Section, frozen=True):
+    """How much of each device's story is kept."""
+
+    per_device: Count = 200
+    """Moves; older ones are dropped."""
+
+
+class Http(Section, frozen=True):
+    """Probes and metrics; port 0 turns them off."""
+
+    address: str = ""
+    """Empty: every address of the host, IPv4 and IPv6."""
+    port: Port = 8008
+
+
+class Log(Section, frozen=True):
+    """What is logged, and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "text"] = "auto"
+    """auto: text on a terminal, otherwise JSON."""
+
+
+class Liveness(Section, frozen=True):
+    """When a restart would mend something."""
+
+    loop_stall: Interval = Interval(30)
+    """/livez fails when the event loop has not turned for this long."""
+
+
+class Settings(Section, frozen=True):
+    """Everything that can be set; durations are in seconds."""
+
+    state_dir: str = "/var/lib/holdfast"
+    """The ledger and the control socket: a folder on a local disk that outlives reboots."""
+    withhold_after: Duration = Duration(30)
+    """How long a device may be RELEASING before kubelet is told that it is Unhealthy."""
+    host: Host = msgspec.field(default_factory=Host)
+    kubelet: Kubelet = msgspec.field(default_factory=Kubelet)
+    tpu: Tpu = msgspec.field(default_factory=Tpu)
+    pools: tuple[Pool, ...] = ()
+    discovery: Discovery = msgspec.field(default_factory=Discovery)
+    allocate: Allocate = msgspec.field(default_factory=Allocate)
+    gate: Gate = msgspec.field(default_factory=Gate)
+    reclaim: Reclaim = msgspec.field(default_factory=Reclaim)
+    history: History = msgspec.field(default_factory=History)
+    http: Http = msgspec.field(default_factory=Http)
+    log: Log = msgspec.field(default_factory=Log)
+    liveness: Liveness = msgspec.field(default_factory=Liveness)

@@ -1,0 +1,175 @@
+"""Reads the settings from a YAML file, the environment and flags, the later over the earlier."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from holdfast.errors import SettingsError
+from holdfast.settings.checks import problems
+from holdfast.settings.duration import Duration
+from holdfast.settings.sections import Pool, Section, Settings
+from holdfast.settings.strictyaml import parse
+
+_PREFIX = "HOLDFAST_"
+# Kubernetes tells each container of the Services in its namespace, and one may be called holdfast.
+_SERVICE_LINK = re.compile(
+    r"HOLDFAST_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+_SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.+")
+
+Tree = dict[str, Any]
+
+
+def load(
+    file: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str] | None = None
+) -> Settings:
+    """Return the settings of *file*, changed by HOLDFAST_… variables, then by *overrides*.
+
+    *overrides* are by path, as ``gate.wait``. Raises SettingsError naming the path of the key.
+    """
+    tree = _read(file) if file is not None else {}
+    paths = known_paths()
+    by_variable = {_variable(path): path for path in paths}
+    for name, text in environ.items():
+        if not name.startswith(_PREFIX) or _is_service_link(name, text):
+            continue
+        if name not in by_variable:
+            hint = _hint(name, by_variable)
+            raise SettingsError(f"cannot use the environment variable {name}: {hint}")
+        _put(tree, by_variable[name], text, paths)
+    for path, text in (overrides or {}).items():
+        if path not in paths:
+            raise SettingsError(f"cannot set {path}: {_hint(path, paths)}")
+        _put(tree, path, text, paths)
+    return convert(tree)
+
+
+def convert(tree: Mapping[str, Any]) -> Settings:
+    """Return *tree* as settings; raise SettingsError naming the path of what is wrong."""
+    try:
+        settings = msgspec.convert(_without_empty(tree), Settings, dec_hook=_duration)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"cannot use the configuration: {_explain(str(error))}") from error
+    for problem in problems(settings):
+        raise SettingsError(f"cannot use the configuration: {problem}")
+    return settings
+
+
+def plain(settings: Settings) -> Tree:
+    """Return *settings* as YAML and JSON can show them, in a form that `convert` takes."""
+    return cast("Tree", msgspec.to_builtins(settings, enc_hook=float))
+
+
+def known_paths(struct: type[Section] = Settings, prefix: str = "") -> dict[str, object]:
+    """Return the path of each single value, as ``gate.wait``, with its type."""
+    hints = get_type_hints(struct)
+    found: dict[str, object] = {}
+    for field in msgspec.structs.fields(struct):
+        path, kind = prefix + field.encode_name, hints[field.name]
+        if isinstance(kind, type) and issubclass(kind, Section):
+            found |= known_paths(kind, f"{path}.")
+        else:
+            found[path] = kind
+    return found
+
+
+def _read(file: Path) -> Tree:
+    try:
+        content = parse(file.read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"cannot read {file}: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise SettingsError(f"cannot use {file}: it must be a mapping of keys to values")
+    return content
+
+
+def _put(tree: Tree, path: str, text: str, paths: Mapping[str, object]) -> None:
+    *parents, last = path.split(".")
+    for parent in parents:
+        child = tree.get(parent)
+        if child is None:
+            child = tree[parent] = {}
+        elif not isinstance(child, dict):
+            return  # an error of the file, which `convert` then names
+        tree = child
+    tree[last] = _value(text, paths[path])
+
+
+def _value(text: str, kind: object) -> object:
+    """Return what *text* means for a key of type *kind*: YAML, but a string stays a string."""
+    if kind is str or get_origin(kind) is Literal:
+        return text
+    if isinstance(kind, type) and issubclass(kind, Duration):
+        return text
+    if get_args(kind) == (str, ...) and not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return parse(text)
+    except ValueError:
+        return text
+
+
+def _without_empty(tree: Mapping[Any, Any], prefix: str = "") -> Tree:
+    """Leave out each section without a value: all of its keys are commented out in the file."""
+    return {
+        key: _without_empty(value, f"{prefix}{key}.") if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if value is not None or f"{prefix}{key}" not in _SECTIONS
+    }
+
+
+def _variable(path: str) -> str:
+    return _PREFIX + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", path).replace(".", "_").upper()
+
+
+def _is_service_link(name: str, text: str) -> bool:
+    return _SERVICE_LINK.fullmatch(name) is not None or (
+        name.endswith("_PORT") and _SERVICE_URL.fullmatch(text) is not None
+    )
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"there is no such key; did you mean {near[0]}?" if near else "there is no such key"
+
+
+def _explain(text: str) -> str:
+    """Say which key msgspec's message means, and which one may have been meant."""
+    what, _, where = text.partition(" - at `")
+    if where.startswith("key`"):
+        return (
+            "a key is no text: YAML reads numbers, on, off, yes and no as something else; quote it"
+        )
+    path = where.rstrip("`").removeprefix("$").removeprefix(".")
+    unknown = re.fullmatch(r"Object contains unknown field `(?P<key>.*)`", what)
+    if unknown is None:
+        return f"{path or 'the top level'}: {what}"
+    full = f"{path}.{unknown['key']}" if path else unknown["key"]
+    return f"{full}: {_hint(full, [*_children(path), *known_paths(), *_SECTIONS])}"
+
+
+def _children(path: str) -> list[str]:
+    """Return the keys of an entry of a list; the pools are the only such list."""
+    if not path.endswith("]"):
+        return []
+    return [f"{path}.{field.encode_name}" for field in msgspec.structs.fields(Pool)]
+
+
+def _duration(kind: type, given: object) -> object:
+    if issubclass(kind, Duration):
+        return kind.parse(given)
+    raise NotImplementedError(f"cannot read a {kind.__name__}")
+
+
+_SECTIONS = frozenset(
+    path.rsplit(".", depth)[0] for path in known_paths() for depth in range(1, path.count(".") + 1)
+)
+"""The path of each section, as ``kubelet.question``."""

@@ -1,0 +1,319 @@
+"""The configuration: what it takes, what it refuses, and how it says so."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import SettingsError
+from holdfast.settings import Settings, convert, known_paths, load, plain, schema
+from holdfast.settings.duration import PATTERN, Duration, Interval
+
+
+def _file(folder: Path, text: str) -> Path:
+    file = folder / "config.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_without_any_source_every_key_has_its_default() -> None:
+    settings = load(None, {})
+
+    assert settings == Settings()
+    assert settings.gate.wait == 25.0
+    assert settings.reclaim.mode == "observe"
+    assert settings.tpu.resource_name == "google.com/tpu"
+
+
+def test_the_environment_overrules_the_file_and_flags_overrule_both(tmp_path: Path) -> None:
+    file = _file(tmp_path, "gate: {wait: 1s, poll: 10ms, callerLookup: 2s}\n")
+
+    settings = load(
+        file,
+        {"HOLDFAST_GATE_WAIT": "2s", "HOLDFAST_GATE_POLL": "20ms", "PATH": "/bin"},
+        {"gate.wait": "3s"},
+    )
+
+    assert (settings.gate.wait, settings.gate.poll) == (3.0, 0.02)
+    assert settings.gate.caller_lookup == 2.0, "what nobody overrules stays as the file has it"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("250ms", 0.25),
+        ("30s", 30),
+        ("15m", 900),
+        ("1h30m", 5400),
+        ("1m0.5s", 60.5),
+        ("0s", 0),
+        ("7", 7),
+        ("1.5", 1.5),
+        (8, 8),
+        (0.5, 0.5),
+        (0, 0),
+    ],
+)
+def test_a_duration_is_text_with_units_or_a_number_of_seconds(text: object, seconds: float) -> None:
+    assert Duration.parse(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "s",
+        "5 s",
+        "5x",
+        "-5s",
+        "s5",
+        "5s!",
+        "1d",
+        "٣s",
+        -1,
+        True,
+        None,
+        [],
+        float("nan"),
+        float("inf"),
+        "9" * 400 + "s",
+        10**400,
+    ],
+)
+def test_anything_else_is_no_duration(given: object) -> None:
+    with pytest.raises(ValueError, match="expected a duration such as 30s or 250ms"):
+        Duration.parse(given)
+
+
+@pytest.mark.parametrize("given", [0, "0s", "00", "0ms", 0.0])
+def test_what_is_done_again_and_again_has_an_interval_above_zero(given: object) -> None:
+    with pytest.raises(ValueError, match="above zero"):
+        Interval.parse(given)
+
+
+@given(st.from_regex(re.compile(rf"\A(?:{PATTERN})\Z")))
+def test_the_schema_and_the_parser_agree_on_what_a_duration_is(text: str) -> None:
+    assert Duration.parse(text) >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gate: {wiat: 1s}", "gate.wiat: there is no such key; did you mean gate.wait?"),
+        ("gates: {wait: 1s}", "gates: there is no such key; did you mean gate?"),
+        ("kubelet: {question: {setle: 1s}}", "did you mean kubelet.question.settle?"),
+        ("zzzz: 1", "zzzz: there is no such key"),
+        (
+            "pools: [{resourceName: a.b/c, adresses: [x]}]",
+            "pools[0].adresses: there is no such key; did you mean pools[0].addresses?",
+        ),
+        ("gate: {wait: soon}", "gate.wait: expected a duration such as 30s or 250ms, got 'soon'"),
+        ("gate: {poll: 0}", "gate.poll: expected a duration above zero"),
+        ("gate: 5", "gate: Expected `object`, got `int`"),
+        ("gate: {exclusiveOpen: 1}", "gate.exclusiveOpen: Expected `bool`, got `int`"),
+        ("http: {port: 70000}", "http.port: Expected `int` <= 65535"),
+        ("http: {port: eighty}", "http.port: Expected `int`, got `str`"),
+        ("history: {perDevice: 0}", "history.perDevice: Expected `int` >= 1"),
+        ("reclaim: {mode: kill}", "reclaim.mode: Invalid enum value 'kill'"),
+        ("log: {level: loud}", "log.level: Invalid enum value 'loud'"),
+        ("pools: [{devices: ['1:2']}]", "pools[0]: Object missing required field `resourceName`"),
+        ("pools: {resourceName: x}", "pools: Expected `array`, got `object`"),
+        ("on: 1", "a key is no text"),
+        ("gate: {7: 1}", "a key is no text"),
+        ("tpu: {workerId: -1}", "tpu.workerId: Expected `int` >= 0"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        load(_file(tmp_path, text), {})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"gate.wait": "29s"}, "gate.wait: kubelet gives up after 30 s"),
+        ({"allocate.commitTimeout": "10s"}, "allocate.commitTimeout: kubelet's whole node waits"),
+        (
+            {"reclaim.retry.first": "6m"},
+            "reclaim.retry.first: it is longer than reclaim.retry.last",
+        ),
+        ({"kubelet.question.minInterval": "2m"}, "kubelet.question.minInterval: it is longer"),
+        ({"stateDir": "/var/lib/kubelet/device-plugins/holdfast"}, "stateDir: kubelet may clean"),
+        ({"stateDir": "/var/lib/kubelet/device-plugins"}, "stateDir: kubelet may clean"),
+        ({"stateDir": "state"}, "stateDir: 'state' is not an absolute path"),
+        ({"stateDir": "/" + "x" * 100}, "stateDir: the path is too long for a unix socket"),
+        ({"kubelet.pluginDir": "/a/../b"}, "kubelet.pluginDir: '/a/../b' is not an absolute path"),
+        ({"host.proc": ""}, "host.proc: '' is not an absolute path"),
+        ({"kubelet.socketPrefix": ""}, "kubelet.socketPrefix: '' cannot begin"),
+        ({"kubelet.socketPrefix": "a/b"}, "kubelet.socketPrefix: 'a/b' cannot begin"),
+        ({"kubelet.socketPrefix": "kube"}, "would make kubelet's own socket count as ours"),
+        ({"tpu.enabled": "false"}, "tpu.enabled: nothing is left to advertise"),
+        ({"tpu.resourceName": "tpu"}, "tpu.resourceName: 'tpu' is not of the form domain/name"),
+        ({"tpu.generation": "v5ee"}, "tpu.generation: there is no 'v5ee'; did you mean v5e?"),
+        ({"tpu.generation": "gpu"}, "tpu.generation: there is no 'gpu'; known are v2, "),
+        (
+            {"tpu.workerId": "2", "tpu.workerHostnames": "a,b"},
+            "tpu.workerId: 2 is no place among 2",
+        ),
+        (
+            {"pools": "[{resourceName: x, devices: ['1:2']}]"},
+            "pools[0].resourceName: 'x' is not of the form",
+        ),
+        ({"pools": "[{resourceName: a.b/c}]"}, "pools[0].devices: give at least one of"),
+    ],
+)
+def test_what_is_well_formed_and_cannot_work_is_refused_with_the_reason(
+    overrides: dict[str, str], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        load(None, {}, overrides)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gate: {wait: 1s}\ngate: {wait: 2s}\n", "line 2: the key gate stands twice"),
+        ("gate:\n  wait: 1s\n  wait: 2s\n", "line 3: the key wait stands twice"),
+        ("gate: [\n", "line 2: "),
+        ("- a\n", "it must be a mapping of keys to values"),
+        ("stateDir: !!python/object:os.system x\n", "line 1: could not determine a constructor"),
+        ("a: \x00\n", "unacceptable character"),
+        ("[" * 5000, "it is nested too deep"),
+    ],
+)
+def test_a_file_that_is_no_sound_yaml_is_refused_with_the_line(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    file = _file(tmp_path, text)
+
+    with pytest.raises(SettingsError, match=re.escape(message)) as caught:
+        load(file, {})
+
+    assert str(file) in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_is_no_text_is_refused_by_its_path(tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00gate")
+
+    for file in (tmp_path / "none.yaml", tmp_path, binary):
+        with pytest.raises(SettingsError, match=f"cannot read {re.escape(str(file))}: "):
+            load(file, {})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing\n", "gate:\n  # wait: 1s\n", "reclaim:\n  retry:\n"]
+)
+def test_an_empty_file_or_section_leaves_the_defaults(tmp_path: Path, text: str) -> None:
+    assert load(_file(tmp_path, text), {}) == Settings()
+
+
+def test_an_empty_key_that_does_not_exist_is_refused_too(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"gate\.retry: there is no such key"):
+        load(_file(tmp_path, "gate:\n  retry:\n"), {})
+
+
+def test_a_variable_that_names_no_key_is_refused_with_a_hint() -> None:
+    with pytest.raises(
+        SettingsError, match=r"HOLDFAST_GATE_WIAT: .* did you mean HOLDFAST_GATE_WAIT\?"
+    ):
+        load(None, {"HOLDFAST_GATE_WIAT": "5s"})
+
+
+def test_a_flag_that_names_no_key_is_refused_with_a_hint() -> None:
+    with pytest.raises(SettingsError, match=r"cannot set gate\.wiat: .* did you mean gate\.wait\?"):
+        load(None, {}, {"gate.wiat": "5s"})
+
+
+def test_a_section_of_the_wrong_type_is_an_error_even_where_a_variable_sets_a_key_in_it(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(SettingsError, match="gate: Expected `object`"):
+        load(_file(tmp_path, "gate: 5"), {"HOLDFAST_GATE_WAIT": "3s"})
+
+
+def test_what_kubernetes_tells_of_a_service_called_holdfast_is_no_setting() -> None:
+    told = {
+        "HOLDFAST_SERVICE_HOST": "10.0.0.1",
+        "HOLDFAST_SERVICE_PORT": "8008",
+        "HOLDFAST_SERVICE_PORT_METRICS": "8008",
+        "HOLDFAST_PORT": "tcp://10.0.0.1:8008",
+        "HOLDFAST_PORT_8008_TCP": "tcp://10.0.0.1:8008",
+        "HOLDFAST_PORT_8008_TCP_PROTO": "tcp",
+        "HOLDFAST_PORT_8008_TCP_PORT": "8008",
+        "HOLDFAST_PORT_8008_TCP_ADDR": "10.0.0.1",
+        "HOLDFAST_METRICS_SERVICE_HOST": "10.0.0.1",
+        "HOLDFAST_HTTP_PORT": "tcp://10.0.0.1:80",  # a Service called holdfast-http
+    }
+
+    assert load(None, told) == Settings()
+    assert load(None, {**told, "HOLDFAST_HTTP_PORT": "9000"}).http.port == 9000
+
+
+def test_text_from_outside_is_read_as_the_type_of_its_key() -> None:
+    settings = load(
+        None,
+        {
+            "HOLDFAST_TPU_TOPOLOGY": "2x4",
+            "HOLDFAST_TPU_WORKER_ID": "1",
+            "HOLDFAST_TPU_WORKER_HOSTNAMES": "a, b",
+            "HOLDFAST_TPU_VBAR_URL": "123",
+            "HOLDFAST_GATE_EXCLUSIVE_OPEN": "false",
+            "HOLDFAST_POOLS": '[{"resourceName": "a.b/c", "devices": ["8086:*"]}]',
+        },
+    )
+
+    assert settings.tpu.topology == "2x4"
+    assert settings.tpu.worker_id == 1
+    assert settings.tpu.worker_hostnames == ("a", "b")
+    assert settings.tpu.vbar_url == "123", "a string stays a string"
+    assert not settings.gate.exclusive_open
+    assert settings.pools[0].devices == ("8086:*",)
+
+
+def test_every_single_key_can_be_given_by_a_variable_of_its_own() -> None:
+    names = [
+        "HOLDFAST_" + re.sub("([A-Z])", r"_\1", path).replace(".", "_").upper()
+        for path in known_paths()
+    ]
+    defaults = plain(Settings())
+
+    assert len(names) == len(set(names))
+    for name, path in zip(names, known_paths(), strict=True):
+        value: object = defaults
+        for part in path.split("."):
+            assert isinstance(value, dict)
+            value = value[part]
+        text = value if isinstance(value, str) else json.dumps(value)
+        assert load(None, {name: text}) == Settings(), name
+
+
+def test_what_is_printed_can_be_read_again() -> None:
+    settings = load(None, {"HOLDFAST_GATE_POLL": "10ms", "HOLDFAST_TPU_WORKER_HOSTNAMES": "a,b"})
+
+    assert convert(yaml.safe_load(yaml.safe_dump(plain(settings)))) == settings
+
+
+def test_the_schema_tells_every_key_with_its_default_and_refuses_others() -> None:
+    told = schema()
+    sections = told["$defs"]
+
+    assert json.loads(json.dumps(told)) == told
+    assert all(section["additionalProperties"] is False for section in sections.values())
+    assert sections["Gate"]["properties"]["wait"]["default"] == 25
+    assert sections["Gate"]["properties"]["poll"]["anyOf"][0] == {
+        "type": "number",
+        "exclusiveMinimum": 0,
+    }
+    assert sections["Http"]["properties"]["port"]["maximum"] == 65535
+    for path in known_paths():
+        section = sections["Settings"]
+        for part in path.split(".")[:-1]:
+            section = sections[section["properties"][part]["$ref"].rpartition("/")[2]]
+        assert path.split(".")[-1] in section["properties"], path
