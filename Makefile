@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+# What a node has, and no more: some libraries load whatever else they find installed.
+RUNTIME := build/runtime
 
 # Options of `holdfast demo`, such as ARGS=--gpus.
 ARGS ?=
@@ -45,9 +47,9 @@ test: check
 vm: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m vm $(CASE)
 
-bench: $(STAMP)
-	mkdir -p build
-	$(PY) tests/bench/run.py --output build/bench.json $(FIGURES)
+bench: $(STAMP) $(RUNTIME)/.installed
+	PYTHONPATH=daemon:tests $(PY) -m bench.run --python $(RUNTIME)/bin/python \
+		--output build/bench.json $(FIGURES)
 
 proto: $(STAMP)
 	$(PY) proto/generate.py
@@ -71,6 +73,13 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install -qq --require-hashes -r requirements-dev.lock
 	@$(PY) -m pip install -qq --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(RUNTIME)/.installed: requirements.lock
+	@PYTHON="$(PYTHON)" sh tests/prepare-python
+	@echo "making $(RUNTIME)"
+	@$(PYTHON) -m venv $(RUNTIME)
+	@$(RUNTIME)/bin/python -m pip install -qq --require-hashes -r requirements.lock
 	@touch $@
 
 clean:

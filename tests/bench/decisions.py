@@ -1,0 +1,155 @@
+"""The answers to kubelet without kubelet: Allocate with its durable commit, and preferences."""
+
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.figures import Figure
+from bench.rig import Place
+from holdfast.allocation.allocator import Allocator
+from holdfast.allocation.granting import Granting, TpuInputs
+from holdfast.allocation.preference import Preference
+from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.draft import Draft
+from holdfast.model.ids import (
+    BootId,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    PciAddress,
+    ResourceName,
+)
+from holdfast.model.locks import LockState
+from holdfast.model.tpu_env import TpuHostFacts
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+TPU = ResourceName("google.com/tpu")
+_PAGE = b"\0" * 4096
+_P50_ABOVE, _P99_ABOVE = 0.3, 1.0
+_PREFERRED_P50, _PREFERRED_P99 = 0.25, 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sync:
+    """A file that is synced as the ledger's is: one more page at its end, then fdatasync."""
+
+    fd: int
+
+    def __call__(self) -> None:
+        os.write(self.fd, _PAGE)
+        os.fdatasync(self.fd)
+
+
+async def allocate(place: Place, *, rounds: int = 60) -> list[Figure]:
+    """Measure Allocate of each of 8 devices in turn, and one fdatasync beside each."""
+    allocates: list[float] = []
+    syncs: list[float] = []
+    inventory = Watched(_node(8))
+    fd = os.open(place.state / "fdatasync", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        async with _ledger(place.state) as ledger:
+            allocator = Allocator(
+                ledger=ledger,
+                inventory=inventory,
+                granting=_granting(),
+                node_rdev=lambda _path: None,
+                checkpoint_at=lambda: 0.0,
+            )
+            sync = _Sync(fd=fd)
+            for _ in range(rounds):
+                for device in inventory.value.devices:
+                    syncs.append(_timed(sync))
+                    began = time.perf_counter()
+                    await allocator.allocate(TPU, (device.name.id,))
+                    allocates.append((time.perf_counter() - began) * 1000)
+                await ledger.apply(_end_all)
+                await ledger.tidy()
+    finally:
+        os.close(fd)
+    one = Figure(name="fdatasync", samples=syncs, note="of 4 KiB more, where the ledger is")
+    return [
+        one,
+        Figure(
+            name="allocate",
+            samples=allocates,
+            budget={"p50": one.p50 + _P50_ABOVE, "p99": one.p99 + _P99_ABOVE},
+            note="the handler with its durable commit; the budget is above one fdatasync",
+        ),
+    ]
+
+
+async def preferred(place: Place, *, n: int = 1000) -> list[Figure]:
+    """Measure GetPreferredAllocation's decision."""
+    async with _ledger(place.state) as ledger:
+        return [
+            Figure(
+                name=name,
+                samples=_prefer(ledger, on_node, size, n),
+                budget=budget,
+                note="the handler",
+            )
+            for name, on_node, size, budget in (
+                ("preferred_4_of_8", 8, 4, {"p50": _PREFERRED_P50}),
+                ("preferred_8_of_16", 16, 8, {"p99": _PREFERRED_P99}),
+            )
+        ]
+
+
+def _prefer(ledger: Ledger, on_node: int, size: int, n: int) -> list[float]:
+    inventory = _node(on_node)
+    preference = Preference(ledger=ledger, inventory=Watched(inventory))
+    ids = tuple(device.name.id for device in inventory.devices)
+    return [_timed(lambda: preference.preferred(TPU, ids, (), size)) for _ in range(n)]
+
+
+@contextlib.asynccontextmanager
+async def _ledger(state: Path) -> AsyncIterator[Ledger]:
+    lane = Lane("ledger", deadline=30.0)
+    ledger = await open_ledger(state, lane, clock=SystemClock(), boot=BootId("bench"))
+    try:
+        yield ledger
+    finally:
+        await ledger.close()
+        lane.close(patience=5.0)
+
+
+def _end_all(draft: Draft) -> None:
+    for allocation in list(draft.book.allocations.values()):
+        draft.end(allocation, "bench")
+    for lock in list(draft.book.locks.values()):
+        draft.move(lock.device, LockState.FREE, "bench")
+
+
+def _granting() -> Granting:
+    facts = TpuHostFacts()
+    tpu = TpuInputs(resource=TPU, configured=facts)
+    return Granting(tpu, from_file=lambda: facts)
+
+
+def _node(chips: int) -> Inventory:
+    addresses = [PciAddress(f"0000:00:{5 + place:02x}.0") for place in range(chips)]
+    devices = tuple(
+        Device(
+            name=DeviceName(TPU, DeviceId(address)),
+            kind=DeviceKind.VFIO,
+            keys=frozenset({HardwareKey(f"pci:{address}"), HardwareKey(f"iommu:{place}")}),
+            nodes=(DeviceNode(path=f"/dev/vfio/{place}", rdev=0),),
+            functions=(address,),
+            model="v5e",
+            numa_node=place * 2 // chips,
+        )
+        for place, address in enumerate(addresses)
+    )
+    return Inventory(generation=1, resources=(TPU,), devices=devices)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return (time.perf_counter() - began) * 1000
