@@ -215,10 +215,11 @@ class Draft:
         """Give every free key to the first in the queue, and take back what younger ones got early.
 
         Walks the queue once, oldest pod first, all the keys of a pod before any of the next; so two
-        pods that wait for each other's devices cannot both get one.
+        pods that wait for each other's devices cannot both get one. What has started comes before
+        all of them: it was so when its pod was adopted.
         """
         wanted: set[HardwareKey] = set()
-        for allocation in self.book.queue():
+        for allocation in sorted(self.book.queue(), key=lambda each: each.phase is Phase.PENDING):
             for device, keys in allocation.names():
                 missing = keys - self._had_by(allocation)
                 if missing and not missing & wanted:
@@ -272,7 +273,9 @@ class Draft:
             for other in self._allocations.values()
             if other.keys & lock.keys
         )
-        return not started and book.rank(owner) > book.rank(senior)
+        if started:
+            return False
+        return senior.phase is Phase.ACTIVE or book.rank(owner) > book.rank(senior)
 
     def _enter(self, lock: DeviceLock, before: LockState) -> None:
         if lock.state is LockState.FREE:

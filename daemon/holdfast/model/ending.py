@@ -7,7 +7,11 @@ from holdfast.model.ids import PodUid, ProcessId
 
 # Names as /proc/PID/comm shows them, cut to 15 characters by the kernel.
 SHIMS = frozenset({"containerd-shim", "conmon", "conmonrs"})
-SANDBOXES = frozenset({"runsc-sandbox", "runsc-gofer", "qemu-system-x86", "cloud-hyperviso"})
+# gVisor runs itself again by way of /proc/self/exe, so its command can be a bare "exe".
+SANDBOXES = frozenset(
+    {"exe", "runsc-sandbox", "runsc-gofer", "runsc", "qemu-system-x86", "cloud-hyperviso"}
+    | {"qemu-system-aar", "firecracker", "kata-clh"}
+)
 RUNTIMES = frozenset({"containerd", "crio", "dockerd", "kubelet"})
 
 

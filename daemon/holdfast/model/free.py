@@ -130,11 +130,16 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
             freedom=Freedom.IN_USE,
             reason=f"its pod still has live processes, which could open it again: pid {pids}",
         )
-    if kernel.freedom is not Freedom.FREE:
+    if kernel.freedom is Freedom.IN_USE or facts.kernel.holders is None:
         return kernel
     if pod.processes is None and not pod.cgroup_seen and pod.uncounted_for < facts.unseen_grace:
         return Verdict(
             freedom=Freedom.UNKNOWN,
             reason="its pod's cgroup was never seen, so a process of it may still live",
         )
+    if kernel.freedom is Freedom.UNKNOWN:
+        # Where we cannot see, the pod that had it is at least accounted for. What remains is the
+        # gate's to decide, by an exclusive open, and to mark: a node that would work without
+        # holdfast must not stop for want of a capability.
+        return Verdict(freedom=Freedom.FREE, reason=f"its pod is gone; unverified: {kernel.reason}")
     return kernel

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
+_MOST_DOUBLINGS = 30  # far beyond any pause; a float would overflow after days of retries
+
 
 class ReclaimStep(Enum):
     """What to do next for a device that is being reclaimed."""
@@ -43,7 +45,8 @@ class Attempt:
 def next_step(attempt: Attempt, times: ReclaimTimes, now: float) -> ReclaimStep:
     """Return the step that is due at *now* while something still holds the device."""
     if attempt.quarantined_at is not None:
-        pause = min(times.retry_first * 2 ** (attempt.number - 1), times.retry_last)
+        doublings = min(attempt.number - 1, _MOST_DOUBLINGS)
+        pause = min(times.retry_first * 2**doublings, times.retry_last)
         return ReclaimStep.RETRY if now - attempt.quarantined_at >= pause else ReclaimStep.WAIT
     if attempt.terminated_at is None:
         return ReclaimStep.TERMINATE

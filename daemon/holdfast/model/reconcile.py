@@ -123,13 +123,12 @@ def _adopt(draft: Draft, around: Surroundings) -> None:
         # An Allocation whose pod is not known yet may be this very one: the next view tells.
         if not devices or any(each.pod is None and each.ids & devices.keys() for each in live):
             continue
-        draft.allocate(
-            entry.resource,
-            devices,
-            checkpoint_at=around.view.written_at,
-            pod=entry.pod,
-            phase=Phase.ACTIVE if _lives(entry.pod, around) else Phase.PENDING,
+        allocation = draft.allocate(
+            entry.resource, devices, checkpoint_at=around.view.written_at, pod=entry.pod
         )
+        # Its pod lives, so it may have started; but not on what another had at that time.
+        if _lives(entry.pod, around) and _could_have_started(allocation, draft.book):
+            draft.activate(allocation)
 
 
 def _hand_back(draft: Draft, around: Surroundings) -> None:
@@ -139,17 +138,33 @@ def _hand_back(draft: Draft, around: Surroundings) -> None:
     foreign may be a pod's whose entry could not be read before.
     """
     for lock in list(draft.book.locks.values()):
-        heir = next((each for each in draft.book.queue() if _is_back(each, lock, around)), None)
-        if heir is None:
+        heirs = [each for each in draft.book.queue() if _is_back(each, lock, around)]
+        if not heirs:
             continue
+        heir = next((each for each in heirs if each.phase is Phase.ACTIVE), heirs[0])
         draft.hand(lock, heir, "kubelet counts the pod")
-        if _lives(heir.pod, around):
-            draft.activate(heir)  # a process of its former start may have the device
+        # A process of its former start may have the device.
+        if _lives(heir.pod, around) and _could_have_started(heir, draft.book):
+            draft.activate(heir)
 
 
 def _lives(pod: PodUid | None, around: Surroundings) -> bool:
     sighting = None if pod is None else around.sightings.get(pod)
     return sighting is not None and bool(sighting.processes)
+
+
+def _could_have_started(allocation: Allocation, book: Book) -> bool:
+    """Tell whether nobody else has started on its keys, or is still to let go of them."""
+    if any(
+        each.phase is Phase.ACTIVE and each.keys & allocation.keys
+        for each in book.allocations.values()
+        if each.id != allocation.id and not same_pod(each.pod, allocation.pod)
+    ):
+        return False
+    return not any(
+        lock.state in ENDING and not same_pod(lock.pod, allocation.pod)
+        for lock in book.locks_on(allocation.keys)
+    )
 
 
 def _is_back(each: Allocation, lock: DeviceLock, around: Surroundings) -> bool:
@@ -184,13 +199,20 @@ def _note_pods(draft: Draft, around: Surroundings) -> None:
         if record.uid not in needed:
             draft.forget_pod(record.uid)
             continue
-        noted = _with_name(_with_sighting(record, around), around.view)
+        has_live = any(each.pod == record.uid for each in book.allocations.values())
+        seen = _with_sighting(record, around, has_live=has_live)
+        noted = _with_name(seen, around.view)
         draft.note_pod(_with_count(noted, around.view))
 
 
-def _with_sighting(record: PodRecord, around: Surroundings) -> PodRecord:
+def _with_sighting(record: PodRecord, around: Surroundings, *, has_live: bool) -> PodRecord:
+    """Return the record with the pod's cgroup as it is.
+
+    Once its Allocations are over, a cgroup that was seen stands: one with the same UID and another
+    inode is a later incarnation, whose processes the locks that are left do not concern.
+    """
     sighting = around.sightings.get(record.uid)
-    if sighting is None:
+    if sighting is None or not (has_live or record.inode is None):
         return record
     return replace(record, cgroup=sighting.cgroup, inode=sighting.inode, boot=around.boot)
 
@@ -218,13 +240,18 @@ def _with_name(record: PodRecord, view: KubeletView) -> PodRecord:
 def _with_count(record: PodRecord, view: KubeletView) -> PodRecord:
     """Return the record with the evidence that kubelet let go of the pod, or that it did not.
 
-    Only complete questions count, and only when the kubelet that answers now is the one that had
-    the pod in a checkpoint it wrote itself.
+    Only a complete question tells that it did, and only when the kubelet that answers now is the
+    one that had the pod in a checkpoint it wrote itself.
     """
-    if not view.readable or not view.answered or view.kubelet is None:
+    if not view.readable:
         return record
-    if view.counts(record.uid):
-        return replace(record, counted_by=view.kubelet, let_go_at=None)
+    asked = view.answered and view.kubelet is not None
+    if view.counts(record.uid):  # seen at any time, it starts the evidence over
+        return replace(
+            record, counted_by=view.kubelet if asked else record.counted_by, let_go_at=None
+        )
+    if not asked:
+        return record
     if record.counted_by != view.kubelet:
         return replace(record, let_go_at=None)
     if record.let_go_at is None:

@@ -1,0 +1,119 @@
+"""When a device is free: the table of cases, by kind of device and by what can be seen."""
+
+from dataclasses import replace
+
+import pytest
+
+from fakes.books import X
+from holdfast.model.devices import DeviceKind
+from holdfast.model.free import (
+    FormerPod,
+    Freedom,
+    KernelFacts,
+    Opened,
+    ReleaseFacts,
+    judge_kernel,
+    judge_release,
+)
+from holdfast.model.ids import PciAddress, ProcessId
+from holdfast.model.use import Grip, Holder
+
+_FREE, _IN_USE, _UNKNOWN = Freedom.FREE, Freedom.IN_USE, Freedom.UNKNOWN
+_ENABLED = (PciAddress("0000:00:05.0"),)
+_GAPS = ("cannot read /proc/77/fd: permission denied",)
+_HOLDER = Holder(
+    process=ProcessId(77, 5), command="python", grips=frozenset({Grip.DEVICE_FD}), pod=X
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "freedom", "reason"),
+    [
+        (KernelFacts(holders=()), _FREE, "not enabled, and no process has it open"),
+        (KernelFacts(), _UNKNOWN, "nobody has looked"),
+        (KernelFacts(holders=(), gaps=_GAPS), _UNKNOWN, "permission denied"),
+        (KernelFacts(holders=(_HOLDER,)), _IN_USE, "pid 77 (python) of pod pod-x [device fd]"),
+        (KernelFacts(holders=(_HOLDER,), gaps=_GAPS), _IN_USE, "pid 77"),
+        (KernelFacts(enabled=_ENABLED, holders=(_HOLDER,)), _IN_USE, "pid 77"),
+        (KernelFacts(enabled=_ENABLED), _IN_USE, "0000:00:05.0 is enabled"),
+        (KernelFacts(enabled=_ENABLED, holders=()), _IN_USE, "an fd in flight"),
+        (KernelFacts(enabled=_ENABLED, holders=(), gaps=_GAPS), _IN_USE, "cannot be seen"),
+        (KernelFacts(opened=Opened.BUSY), _IN_USE, "cannot be opened: busy"),
+        (KernelFacts(opened=Opened.BUSY, holders=()), _IN_USE, "no process has it open"),
+        (KernelFacts(opened=Opened.BUSY, holders=(), gaps=_GAPS), _IN_USE, "cannot be seen"),
+        (KernelFacts(opened=Opened.BUSY, holders=(_HOLDER,)), _IN_USE, "pid 77"),
+        (KernelFacts(opened=Opened.SUCCEEDED), _FREE, "opened exclusively"),
+        (KernelFacts(opened=Opened.SUCCEEDED, holders=(), gaps=_GAPS), _FREE, "exclusively"),
+        (KernelFacts(opened=Opened.SUCCEEDED, holders=(_HOLDER,)), _IN_USE, "pid 77"),
+        (KernelFacts(kind=DeviceKind.ACCEL, holders=()), _FREE, "in flight cannot be seen here"),
+        (KernelFacts(kind=DeviceKind.ACCEL), _UNKNOWN, "nobody has looked"),
+        (KernelFacts(kind=DeviceKind.ACCEL, holders=(), gaps=_GAPS), _UNKNOWN, "permission"),
+        (KernelFacts(kind=DeviceKind.ACCEL, holders=(_HOLDER,)), _IN_USE, "pid 77"),
+    ],
+)
+def test_the_kernel_shows_whether_somebody_uses_a_device(
+    facts: KernelFacts, freedom: Freedom, reason: str
+) -> None:
+    verdict = judge_kernel(facts)
+    assert verdict.freedom is freedom
+    assert reason in verdict.reason
+
+
+_QUIET = KernelFacts(holders=())
+_GONE = FormerPod(counted=False, cgroup_seen=True)
+
+
+@pytest.mark.parametrize(
+    ("pod", "kernel", "freedom", "reason"),
+    [
+        (None, _QUIET, _FREE, "not enabled"),
+        (_GONE, _QUIET, _FREE, "not enabled"),
+        (replace(_GONE, processes=()), _QUIET, _FREE, "not enabled"),
+        (replace(_GONE, counted=None), _QUIET, _UNKNOWN, "books cannot be read"),
+        (replace(_GONE, counted=True), _QUIET, _IN_USE, "kubelet counts its pod"),
+        (replace(_GONE, processes=(41, 42)), _QUIET, _IN_USE, "pid 41, 42"),
+        (replace(_GONE, processes=(41,)), KernelFacts(holders=(_HOLDER,)), _IN_USE, "pid 77"),
+        (_GONE, KernelFacts(holders=(_HOLDER,)), _IN_USE, "pid 77"),
+        (_GONE, KernelFacts(enabled=_ENABLED, holders=()), _IN_USE, "enabled"),
+        (_GONE, KernelFacts(), _UNKNOWN, "nobody has looked"),
+        (FormerPod(counted=False), _QUIET, _UNKNOWN, "never seen"),
+        (FormerPod(counted=False, uncounted_for=29.9), _QUIET, _UNKNOWN, "never seen"),
+        (FormerPod(counted=False, uncounted_for=30.0), _QUIET, _FREE, "not enabled"),
+        (FormerPod(counted=False, processes=()), _QUIET, _FREE, "not enabled"),
+    ],
+)
+def test_a_lock_becomes_free_when_its_pod_is_gone_and_the_kernel_agrees(
+    pod: FormerPod | None, kernel: KernelFacts, freedom: Freedom, reason: str
+) -> None:
+    verdict = judge_release(ReleaseFacts(kernel=kernel, pod=pod))
+    assert verdict.freedom is freedom
+    assert reason in verdict.reason
+
+
+_BLIND = KernelFacts(holders=(), gaps=_GAPS)
+
+
+@pytest.mark.parametrize(
+    ("pod", "kernel", "freedom"),
+    [
+        (_GONE, _BLIND, _FREE),
+        (_GONE, replace(_BLIND, kind=DeviceKind.ACCEL), _FREE),
+        (replace(_GONE, processes=()), _BLIND, _FREE),
+        (FormerPod(counted=False, uncounted_for=30.0), _BLIND, _FREE),
+        (FormerPod(counted=False), _BLIND, _UNKNOWN),
+        (replace(_GONE, processes=(41,)), _BLIND, _IN_USE),
+        (replace(_GONE, counted=True), _BLIND, _IN_USE),
+        (replace(_GONE, counted=None), _BLIND, _UNKNOWN),
+        (_GONE, replace(_BLIND, enabled=_ENABLED), _IN_USE),
+        (_GONE, KernelFacts(gaps=_GAPS), _UNKNOWN),
+        (None, _BLIND, _UNKNOWN),
+    ],
+)
+def test_where_not_every_process_can_be_seen_a_node_does_not_stop_if_the_pod_is_accounted_for(
+    pod: FormerPod | None, kernel: KernelFacts, freedom: Freedom
+) -> None:
+    """The gate then tries an exclusive open, and marks the start unverified where it cannot."""
+    verdict = judge_release(ReleaseFacts(kernel=kernel, pod=pod))
+    assert verdict.freedom is freedom
+    if freedom is _FREE:
+        assert "unverified: not every process can be seen" in verdict.reason
