@@ -1,0 +1,81 @@
+"""Whose device a VFIO device fd is that the kernel does not attribute."""
+
+import pytest
+
+from fakes.books import BOOT, NOW, X, Y, Z, keys, name
+from holdfast.model.attribution import attribute
+from holdfast.model.ids import DeviceName, PodUid, ProcessId
+from holdfast.model.locks import DeviceLock, LockState
+from holdfast.model.use import Grip, Holder, Scan
+
+_D0, _D1, _D2 = name("d0"), name("d1"), name("d2")
+
+
+def _holder(pid: int, pod: PodUid | None, grip: Grip = Grip.DEVICE_FD) -> Holder:
+    return Holder(process=ProcessId(pid, 1), command="python", grips=frozenset({grip}), pod=pod)
+
+
+def _locks(**pods: PodUid) -> dict[DeviceName, DeviceLock]:
+    return {
+        name(id_): DeviceLock(
+            device=name(id_),
+            keys=keys(id_),
+            state=LockState.HELD,
+            fence=n,
+            since=NOW,
+            boot=BOOT,
+            pod=pod,
+        )
+        for n, (id_, pod) in enumerate(pods.items())
+    }
+
+
+_FD = _holder(1, X)
+_STRANGER = _holder(2, None)
+_NODE = _holder(3, Y, Grip.NODE)
+
+
+@pytest.mark.parametrize(
+    ("scan", "enabled", "locks", "expected"),
+    [
+        (Scan(), {_D0}, _locks(), {}),
+        (Scan(holders={_D0: (_NODE,)}), {_D0}, _locks(d0=Y), {_D0: (_NODE,)}),
+        (Scan(unattributed=(_FD,)), {_D0, _D1}, _locks(d0=X, d1=Y), {_D0: (_FD,)}),
+        (Scan(unattributed=(_FD,)), {_D0, _D1}, _locks(d0=X, d1=X), {_D0: (_FD,), _D1: (_FD,)}),
+        (Scan(unattributed=(_FD,)), {_D1}, _locks(d0=X, d1=Y), {_D1: (_FD,)}),
+        (Scan(unattributed=(_FD,)), {_D0, _D1}, _locks(), {_D0: (_FD,), _D1: (_FD,)}),
+        (
+            Scan(holders={_D0: (_NODE,)}, unattributed=(_STRANGER,)),
+            {_D0, _D1},
+            _locks(d0=Y),
+            {_D0: (_NODE,), _D1: (_STRANGER,)},
+        ),
+        (
+            Scan(holders={_D0: (_NODE,)}, unattributed=(_FD,)),
+            {_D0, _D1},
+            _locks(d0=X, d1=Z),
+            {_D0: (_NODE, _FD)},
+        ),
+        (Scan(unattributed=(_FD,)), set(), _locks(d0=X), {}),
+        (Scan(unattributed=(_FD, _STRANGER)), {_D2}, _locks(d2=X), {_D2: (_FD, _STRANGER)}),
+    ],
+    ids=[
+        "nobody",
+        "the kernel tells",
+        "to the device of its pod",
+        "to all enabled devices of its pod",
+        "its pod's device is not enabled: to what is",
+        "no pod of ours: to what nothing explains",
+        "not to what is explained already",
+        "also to what is explained, where it is its pod's",
+        "nothing is enabled: it has none of these",
+        "both",
+    ],
+)
+def test_a_device_fd_belongs_to_its_pods_enabled_devices_else_to_what_nothing_explains(
+    scan: Scan,
+    enabled: set[DeviceName],
+    locks: dict[DeviceName, DeviceLock],
+    expected: dict[DeviceName, tuple[Holder, ...]],
+) -> None:
+    assert attribute(scan, frozenset(enabled), locks) == expected

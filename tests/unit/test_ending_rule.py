@@ -1,0 +1,157 @@
+"""May this process be ended? Each guard is shown by the one case that it alone decides."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fakes.books import BOOT, KUBELET, NOW, X, Y
+from holdfast.model.book import PodRecord
+from holdfast.model.ending import (
+    RUNTIMES,
+    SANDBOXES,
+    SHIMS,
+    EndFacts,
+    Member,
+    whole_cgroup,
+    why_spare,
+)
+from holdfast.model.ids import ProcessId
+
+_ORPHAN = Member(
+    process=ProcessId(4242, 99),
+    command="python",
+    parent_command="systemd",
+    started_at=NOW - 1000,
+    in_pod=X,
+    inode=7,
+)
+_POD = PodRecord(
+    uid=X, boot=BOOT, cgroup="/kubepods/podx", inode=7, counted_by=KUBELET, let_go_at=NOW - 60
+)
+_SATISFIED = EndFacts(
+    terminate=True,
+    scan_complete=True,
+    process=_ORPHAN.process,
+    command="python",
+    in_pod=X,
+    inode=7,
+    granted_to=X,
+    pod=_POD,
+    kubelet=KUBELET,
+    members=(_ORPHAN,),
+    runtime_gone_at=NOW - 60,
+    now=NOW,
+    own_pid=999,
+)
+
+
+def test_an_orphan_is_ended_when_every_guard_agrees() -> None:
+    assert why_spare(_SATISFIED) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"terminate": False}, "reclaim.mode is observe"),
+        ({"scan_complete": False}, "the scan was incomplete"),
+        ({"process": ProcessId(1, 1)}, "pid 1 is never signalled"),
+        ({"process": ProcessId(999, 1)}, "pid 999 is never signalled"),
+        ({"process": ProcessId(KUBELET.pid, 1)}, "it is kubelet"),
+        *(({"command": each}, "container runtime") for each in sorted(RUNTIMES | SHIMS)),
+        ({"granted_to": None}, "never identified"),
+        ({"in_pod": None}, "in no pod's cgroup"),
+        ({"in_pod": Y}, "pod pod-y, to which this device was not granted"),
+        ({"granted_to": Y}, "to which this device was not granted"),
+        ({"inode": 8}, "not the one the granted pod had"),
+        ({"inode": None}, "not the one the granted pod had"),
+        ({"pod": None}, "not the one the granted pod had"),
+        ({"pod": replace(_POD, inode=None)}, "not the one the granted pod had"),
+        ({"pod": replace(_POD, inode=None), "inode": None}, "not the one the granted pod had"),
+        ({"pod": replace(_POD, counted_by=None)}, "never stood in a checkpoint"),
+        ({"kubelet": None}, "kubelet cannot be asked"),
+        ({"kubelet": ProcessId(701, 70)}, "another kubelet runs now"),
+        ({"kubelet": ProcessId(KUBELET.pid, 71)}, "another kubelet runs now"),
+        ({"pod": replace(_POD, let_go_at=None)}, "kubelet counts its pod"),
+        ({"pod": replace(_POD, let_go_at=NOW - 29)}, "less than 30 s ago"),
+        ({"let_go_grace": 61.0}, "less than 61 s ago"),
+        *(
+            ({"command": each}, "whose runtime's state is not read")
+            for each in sorted(SANDBOXES - RUNTIMES - SHIMS)
+        ),
+        ({"runtime_gone_at": None}, "not been seen to let go"),
+        ({"runtime_gone_at": NOW - 29}, "an orphan for less than 30 s"),
+        ({"pod": replace(_POD, let_go_at=NOW - 59)}, "an orphan for less than 30 s"),
+        ({"orphan_grace": 61.0}, "an orphan for less than 61 s"),
+    ],
+)
+def test_one_fact_that_is_otherwise_spares_the_process(
+    changed: dict[str, Any], reason: str
+) -> None:
+    said = why_spare(replace(_SATISFIED, **changed))
+    assert said is not None
+    assert reason in said
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        replace(_ORPHAN, command="pause"),
+        *(replace(_ORPHAN, command=shim) for shim in sorted(SHIMS)),
+        *(replace(_ORPHAN, parent_command=shim) for shim in sorted(SHIMS)),
+    ],
+    ids=str,
+)
+def test_while_the_runtime_runs_a_container_of_the_pod_nothing_of_it_is_ended(
+    member: Member,
+) -> None:
+    """Absence from kubelet's list is no proof: kubelet may be confused, the runtime is not."""
+    said = why_spare(replace(_SATISFIED, members=(_ORPHAN, member)))
+    assert said is not None
+    assert "still runs a container of its pod" in said
+
+
+@pytest.mark.parametrize(
+    ("pod", "gone", "spared"),
+    [
+        (60, 60, False),
+        (60, 30, False),
+        (60, 29.9, True),
+        (59.9, 60, True),
+        (90, 30, False),
+        (3600, 1, True),
+        (30, 3600, True),
+    ],
+)
+def test_the_grace_counts_from_when_both_kubelet_and_the_runtime_had_let_go(
+    pod: float, gone: float, spared: bool
+) -> None:
+    facts = replace(_SATISFIED, pod=replace(_POD, let_go_at=NOW - pod), runtime_gone_at=NOW - gone)
+    assert (why_spare(facts) is not None) is spared
+
+
+@pytest.mark.parametrize("command", sorted(SHIMS | RUNTIMES | SANDBOXES))
+def test_the_names_of_programs_are_as_the_kernel_cuts_them(command: str) -> None:
+    assert len(command) <= 15
+
+
+_LET_GO = NOW - 60
+
+
+@pytest.mark.parametrize(
+    ("members", "whole"),
+    [
+        ((), False),
+        ((_ORPHAN,), True),
+        ((_ORPHAN, replace(_ORPHAN, started_at=_LET_GO)), True),
+        ((_ORPHAN, replace(_ORPHAN, started_at=_LET_GO + 1)), False),
+        ((_ORPHAN, replace(_ORPHAN, command="conmon")), False),
+        ((_ORPHAN, replace(_ORPHAN, command="containerd-shim")), False),
+        ((_ORPHAN, replace(_ORPHAN, command="crio")), False),
+    ],
+    ids=["empty", "one", "old", "newer than the end", "conmon", "shim", "runtime"],
+)
+def test_a_cgroup_is_killed_whole_only_where_all_of_it_is_old_and_nothing_of_it_the_runtimes(
+    members: tuple[Member, ...], whole: bool
+) -> None:
+    assert whole_cgroup(members, _LET_GO) is whole

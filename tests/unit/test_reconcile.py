@@ -1,0 +1,386 @@
+"""Bringing the book in line with kubelet's books, order of events by order of events."""
+
+from dataclasses import replace
+
+import pytest
+
+from fakes.books import (
+    BOOT,
+    HALF,
+    KUBELET,
+    NOW,
+    WHOLE,
+    X,
+    Y,
+    Z,
+    allocated,
+    book_of,
+    breaches,
+    drafted,
+    entry,
+    inventory,
+    keys,
+    lock_of,
+    name,
+    seen,
+    silicon,
+    unlocked,
+)
+from holdfast.model.book import Book, Phase, PodRecord
+from holdfast.model.ids import BootId, DeviceId, PodUid, ProcessId
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.locks import LockState
+from holdfast.model.reconcile import (
+    PodSighting,
+    Surroundings,
+    ending_locks,
+    reconcile,
+    translate,
+)
+
+_D0 = silicon(d0="a")
+_NODE = inventory({WHOLE: silicon(d0="a", d1="b"), HALF: silicon(h0="a", h1="b")})
+_LIVING = PodSighting(cgroup="/kubepods/pod", inode=7, processes=(41,))
+_EMPTY = PodSighting(cgroup="/kubepods/pod", inode=7)
+
+
+def _after(
+    book: Book,
+    view: KubeletView,
+    *,
+    sightings: dict[PodUid, PodSighting] | None = None,
+    now: float = NOW,
+    boot: BootId = BOOT,
+) -> Book:
+    draft = drafted(book, now=now, boot=boot)
+    reconcile(
+        draft,
+        Surroundings(view=view, inventory=_NODE, boot=boot, sightings=sightings or {}),
+    )
+    assert not breaches(draft.book)
+    assert not unlocked(draft.book)
+    return draft.book
+
+
+# Whose an Allocation is.
+
+
+def test_an_allocation_belongs_to_the_one_pod_whose_entry_names_exactly_its_devices() -> None:
+    book = _after(book_of(allocated(_D0)), seen(entry(X, "d0"), entry(Y, "d1")))
+    assert book.allocations[1].pod == X
+    assert lock_of(book, "d0").pod == X
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        KubeletView(),
+        seen(written_at=-1.0),
+        seen(entry(X, "d0"), entry(Y, "d0")),
+        seen(entry(X, "d0", "d1")),
+    ],
+    ids=["unreadable", "not written since", "two pods", "other devices"],
+)
+def test_an_allocation_stays_unknown_while_the_books_do_not_tell(view: KubeletView) -> None:
+    assert _after(book_of(allocated(_D0)), view).allocations[1].pod is None
+
+
+def test_init_containers_repeated_allocations_merge_once_the_checkpoint_shows_one_pod() -> None:
+    both = silicon(d0="a", d1="b")
+    book = book_of(allocated(both), allocated(_D0))
+    view = seen(entry(X, "d0", "d1", container="init"), entry(X, "d0"))
+    after = _after(book, view)
+    assert {each.pod for each in after.allocations.values()} == {X}
+    assert {lock.pod for lock in after.locks.values()} == {X}
+
+
+def test_what_an_init_container_had_more_than_the_main_one_stays_the_pods() -> None:
+    both = silicon(d0="a", d1="b")
+    view = seen(entry(X, "d0", "d1", container="init"), entry(X, "d0"))
+    book = _after(book_of(allocated(both), allocated(_D0)), view)
+    later = _after(book, view, now=NOW + 600, sightings={X: _LIVING})
+    assert lock_of(later, "d1").pod == X
+    assert lock_of(later, "d1").state is LockState.HELD
+
+
+# When it is over.
+
+
+def test_the_locks_of_a_pod_that_kubelet_no_longer_counts_start_to_be_released() -> None:
+    book = book_of(allocated(_D0, pod=X, active=True))
+    after = _after(book, seen(), sightings={X: _LIVING})
+    assert after.allocations == {}
+    assert lock_of(after, "d0").state is LockState.RELEASING
+    assert lock_of(after, "d0").pod == X
+    assert "no longer counts pod" in lock_of(after, "d0").evidence
+    assert ending_locks(after) == (name("d0"),)
+
+
+def test_a_kubelet_that_restarts_without_its_api_server_releases_nothing() -> None:
+    """Its checkpoint is as it was, or cannot be read, or it does not answer."""
+    book = book_of(allocated(_D0, pod=X, active=True), allocated(silicon(d1="b")))
+    for view in (KubeletView(), seen(written_at=0.0), seen(entry(X, "d0"), answered=False)):
+        after = _after(book, view, sightings={X: _LIVING}, now=NOW + 10)
+        assert [lock.state for lock in after.locks.values()] == [LockState.HELD] * 2
+
+
+def test_the_lock_of_a_pod_refused_after_our_allocate_ends_and_the_next_pod_gets_it() -> None:
+    """A second resource was refused: nobody ever starts on the first one's device."""
+    book = book_of(allocated(_D0))
+    assert _after(book, seen(), now=NOW + 59).locks == book.locks
+    after = _after(book, seen(), now=NOW + 60)
+    assert lock_of(after, "d0").state is LockState.RELEASING
+    draft = drafted(after)
+    draft.allocate(WHOLE, _D0)
+    draft.move(name("d0"), LockState.FREE, "not enabled")
+    draft.settle()
+    assert lock_of(draft.book, "d0").allocation == 2
+
+
+def test_a_pod_refused_after_our_allocate_does_not_hinder_the_next_one_on_the_same_devices() -> (
+    None
+):
+    book = book_of(allocated(_D0), allocated(_D0))
+    after = _after(book, seen(entry(Y, "d0")))
+    assert lock_of(after, "d0").pod == Y
+
+
+def test_a_younger_allocation_with_other_devices_ends_what_kubelet_gave_away_again() -> None:
+    book = book_of(allocated(silicon(d0="a", d1="b")), allocated(_D0))
+    after = _after(book, seen(entry(Y, "d0")))
+    assert list(after.allocations) == [2]
+    assert lock_of(after, "d0").state is LockState.RELEASING
+
+
+def test_an_image_may_be_pulled_for_ten_minutes_between_allocate_and_start() -> None:
+    book = book_of(allocated(_D0))
+    for seconds in (1, 60, 600):
+        book = _after(book, seen(entry(X, "d0"), written_at=NOW + seconds), now=NOW + seconds)
+    assert lock_of(book, "d0").pod == X
+    assert lock_of(book, "d0").state is LockState.HELD
+
+
+def test_a_pod_over_before_its_main_container_started_leaves_no_lock_held() -> None:
+    """Its init container used the device, and a process of it keeps the cgroup."""
+    book = book_of(allocated(_D0, pod=X, active=True), allocated(_D0, pod=X))
+    after = _after(book, seen(), sightings={X: _LIVING})
+    assert after.allocations == {}
+    assert lock_of(after, "d0").state is LockState.RELEASING
+
+
+# Pods from before our time.
+
+
+def test_a_pod_in_kubelets_books_that_we_never_heard_of_is_adopted() -> None:
+    book = _after(Book(), seen(entry(X, "d0")), sightings={X: _LIVING})
+    allocation = book.allocations[1]
+    assert (allocation.pod, allocation.phase, allocation.keys) == (X, Phase.ACTIVE, keys("a"))
+    assert lock_of(book, "d0").pod == X
+    assert (
+        _after(book, seen(entry(X, "d0")), sightings={X: _LIVING}).allocations == book.allocations
+    )
+
+
+@pytest.mark.parametrize("sightings", [{}, {X: _EMPTY}])
+def test_an_adopted_pod_without_a_process_has_not_started(
+    sightings: dict[PodUid, PodSighting],
+) -> None:
+    book = _after(Book(), seen(entry(X, "d0")), sightings=sightings)
+    assert book.allocations[1].phase is Phase.PENDING
+
+
+@pytest.mark.parametrize("old", ["a", "d0"])
+def test_the_ids_of_a_former_plugin_are_translated(old: str) -> None:
+    """The fake inventory's node of key a is /dev/vfio/a."""
+    device = translate(WHOLE, DeviceId(old), _NODE)
+    assert device is not None
+    assert device.name == name("d0")
+    assert list(_after(Book(), seen(entry(X, old))).locks) == [name("d0")]
+
+
+@pytest.mark.parametrize("odd", ["", "zz", "vfio", "/dev/vfio/a"])
+def test_an_id_that_nobody_knows_is_nobodys_device(odd: str) -> None:
+    assert translate(WHOLE, DeviceId(odd), _NODE) is None
+    assert _after(Book(), seen(entry(X, odd))).allocations == {}
+
+
+def test_entries_of_other_plugins_and_entries_without_devices_are_nobodys() -> None:
+    view = seen(
+        entry(X, "gpu0", resource=HALF),
+        entry(Y),
+        replace(entry(Z, "d0"), resource=type(WHOLE)("nvidia.com/gpu")),
+    )
+    assert _after(Book(), view).allocations == {}
+
+
+def test_a_pod_whose_hardware_is_gone_keeps_its_lock() -> None:
+    book = book_of(allocated(silicon(gone="z"), pod=X, active=True))
+    after = _after(book, seen(entry(X, "gone")), sightings={X: _LIVING})
+    assert lock_of(after, "gone").state is LockState.HELD
+    assert after.allocations == book.allocations
+
+
+def test_an_adopted_pod_that_runs_comes_before_an_allocation_that_has_not_started() -> None:
+    """The other came by another resource name before we had read kubelet's books."""
+    book = book_of(allocated(silicon(h0="a"), resource=HALF, pod=Y))
+    view = seen(entry(X, "d0"), entry(Y, "h0", resource=HALF))
+    after = _after(book, view, sightings={X: _LIVING})
+    assert lock_of(after, "d0").pod == X
+    assert name("h0", HALF) not in after.locks
+
+
+def test_of_two_pods_that_kubelet_gave_one_device_one_alone_gets_the_lock() -> None:
+    view = seen(entry(X, "d0"), entry(Y, "d0"))
+    after = _after(Book(), view, sightings={X: _LIVING, Y: _LIVING})
+    assert lock_of(after, "d0").pod == X
+    assert [each.phase for each in after.allocations.values()] == [Phase.ACTIVE, Phase.PENDING]
+
+
+def test_a_device_called_foreign_goes_to_its_pod_once_kubelets_books_name_it() -> None:
+    draft = drafted()
+    draft.withhold(name("d0"), keys("a"), "held by pid 41")
+    after = _after(draft.book, seen(entry(X, "d0")), sightings={X: _LIVING})
+    assert (lock_of(after, "d0").state, lock_of(after, "d0").pod) == (LockState.HELD, X)
+
+
+# Pods that come back.
+
+
+def _released(*, through: tuple[LockState, ...] = ()) -> Book:
+    book = _after(book_of(allocated(_D0, pod=X, active=True)), seen(), sightings={X: _LIVING})
+    draft = drafted(book)
+    for state in through:
+        draft.move(name("d0"), state, "held")
+    return draft.book
+
+
+@pytest.mark.parametrize(
+    "through",
+    [(), (LockState.RECLAIMING,), (LockState.RECLAIMING, LockState.QUARANTINED)],
+)
+@pytest.mark.parametrize("allocates", [True, False])
+def test_a_pod_that_kubelet_counts_again_has_its_lock_back(
+    through: tuple[LockState, ...], allocates: bool
+) -> None:
+    """Without an Allocate: kubelet's books were wrong for a moment. With one: a static pod."""
+    draft = drafted(_released(through=through))
+    if allocates:
+        draft.allocate(WHOLE, _D0)
+        draft.settle()
+    view = seen(entry(X, "d0"), written_at=NOW + 1)
+    after = _after(draft.book, view, sightings={X: _LIVING})
+    assert (lock_of(after, "d0").state, lock_of(after, "d0").pod) == (LockState.HELD, X)
+    assert lock_of(after, "d0").allocation in after.allocations
+
+
+def test_a_pod_that_comes_back_while_a_process_of_it_lives_is_not_overtaken() -> None:
+    draft = drafted(_released())
+    draft.allocate(WHOLE, _D0, pod=Y)
+    draft.settle()
+    view = seen(entry(X, "d0"), entry(Y, "d0"), written_at=NOW + 1)
+    after = _after(draft.book, view, sightings={X: _LIVING})
+    assert lock_of(after, "d0").pod == X
+
+
+def test_a_statefulset_pod_that_comes_back_by_another_uid_waits_for_its_former_self() -> None:
+    draft = drafted(_released())
+    draft.allocate(WHOLE, _D0)
+    draft.settle()
+    after = _after(draft.book, seen(entry(Y, "d0"), written_at=NOW + 1), sightings={X: _LIVING})
+    assert lock_of(after, "d0").pod == X
+    assert lock_of(after, "d0").state is LockState.RELEASING
+    assert [each.pod for each in after.allocations.values()] == [Y]
+
+
+def test_after_a_reboot_locks_are_held_until_the_checkpoint_says_otherwise() -> None:
+    book = book_of(allocated(_D0, pod=X, active=True))
+    boot = BootId("boot-2")
+    for view in (KubeletView(), seen(entry(X, "d0"), written_at=NOW + 1)):
+        after = _after(book, view, boot=boot)
+        assert lock_of(after, "d0").state is LockState.HELD
+    assert lock_of(_after(book, seen(written_at=NOW + 1), boot=boot), "d0").state is (
+        LockState.RELEASING
+    )
+
+
+# What is known of pods.
+
+
+def _record(book: Book, **facts: object) -> Book:
+    return replace(book, pods={X: replace(book.pods[X], **facts)})  # type: ignore[arg-type]
+
+
+def test_a_pods_cgroup_is_written_down_when_it_is_seen() -> None:
+    book = _after(book_of(allocated(_D0, pod=X)), seen(entry(X, "d0")), sightings={X: _LIVING})
+    assert (book.pods[X].cgroup, book.pods[X].inode) == ("/kubepods/pod", 7)
+
+
+def test_a_living_pods_record_follows_its_cgroup() -> None:
+    """A rebooted pod gets another inode."""
+    book = _record(book_of(allocated(_D0, pod=X)), cgroup="/kubepods/pod", inode=3)
+    assert _after(book, seen(entry(X, "d0")), sightings={X: _LIVING}).pods[X].inode == 7
+
+
+def test_the_record_of_a_pod_that_is_over_does_not_follow_a_later_incarnation() -> None:
+    """Else the processes of a static pod that came back would pass for the former one's."""
+    book = _record(_released(), cgroup="/kubepods/pod", inode=3)
+    after = _after(book, seen(written_at=NOW + 1), sightings={X: _LIVING})
+    assert after.pods[X].inode == 3
+
+
+def test_a_pod_that_has_nothing_any_more_is_forgotten() -> None:
+    draft = drafted(_released())
+    draft.move(name("d0"), LockState.FREE, "free")
+    assert _after(draft.book, seen()).pods == {}
+
+
+_OTHER_KUBELET = ProcessId(KUBELET.pid, KUBELET.start_ticks + 1)
+_LET_GO = PodRecord(uid=X, boot=BOOT, counted_by=KUBELET, let_go_at=NOW - 100)
+
+
+@pytest.mark.parametrize(
+    ("record", "view", "expected"),
+    [
+        (PodRecord(uid=X, boot=BOOT), seen(entry(X, "d0")), (KUBELET, None)),
+        (PodRecord(uid=X, boot=BOOT), seen(), (None, None)),
+        (PodRecord(uid=X, boot=BOOT, counted_by=KUBELET), seen(), (KUBELET, NOW)),
+        (_LET_GO, seen(), (KUBELET, NOW - 100)),
+        (_LET_GO, seen(entry(X, "d0")), (KUBELET, None)),
+        (_LET_GO, seen(entry(X, "d0"), answered=False), (KUBELET, None)),
+        (_LET_GO, seen(entry(X), answered=False), (KUBELET, None)),
+        (_LET_GO, seen(kubelet=_OTHER_KUBELET), (KUBELET, None)),
+        (_LET_GO, seen(entry(X, "d0"), kubelet=_OTHER_KUBELET), (_OTHER_KUBELET, None)),
+        (replace(_LET_GO, let_go_at=None), seen(answered=False), (KUBELET, None)),
+        (replace(_LET_GO, let_go_at=None), seen(kubelet=None), (KUBELET, None)),
+        (replace(_LET_GO, let_go_at=None), KubeletView(), (KUBELET, None)),
+        (_LET_GO, KubeletView(), (KUBELET, NOW - 100)),
+        (
+            PodRecord(uid=X, boot=BOOT),
+            seen(entry(X, "d0"), answered=False),
+            (None, None),
+        ),
+    ],
+    ids=[
+        "counted: written down by whom",
+        "never counted before our eyes",
+        "let go of, now",
+        "let go of, the first time stands",
+        "counted again: it starts over",
+        "counted again between two questions: it starts over",
+        "counted again without devices: it starts over",
+        "another kubelet: it starts over",
+        "counted by another kubelet",
+        "absent, but not in answer to a question",
+        "absent, nobody knows which kubelet wrote",
+        "the books cannot be read",
+        "the books cannot be read, and what was known stands",
+        "counted, but not in answer to a question",
+    ],
+)
+def test_the_evidence_that_kubelet_let_go_of_a_pod(
+    record: PodRecord, view: KubeletView, expected: tuple[ProcessId | None, float | None]
+) -> None:
+    draft = drafted(_released())
+    draft.note_pod(record)
+    after = _after(draft.book, replace(view, written_at=NOW + 1), sightings={X: _LIVING})
+    assert (after.pods[X].counted_by, after.pods[X].let_go_at) == expected
