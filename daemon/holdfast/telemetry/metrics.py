@@ -1,9 +1,11 @@
 """Every metric, in one place; labels are from closed sets, durations in seconds."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter as Counted
+from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from holdfast.model.book import Allocation, Phase
 from holdfast.model.locks import LockState, Move
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
@@ -66,7 +68,7 @@ class Metrics:
             ["resource"],
             registry=registry,
         )
-        self._registrations = Gauge(
+        self._registrations = _Total(
             "holdfast_kubelet_registrations",
             "Registrations that kubelet accepted since the daemon started.",
             ["resource"],
@@ -81,9 +83,31 @@ class Metrics:
             ["lane"],
             registry=registry,
         )
-        self._questions = Gauge(
+        self._lanes_stuck = Gauge(
+            "holdfast_lane_stuck_seconds",
+            "How long each lane has been past its deadline; 0 while it is not.",
+            ["lane"],
+            registry=registry,
+        )
+        self._questions = _Total(
             "holdfast_kubelet_questions",
             "Complete answers of kubelet's to which pods it counts.",
+            registry=registry,
+        )
+        self._allocations = Gauge(
+            "holdfast_allocations",
+            "Live Allocations: pending (the gate not passed) and active.",
+            ["phase"],
+            registry=registry,
+        )
+        self._scan_seconds = Gauge(
+            "holdfast_scan_seconds",
+            "How long the last look through the processes took.",
+            registry=registry,
+        )
+        self._scan_gaps = Gauge(
+            "holdfast_scan_gaps",
+            "What the last look through the processes could not see; 0 when it saw everything.",
             registry=registry,
         )
         self._memory_limit = Gauge(
@@ -132,19 +156,31 @@ class Metrics:
     def show_registration(self, resource: str, *, streams: int, registrations: int) -> None:
         """Show where a resource stands with kubelet."""
         self._streams.labels(resource).set(streams)
-        self._registrations.labels(resource).set(registrations)
+        self._registrations.reached(registrations, resource)
 
     def show_holders(self, count: int) -> None:
         """Show how many processes hold something."""
         self._holders.set(count)
 
-    def show_lane(self, lane: str, seconds: float) -> None:
-        """Show how long the last call on a lane took."""
+    def show_lane(self, lane: str, seconds: float, *, stuck_for: float = 0.0) -> None:
+        """Show how long the last call on a lane took, and for how long one is overdue."""
         self._lanes.labels(lane).set(seconds)
+        self._lanes_stuck.labels(lane).set(stuck_for)
+
+    def show_allocations(self, allocations: Iterable[Allocation]) -> None:
+        """Show how many Allocations there are in each phase."""
+        counts = Counted(each.phase for each in allocations)
+        for phase in Phase:
+            self._allocations.labels(phase.value).set(counts[phase])
+
+    def show_scan(self, *, seconds: float, gaps: int) -> None:
+        """Show what the last look through the processes took, and could not see."""
+        self._scan_seconds.set(seconds)
+        self._scan_gaps.set(gaps)
 
     def show_questions(self, count: int) -> None:
         """Show how many questions kubelet answered."""
-        self._questions.set(count)
+        self._questions.reached(count)
 
     def show_memory_limit(self, limit: int) -> None:
         """Show how many bytes of memory this process may use."""
@@ -154,3 +190,21 @@ class Metrics:
         """Show which readiness checks pass."""
         for name, passes in checks.items():
             self._ready.labels(name).set(passes)
+
+
+class _Total:
+    """A counter of something that is counted elsewhere."""
+
+    def __init__(
+        self, name: str, text: str, labels: Sequence[str] = (), *, registry: CollectorRegistry
+    ) -> None:
+        self._counter = Counter(name, text, labels, registry=registry)
+        self._labelled = bool(labels)
+        self._seen: dict[tuple[str, ...], int] = {}
+
+    def reached(self, total: int, *labels: str) -> None:
+        """Show that there have been *total*; fewer than before are a new count from zero."""
+        before = self._seen.get(labels, 0)
+        counter = self._counter.labels(*labels) if self._labelled else self._counter
+        counter.inc(total - before if total >= before else total)
+        self._seen[labels] = total

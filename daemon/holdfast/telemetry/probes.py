@@ -1,18 +1,26 @@
-"""/livez, /readyz and /metrics over HTTP, from a thread that the event loop cannot wedge."""
+"""/livez, /readyz and /metrics over HTTP, from threads that the event loop cannot wedge."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET6
-from typing import Self
+from socketserver import TCPServer
+from typing import Any, Self
 
+import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from holdfast.errors import SettingsError
+
+log = structlog.get_logger(__name__)
+
+_CLIENT_PATIENCE = 5.0  # seconds that a client may stay silent before it is left
+_MOST_CLIENTS = 32  # at once; each has a thread
+_SHUTDOWN_POLL = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,29 +82,24 @@ class ProbeServer:
     ) -> None:
         """Listen on *address* and *port*; raises SettingsError naming the port when it is taken.
 
-        The loop counts as stalled after *stall* seconds without a beat.
+        An empty *address* is every address of the host. Port 0 is any free one. The loop counts as
+        stalled after *stall* seconds without a beat.
         """
         answers = {
             "/livez": lambda: _livez(board, stall),
-            "/readyz": lambda: _readyz(board),
-            "/metrics": lambda: (
-                HTTPStatus.OK,
-                CONTENT_TYPE_LATEST,
-                generate_latest(registry),
-            ),
+            "/readyz": lambda: _readyz(board, stall),
+            "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry)),
         }
-        server = _Server6 if ":" in address else ThreadingHTTPServer
         try:
-            self._server = server((address, port), _handler(answers))
+            self._server = _Server(address, port, _handler(answers))
         except OSError as error:
-            message = (
-                f"cannot serve probes on port {port}: {error.strerror}; choose another with "
-                "http.port, or 0 for none"
-            )
-            raise SettingsError(message) from error
-        self._server.daemon_threads = True
+            where = f"port {port}" + (f" of {address}" if address else "")
+            raise SettingsError(
+                f"cannot serve probes on {where}: {error.strerror}; choose another with http.port, "
+                "or 0 for none"
+            ) from error
         threading.Thread(
-            target=self._server.serve_forever, name="probes", daemon=True, args=(0.1,)
+            target=self._server.serve_forever, name="probes", daemon=True, args=(_SHUTDOWN_POLL,)
         ).start()
 
     @property
@@ -120,15 +123,53 @@ Answer = tuple[HTTPStatus, str, bytes]
 _TEXT = "text/plain; charset=utf-8"
 
 
-class _Server6(ThreadingHTTPServer):
-    address_family = AF_INET6
+class _Server(ThreadingHTTPServer):
+    """Serves a bounded number of clients, on IPv4 and IPv6 where no address says which."""
+
+    daemon_threads = True
+    block_on_close = False  # a client that says nothing must not hold the daemon's end
+    request_queue_size = 64
+
+    def __init__(self, address: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._both = not address and socket.has_dualstack_ipv6()
+        self._free = threading.BoundedSemaphore(_MOST_CLIENTS)
+        self.address_family = socket.AF_INET6 if self._both or ":" in address else socket.AF_INET
+        super().__init__((address, port), handler)
+
+    def server_bind(self) -> None:
+        if self._both:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # HTTPServer's own looks the host's name up, which can take seconds on a node without DNS.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "", int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in socketserver
+        # Others wait in the kernel's queue meanwhile, which costs no memory of ours.
+        if self._free.acquire(timeout=_CLIENT_PATIENCE):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as above
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
+        log.debug("probe not answered", client=str(client_address))
 
 
 def _handler(answers: dict[str, Callable[[], Answer]]) -> type[BaseHTTPRequestHandler]:
+    nothing = f"there are {', '.join(answers)}\n".encode()
+
     class Handler(BaseHTTPRequestHandler):
+        timeout = _CLIENT_PATIENCE
+        server_version, sys_version = "holdfast", ""
+
         def do_GET(self) -> None:
             answer = answers.get(self.path.partition("?")[0])
-            status, kind, body = answer() if answer else (HTTPStatus.NOT_FOUND, _TEXT, b"")
+            status, kind, body = answer() if answer else (HTTPStatus.NOT_FOUND, _TEXT, nothing)
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
@@ -149,13 +190,16 @@ def _livez(board: Board, stall: float) -> Answer:
     return HTTPStatus.OK, _TEXT, b"ok\n"
 
 
-def _readyz(board: Board) -> Answer:
+def _readyz(board: Board, stall: float) -> Answer:
     readiness = board.readiness
     age = time.monotonic() - readiness.at
+    stale = Check(name="checks are fresh", passes=age <= stall, reason=f"{age:.1f} s old")
+    checks = (*readiness.checks, stale)
     lines = [
         f"{'ok    ' if check.passes else 'FAILED'} {check.name}"
         + (f": {check.reason}" if check.reason else "")
-        for check in readiness.checks
+        for check in checks
     ]
-    status = HTTPStatus.OK if readiness.ready else HTTPStatus.SERVICE_UNAVAILABLE
-    return status, _TEXT, ("\n".join([*lines, f"checked {age:.1f} s ago"]) + "\n").encode()
+    ready = all(check.passes for check in checks)
+    status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+    return status, _TEXT, ("\n".join(lines) + "\n").encode()

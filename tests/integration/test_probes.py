@@ -1,0 +1,168 @@
+"""The probes over real HTTP: what each answers, and that nothing in the loop can silence them."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from holdfast.errors import SettingsError
+from holdfast.telemetry.probes import Board, Check, ProbeServer
+from waiting import until, wait_until
+
+_STALL = 30.0
+
+
+def _get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@contextlib.contextmanager
+def _serving(board: Board, *, address: str = "127.0.0.1", stall: float = _STALL) -> Iterator[int]:
+    registry = CollectorRegistry()
+    Gauge("holdfast_example", "An example.", registry=registry).set(7)
+    with ProbeServer(address, 0, board=board, registry=registry, stall=stall) as server:
+        yield server.port
+
+
+def test_before_anything_is_published_the_daemon_lives_and_is_not_ready() -> None:
+    with _serving(Board()) as port:
+        assert _get(port, "/livez") == (200, "ok\n")
+        status, text = _get(port, "/readyz")
+
+    assert status == 503
+    assert "FAILED start: the daemon has not come up yet" in text
+
+
+def test_readyz_names_every_check_and_why_one_fails() -> None:
+    board = Board()
+    board.publish(
+        (
+            Check(name="ledger", passes=True),
+            Check(name="lane scan", passes=False, reason="stuck for 12 s"),
+        )
+    )
+    with _serving(board) as port:
+        status, text = _get(port, "/readyz")
+        alive, _ = _get(port, "/livez")
+
+    assert status == 503
+    assert text.splitlines()[:2] == ["ok     ledger", "FAILED lane scan: stuck for 12 s"]
+    assert alive == 200, "a restart mends no stuck lane"
+
+
+def test_readyz_is_ready_when_every_check_passes() -> None:
+    board = Board()
+    board.publish((Check(name="ledger", passes=True, reason="last commit 3 ms"),))
+    with _serving(board) as port:
+        status, text = _get(port, "/readyz")
+
+    assert status == 200
+    assert text.startswith("ok     ledger: last commit 3 ms\nok     checks are fresh: 0.")
+
+
+async def test_a_wedged_loop_fails_livez_and_readyz_while_metrics_still_answer() -> None:
+    board, stall = Board(), 0.2
+
+    async def beat() -> None:
+        while True:
+            board.beat()
+            board.publish((Check(name="ledger", passes=True),))
+            await asyncio.sleep(0.01)
+
+    seen: dict[str, tuple[int, str]] = {}
+
+    def look(port: int) -> None:
+        wait_until(lambda: board.silent_for > stall, what="the loop to be silent")
+        for path in ("/livez", "/readyz", "/metrics"):
+            seen[path] = _get(port, path)
+
+    task = asyncio.create_task(beat())
+    with _serving(board, stall=stall) as port:
+        alive, _ = await asyncio.to_thread(_get, port, "/livez")
+        looker = threading.Thread(target=look, args=(port,))
+        looker.start()
+        looker.join()  # this is what wedges the loop
+        await until(lambda: board.silent_for < stall, what="the loop to turn again")
+        again, _ = await asyncio.to_thread(_get, port, "/livez")
+    task.cancel()
+
+    assert (alive, again) == (200, 200)
+    assert seen["/livez"][0] == 503
+    assert "event loop silent for 0." in seen["/livez"][1]
+    assert seen["/readyz"][0] == 503
+    assert "FAILED checks are fresh" in seen["/readyz"][1]
+    assert seen["/metrics"][0] == 200
+    assert "holdfast_example 7.0" in seen["/metrics"][1]
+
+
+def test_any_other_path_is_told_what_there_is() -> None:
+    with _serving(Board()) as port:
+        assert _get(port, "/") == (404, "there are /livez, /readyz, /metrics\n")
+        assert _get(port, "/livez?verbose")[0] == 200
+
+
+def test_a_port_that_is_taken_is_an_error_that_names_it_and_the_way_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        with pytest.raises(
+            SettingsError, match=rf"port {port} of 127.0.0.1: Address already in use; .* http\.port"
+        ):
+            ProbeServer("127.0.0.1", port, board=Board(), registry=CollectorRegistry(), stall=1)
+
+
+def test_an_address_that_is_not_ours_is_an_error_too() -> None:
+    with pytest.raises(SettingsError, match=r"cannot serve probes on port 0 of 192\.0\.2\.1: "):
+        ProbeServer("192.0.2.1", 0, board=Board(), registry=CollectorRegistry(), stall=1)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_without_an_address_both_families_are_answered() -> None:
+    with _serving(Board(), address="") as port:
+        assert _get(port, "/livez")[0] == 200
+        assert _get(port, "/livez", host="[::1]")[0] == 200
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_an_ipv6_address_is_answered_there_alone() -> None:
+    with _serving(Board(), address="::1") as port:
+        assert _get(port, "/livez", host="[::1]")[0] == 200
+        with pytest.raises(urllib.error.URLError):
+            _get(port, "/livez")
+
+
+def test_clients_that_say_nothing_or_leave_keep_no_probe_from_its_answer() -> None:
+    with _serving(Board()) as port, contextlib.ExitStack() as stack:
+        for _ in range(10):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        with socket.create_connection(("127.0.0.1", port)) as rude:
+            rude.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        with socket.create_connection(("127.0.0.1", port)) as garbled:
+            garbled.sendall(b"\xff\x00\r\n\r\n")
+
+        assert _get(port, "/livez")[0] == 200
+
+
+def test_closing_waits_for_no_client_and_frees_the_port() -> None:
+    server = ProbeServer("127.0.0.1", 0, board=Board(), registry=CollectorRegistry(), stall=1)
+    with socket.create_connection(("127.0.0.1", server.port)):
+        began = time.monotonic()
+        server.close()
+
+        assert time.monotonic() - began < 3
+    with ProbeServer(
+        "127.0.0.1", server.port, board=Board(), registry=CollectorRegistry(), stall=1
+    ):
+        pass
