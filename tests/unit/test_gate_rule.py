@@ -146,9 +146,7 @@ def test_a_start_waits_by_the_book_for_whoever_else_has_the_hardware(
 def test_an_unknown_caller_does_not_pass_where_somebody_waits_for_the_same_hardware() -> None:
     draft = drafted()
     draft.allocate(HALF, silicon(h0="a"), pod=Y)  # not settled: its lock is not there yet
-    assert "pod pod-y waits for the same hardware" in str(
-        why_wait(_PASSAGE, Caller(), draft.book)
-    )
+    assert "pod pod-y waits for the same hardware" in str(why_wait(_PASSAGE, Caller(), draft.book))
     assert why_wait(_PASSAGE, _KNOWN, draft.book) is None
 
 

@@ -78,9 +78,7 @@ def test_a_device_whose_hardware_is_locked_under_another_resource_name_is_unheal
 
 
 def test_a_device_that_a_counted_pod_has_by_a_former_plugins_id_is_unhealthy() -> None:
-    facts = OfferFacts(
-        healthy=True, name=_NAME, lock=_lock(LockState.HELD), owner_counted=True
-    )
+    facts = OfferFacts(healthy=True, name=_NAME, lock=_lock(LockState.HELD), owner_counted=True)
     assert not offered(facts)
 
 
