@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -60,7 +61,7 @@ async def run(settings: Settings) -> None:
             history_per_device=settings.history.per_device,
         )
         stack.push_async_callback(ledger.close)
-        parts = build(settings, host, ledger, clock)
+        parts = build(settings, host, ledger, clock, called=metrics.called)
         _observe(parts, metrics)
         control = ControlServer(state, _handlers(parts))
         await control.start()
@@ -164,8 +165,13 @@ def _show(parts: Parts, metrics: Metrics) -> None:
         metrics.show_registration(
             resource, streams=state.streams, registrations=state.registrations
         )
+    metrics.show_allocations(book.allocations.values())
     for name, lane in parts.host.lanes.items():
-        metrics.show_lane(name, lane.latency)
+        since = lane.stuck_since
+        stuck_for = 0.0 if since is None else time.monotonic() - since
+        metrics.show_lane(name, lane.latency, stuck_for=stuck_for)
+    if (scan := parts.look.last_scan) is not None:
+        metrics.show_scan(seconds=scan.seconds, gaps=len(scan.gaps))
     metrics.show_holders(sum(map(len, parts.kernel.holders.values())))
     metrics.show_questions(parts.accounts.view.value.questions)
 

@@ -1,7 +1,8 @@
 """Builds the parts of the daemon from the settings; what depends on what is read off here."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from holdfast.allocation.allocator import Allocator
@@ -43,6 +44,9 @@ from holdfast.settings import Settings
 
 _LANES = {"ledger": 30.0, "scan": 30.0, "discovery": 30.0, "pods": 10.0, "kubelet": 5.0}
 """Each lane with its deadline in seconds; a call that takes longer is a fact for /readyz."""
+
+Called = Callable[[str, str, str, float], None]
+"""Hears of one of kubelet's calls: the resource, the call's name, its status code, its seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +105,10 @@ def build_host(settings: Settings) -> Hosts:
     )
 
 
-def build(settings: Settings, host: Hosts, ledger: Ledger, clock: Clock) -> Parts:
-    """Wire everything; nothing runs yet."""
+def build(
+    settings: Settings, host: Hosts, ledger: Ledger, clock: Clock, *, called: Called
+) -> Parts:
+    """Wire everything; nothing runs yet. *called* hears of each of kubelet's calls."""
     scanner = _scanner(settings, host, ledger, clock)
     folder = FolderWatch(
         folder=Path(settings.kubelet.plugin_dir),
@@ -157,7 +163,7 @@ def build(settings: Settings, host: Hosts, ledger: Ledger, clock: Clock) -> Part
     preference = Preference(ledger=ledger, inventory=scanner.inventory)
 
     def plugin(resource: ResourceName) -> DevicePlugin:
-        return DevicePlugin(
+        made = DevicePlugin(
             resource=resource,
             offers=offering.offers,
             allocating=allocator,
@@ -165,6 +171,8 @@ def build(settings: Settings, host: Hosts, ledger: Ledger, clock: Clock) -> Part
             preferring=preference,
             traffic=traffic,
         )
+        made.observe = partial(called, resource)
+        return made
 
     registrar = Registrar(
         offers=offering.offers,
