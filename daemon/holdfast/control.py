@@ -1,11 +1,14 @@
 """The unix socket by which the command line asks the running daemon: one line of JSON each way."""
 
 import asyncio
+import contextlib
 import inspect
 import json
 import os
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,66 +20,116 @@ log = structlog.get_logger(__name__)
 
 SOCKET = "control.sock"
 _MOST_BYTES = 1 << 16
+_ROOT = 0
+_CREDENTIALS = struct.Struct("iII")
 
 Handler = Callable[[Mapping[str, Any]], Awaitable[Any] | Any]
-"""Answers one question; what it returns must be JSON."""
+"""Answers one question; what it returns must be JSON.
+
+It is given the question's details, and under ``caller`` the pid and uid that the kernel names.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Caller:
+    pid: int
+    uid: int
 
 
 class ControlServer:
     """Listens in the state folder, for root alone; the answer's shape is in app.reports."""
 
-    def __init__(self, folder: Path, handlers: Mapping[str, Handler]) -> None:
-        """Answer the questions that are keys of *handlers*."""
+    def __init__(
+        self, folder: Path, handlers: Mapping[str, Handler], *, patience: float = 10.0
+    ) -> None:
+        """Answer the questions that are keys of *handlers*.
+
+        A client may take *patience* seconds to ask.
+        """
         self._path = folder / SOCKET
         self._handlers = handlers
+        self._patience = patience
         self._server: asyncio.Server | None = None
+        self._conversations: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Listen, in place of a socket that a former daemon left; the caller holds the folder."""
-        self._path.unlink(missing_ok=True)
-        before = os.umask(0o177)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, self._path)
+            self._path.unlink(missing_ok=True)
+            listener.bind(str(self._path))
+            # Nobody can connect before it listens, so it is never open to others for a moment.
+            self._path.chmod(0o600)
+            self._server = await asyncio.start_unix_server(
+                self._converse, sock=listener, limit=_MOST_BYTES
+            )
         except OSError as error:
-            message = f"cannot listen on {self._path}: {error.strerror or error}"
-            raise HoldfastError(message) from error
-        finally:
-            os.umask(before)
+            listener.close()
+            raise HoldfastError(
+                f"cannot listen on {self._path}: {error.strerror or error}"
+            ) from error
 
     async def close(self) -> None:
-        """Stop listening and remove the socket."""
-        if self._server is not None:
-            self._server.close()
-            self._path.unlink(missing_ok=True)
+        """Stop listening, leave whoever still asks, and remove the socket."""
+        if self._server is None:
+            return
+        self._server.close()
+        for conversation in self._conversations:
+            conversation.cancel()
+        await asyncio.gather(*self._conversations, return_exceptions=True)
+        self._path.unlink(missing_ok=True)
+
+    def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._conversations.add(task)
+        task.add_done_callback(self._conversations.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            answer = await self._answer(await reader.readline())
-            writer.write(json.dumps(answer).encode() + b"\n")
+            caller = _caller(writer.get_extra_info("socket"))
+            async with asyncio.timeout(self._patience):
+                line = await reader.readline()
+            answer = await self._answer(line, caller)
+            writer.write(answer + b"\n")
             await writer.drain()
-        except (ConnectionError, ValueError) as error:
-            log.debug("control connection lost", reason=str(error))
+        except (OSError, ValueError) as error:  # it left, was silent, or asked without an end
+            log.debug("control connection lost", reason=str(error) or type(error).__name__)
         finally:
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
-    async def _answer(self, line: bytes) -> dict[str, Any]:
+    async def _answer(self, line: bytes, caller: _Caller) -> bytes:
+        if caller.uid not in {_ROOT, os.geteuid()}:
+            log.warning("control question refused", pid=caller.pid, uid=caller.uid)
+            return _error(f"cannot answer uid {caller.uid}: the daemon answers root alone")
         try:
             question = json.loads(line)
-            handler = self._handlers[question["ask"]]
-        except (ValueError, KeyError, TypeError):
+            name = question["ask"]
+            handler = self._handlers[name]
+        except (ValueError, KeyError, TypeError, RecursionError):
             known = ", ".join(sorted(self._handlers))
-            return {"error": f"cannot answer: not one of the questions {known}"}
+            return _error(f"cannot answer: not one of the questions {known}")
+        details = {**question, "caller": {"pid": caller.pid, "uid": caller.uid}}
         try:
-            answer = handler(question)
-            return {"answer": await answer if inspect.isawaitable(answer) else answer}
+            answer = handler(details)
+            if inspect.isawaitable(answer):
+                answer = await answer
+            return json.dumps({"answer": answer}).encode()
         except HoldfastError as error:
-            return {"error": str(error)}
+            return _error(str(error))
+        except Exception as error:
+            # A question must not end the daemon; the log has what is needed to mend it.
+            log.exception("control question failed", question=name)
+            reason = f"{type(error).__name__}: {error}"
+            return _error(f"cannot answer {name}: {reason}; this is a bug, the log tells more")
 
 
 def ask(folder: Path, question: str, *, patience: float = 10.0, **details: Any) -> Any:  # noqa: ANN401 - JSON
     """Return the running daemon's answer; raise HoldfastError with its refusal.
 
-    Raises ConnectionError or FileNotFoundError when no daemon listens. *patience* is in seconds.
+    Raises ConnectionError or FileNotFoundError when no daemon listens or it ends meanwhile, and
+    TimeoutError when it says nothing for *patience* seconds.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(patience)
@@ -85,11 +138,19 @@ def ask(folder: Path, question: str, *, patience: float = 10.0, **details: Any) 
         received = bytearray()
         while not received.endswith(b"\n") and (part := connection.recv(_MOST_BYTES)):
             received += part
-    try:
-        answer = json.loads(received)
-    except ValueError as error:
-        message = "cannot understand the daemon: it closed the connection"
-        raise HoldfastError(message) from error
+    if not received.endswith(b"\n"):
+        raise ConnectionAbortedError("it closed the connection")
+    answer = json.loads(received)
     if "error" in answer:
         raise HoldfastError(answer["error"])
     return answer["answer"]
+
+
+def _caller(connection: socket.socket) -> _Caller:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _gid = _CREDENTIALS.unpack(raw)
+    return _Caller(pid=pid, uid=uid)
+
+
+def _error(text: str) -> bytes:
+    return json.dumps({"error": text}).encode()
