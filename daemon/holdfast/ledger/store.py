@@ -1,9 +1,10 @@
 """The ledger's file: open it, read the book from it, write the next one as one commit."""
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib import resources
 from pathlib import Path
 
@@ -36,28 +37,30 @@ class Store:
         self._path = folder / FILE
         self._reserve = folder / "reserve"
         self._history_per_device = history_per_device
+        self._disk_full = False
         try:
+            # Looked at without write access first: closing a file that is not to be touched would
+            # otherwise fold its WAL back into it.
+            is_new = not self._path.exists() or _inspect(self._path)
             self._db = sqlite3.connect(self._path, isolation_level=None)
-        except sqlite3.Error as error:
-            message = f"cannot open the ledger {self._path}: {error}"
-            raise LedgerUnusableError(message) from error
+        except (sqlite3.Error, OSError) as error:
+            raise self._unusable(error) from error
         try:
-            self._prepare()
+            self._prepare(is_new=is_new)
         except sqlite3.Error as error:
             self._db.close()
-            message = (
-                f"cannot use the ledger {self._path}: {error}. It is left as it is: move it away "
-                "to start with an empty one, which kubelet's checkpoint then fills"
-            )
-            raise LedgerUnusableError(message) from error
-        except LedgerUnusableError:
-            self._db.close()
-            raise
+            raise self._unusable(error) from error
         self._keep_reserve()
 
     def read(self) -> Book:
-        """Return the book as it was last committed."""
-        return rows.read_book(self._db)
+        """Return the book as it was last committed.
+
+        Raises LedgerUnusableError when its rows make no sense.
+        """
+        try:
+            return rows.read_book(self._db)
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            raise self._unusable(error) from error
 
     def history(self, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
         """Return the last *limit* moves, of one device or of all, oldest first."""
@@ -70,10 +73,16 @@ class Store:
         for a change that records no new Allocation, so that releases always go through.
         """
         moves = tuple(moves)
+        releases = not (after.allocations.keys() - before.allocations.keys())
+        if self._disk_full and not releases:
+            message = (
+                f"cannot write the ledger {self._path}: the disk is full, and what is left is kept "
+                "for releases; make room"
+            )
+            raise LedgerError(message)
         try:
             self._commit(before, after, moves)
         except sqlite3.Error as error:
-            releases = not (after.allocations.keys() - before.allocations.keys())
             if not (_is_full(error) and releases and self._give_up_reserve()):
                 message = f"cannot write the ledger {self._path}: {error}"
                 raise LedgerError(message) from error
@@ -102,31 +111,23 @@ class Store:
         """Close the file; what was committed stays."""
         self._db.close()
 
-    def _prepare(self) -> None:
+    def _prepare(self, *, is_new: bool) -> None:
         db = self._db
         db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        owner = db.execute("PRAGMA application_id").fetchone()[0]
-        tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-        if tables and owner != _APPLICATION_ID:
-            message = f"cannot use the ledger {self._path}: another program's database is there"
-            raise LedgerUnusableError(message)
-        if version > SCHEMA_VERSION:
-            message = (
-                f"cannot use the ledger {self._path}: it has version {version}, this "
-                f"holdfast knows {SCHEMA_VERSION}. Install the newer one again; nothing was changed"
-            )
-            raise LedgerUnusableError(message)
-        if tables:
-            verdict = db.execute("PRAGMA quick_check").fetchone()[0]
-            if verdict != "ok":
-                raise sqlite3.DatabaseError(verdict)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA wal_autocheckpoint = 0")
         db.execute("PRAGMA foreign_keys = ON")
-        if not tables:
+        if is_new:
             self._create()
+        db.execute("BEGIN IMMEDIATE")  # fails on a read-only or locked file, now and not later
+        db.execute("ROLLBACK")
+
+    def _unusable(self, error: Exception) -> LedgerUnusableError:
+        return LedgerUnusableError(
+            f"cannot use the ledger {self._path}: {error}. It is left as it is: move it away to "
+            "start with an empty one, which kubelet's checkpoint then fills"
+        )
 
     def _create(self) -> None:
         schema = resources.files("holdfast.ledger").joinpath("schema.sql").read_text("utf-8")
@@ -153,17 +154,21 @@ class Store:
 
     def _keep_reserve(self) -> None:
         """Keep room on the disk that a release can be written into when it is full."""
+        self._disk_full = False
         try:
             with self._reserve.open("ab") as file:
                 os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
-        except OSError:  # the disk is full now; the next tidy tries again
-            self._reserve.unlink(missing_ok=True)
+        except OSError as error:  # the next tidy tries again
+            self._disk_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            with suppress(OSError):
+                self._reserve.unlink()
 
     def _give_up_reserve(self) -> bool:
         try:
             self._reserve.unlink()
         except OSError:
             return False
+        self._disk_full = True
         return True
 
 
@@ -187,10 +192,38 @@ def read_only_history(folder: Path, device: DeviceName | None, limit: int) -> tu
             raise LedgerError(message) from error
 
 
+def _inspect(path: Path) -> bool:
+    """Return whether the file is empty; raise when it is not one that we may write."""
+    with closing(_connect_read_only(path)) as db:
+        db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        owner = db.execute("PRAGMA application_id").fetchone()[0]
+        tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if not tables:
+            return True
+        if owner != _APPLICATION_ID:
+            message = f"cannot use the ledger {path}: another program's database is there"
+            raise LedgerUnusableError(message)
+        if version > SCHEMA_VERSION:
+            message = (
+                f"cannot use the ledger {path}: it has version {version}, this holdfast knows "
+                f"{SCHEMA_VERSION}. Install the newer one again; nothing was changed"
+            )
+            raise LedgerUnusableError(message)
+        verdict = db.execute("PRAGMA quick_check").fetchone()[0]
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+        return False
+
+
+def _connect_read_only(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+
+
 def _open_read_only(folder: Path) -> sqlite3.Connection:
     path = folder / FILE
     try:
-        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        return _connect_read_only(path)
     except sqlite3.Error as error:
         message = f"cannot open the ledger {path}: {error}"
         raise LedgerError(message) from error

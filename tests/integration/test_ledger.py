@@ -1,0 +1,564 @@
+"""The ledger on a real disk: killed, locked, damaged, from another time, full, read-only."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from fakes.books import BOOT, NOW, WHOLE, X, allocated, breaches, drafted, name, silicon
+from holdfast.errors import LaneStuckError, LedgerError, LedgerUnusableError
+from holdfast.ledger.ledger import InstanceLock, Ledger, open_ledger
+from holdfast.ledger.store import FILE, SCHEMA_VERSION, Store, read_only, read_only_history
+from holdfast.model.book import Book, Phase, PodRecord
+from holdfast.model.draft import Draft
+from holdfast.model.ids import BootId, DeviceId, ProcessId
+from holdfast.model.locks import LockState, Move
+from holdfast.runtime.lane import Lane
+from manual_clock import ManualClock
+from waiting import until
+
+_D0 = silicon(d0="a")
+
+
+def _apply(store: Store, decide: Callable[[Draft], object]) -> Book:
+    """Do what Ledger does: decide on the book, settle, commit."""
+    before = store.read()
+    draft = drafted(before)
+    decide(draft)
+    draft.settle()
+    store.write(before, draft.book, draft.moves)
+    return draft.book
+
+
+def _allocate(draft: Draft) -> int:
+    allocation = allocated(_D0)(draft)
+    draft.settle()
+    return allocation.id
+
+
+def _release(draft: Draft) -> None:
+    for allocation in list(draft.book.allocations.values()):
+        draft.end(allocation, "over")
+    for lock in list(draft.book.locks.values()):
+        draft.move(lock.device, LockState.FREE, "free")
+
+
+def _bytes(folder: Path) -> dict[str, bytes]:
+    """Return what must never change: the database and what its WAL adds to it."""
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(folder.iterdir())
+        if path.name in {FILE, f"{FILE}-wal"} and path.stat().st_size
+    }
+
+
+def _killed_after(folder: Path, statements: str) -> None:
+    """Leave behind what a killed program wrote by *statements*, its WAL not folded back."""
+    script = (
+        "import os, sqlite3, sys\n"
+        "db = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "db.execute('PRAGMA wal_autocheckpoint = 0')\n"
+        "db.executescript(sys.argv[2])\n"
+        "os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(folder / FILE), statements], check=True)
+
+
+# What is written is read again.
+
+
+def test_everything_in_a_book_is_read_again_after_the_file_was_closed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    _apply(store, allocated(silicon(d0="ab", d1="c"), pod=X, active=True))
+    _apply(store, allocated(_D0))
+    record = PodRecord(
+        uid=X,
+        boot=BOOT,
+        cgroup="/kubepods/podx",
+        inode=7,
+        namespace="default",
+        name="train-0",
+        counted_by=ProcessId(700, 70),
+        let_go_at=NOW,
+    )
+    book = _apply(store, lambda draft: draft.note_pod(record))
+    store.close()
+    again = Store(tmp_path)
+    assert again.read() == book
+    assert again.read().allocations[1].phase is Phase.ACTIVE
+    assert read_only(tmp_path) == book
+    again.close()
+
+
+def test_the_history_of_a_device_is_told_oldest_first_and_of_all_devices_together(
+    tmp_path: Path,
+) -> None:
+    with closing(Store(tmp_path)) as store:
+        _apply(store, allocated(silicon(d0="a", d1="b"), pod=X))
+        _apply(store, _release)
+        of_d0 = store.history(name("d0"), 10)
+        assert [move.after for move in of_d0] == [
+            LockState.HELD,
+            LockState.RELEASING,
+            LockState.FREE,
+        ]
+        everything = store.history(None, 10)
+        assert len(everything) == 6
+        assert all(one.fence < other.fence for one, other in pairwise(everything))
+        assert store.history(None, 2) == everything[-2:]
+        assert read_only_history(tmp_path, name("d0"), 10) == of_d0
+
+
+def test_a_change_that_breaks_the_promise_is_refused_by_the_file_itself(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        before = _apply(store, allocated(_D0, pod=X))
+        lock = before.locks[name("d0")]
+        twice = type(lock)(
+            device=name("other"), keys=lock.keys, state=lock.state, fence=99, since=NOW, boot=BOOT
+        )
+        after = Book(
+            fence=99,
+            last_allocation=before.last_allocation,
+            allocations=before.allocations,
+            locks={**before.locks, twice.device: twice},
+            pods=before.pods,
+        )
+        with pytest.raises(LedgerError, match="UNIQUE"):
+            store.write(before, after, ())
+        assert store.read() == before
+
+
+def test_the_history_is_bounded_by_tidying(tmp_path: Path) -> None:
+    with closing(Store(tmp_path, history_per_device=5)) as store:
+        for _ in range(6):
+            _apply(store, allocated(silicon(d0="a", d1="b")))
+            _apply(store, _release)
+        book, latest = store.read(), store.history(name("d0"), 5)
+        assert len(store.history(name("d0"), 1000)) == 18
+        store.tidy()
+        assert store.history(name("d0"), 1000) == latest
+        assert len(store.history(name("d1"), 1000)) == 5
+        assert store.read() == book
+
+
+def test_tidying_keeps_the_wal_from_growing(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        sizes = []
+        for _ in range(6):
+            for _ in range(5):
+                _apply(store, allocated(_D0))
+                _apply(store, _release)
+            sizes.append((tmp_path / f"{FILE}-wal").stat().st_size)
+            store.tidy()
+        assert max(sizes[1:]) <= sizes[0] * 1.5
+
+
+# Killed.
+
+_WRITER = """
+import sys
+from pathlib import Path
+from fakes.books import WHOLE, X, drafted, silicon
+from holdfast.ledger.store import Store
+from holdfast.model.locks import LockState
+store = Store(Path(sys.argv[1]), history_per_device=10**6)
+while True:
+    for free in (False, True):
+        before = store.read()
+        draft = drafted(before)
+        if free:
+            for each in list(before.allocations.values()):
+                draft.end(each, "over")
+            for lock in list(draft.book.locks.values()):
+                draft.move(lock.device, LockState.FREE, "free")
+        else:
+            draft.allocate(WHOLE, silicon(d0="a", d1="bc"), pod=X)
+        draft.settle()
+        store.write(before, draft.book, draft.moves)
+        print(draft.book.fence, flush=True)
+    if draft.book.fence % 60 == 0:
+        store.tidy()
+"""
+
+
+@pytest.fixture(scope="module")
+def writer_environment() -> dict[str, str]:
+    tests = Path(__file__).parents[1]
+    return {**os.environ, "PYTHONPATH": f"{tests.parent / 'daemon'}{os.pathsep}{tests}"}
+
+
+def test_what_was_committed_before_a_kill_is_there_after_it(
+    tmp_path: Path, writer_environment: dict[str, str]
+) -> None:
+    last = 0
+    for round_ in range(5):
+        with subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=writer_environment,
+        ) as writer:
+            assert writer.stdout is not None
+            for _ in range(3 + 7 * round_):
+                last = int(writer.stdout.readline())
+            writer.send_signal(signal.SIGKILL)
+            told = writer.stdout.read().splitlines()
+        last = max([last, *(int(line) for line in told if line.isdigit())])
+        with closing(Store(tmp_path, history_per_device=10**6)) as store:
+            book = store.read()
+            assert book.fence >= last
+            assert not breaches(book)
+            assert bool(book.locks) is bool(book.allocations)
+            fences = [move.fence for move in store.history(None, 10**6)]
+            assert fences == list(range(1, book.fence + 1))
+
+
+def test_a_ledger_whose_creation_was_killed_is_created_again(
+    tmp_path: Path, writer_environment: dict[str, str]
+) -> None:
+    script = (
+        "import sys; from pathlib import Path; from holdfast.ledger.store import Store\n"
+        "print('go', flush=True); Store(Path(sys.argv[1])); print('done', flush=True)"
+    )
+    for n in range(6):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        with subprocess.Popen(
+            [sys.executable, "-c", script, str(folder)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=writer_environment,
+        ) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            time.sleep(n * 0.001)  # not to wait for anything: to be killed at different moments
+            child.send_signal(signal.SIGKILL)
+        with closing(Store(folder)) as store:
+            assert store.read() == Book()
+
+
+def test_a_file_that_was_only_begun_is_begun_again(tmp_path: Path) -> None:
+    _killed_after(tmp_path, "PRAGMA journal_mode = WAL;")
+    assert (tmp_path / FILE).stat().st_size > 0
+    with closing(Store(tmp_path)) as store:
+        assert store.read() == Book()
+
+
+# Two daemons.
+
+
+def test_a_second_daemon_on_the_same_folder_is_refused(
+    tmp_path: Path, writer_environment: dict[str, str]
+) -> None:
+    script = (
+        "import sys; from pathlib import Path; from holdfast.ledger.ledger import InstanceLock\n"
+        "lock = InstanceLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    folder = tmp_path / "state"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=writer_environment,
+    ) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        with pytest.raises(LedgerUnusableError, match="another holdfast is running on it"):
+            InstanceLock(folder)
+        first.kill()
+    InstanceLock(folder).close()
+
+
+def test_the_lock_of_a_folder_can_be_given_back(tmp_path: Path) -> None:
+    InstanceLock(tmp_path).close()
+    lock = InstanceLock(tmp_path)
+    with pytest.raises(LedgerUnusableError, match="another holdfast"):
+        InstanceLock(tmp_path)
+    lock.close()
+
+
+def test_a_state_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerUnusableError, match="cannot use the state folder"):
+        InstanceLock(tmp_path / "file" / "state")
+
+
+# Files that must not be touched.
+
+
+def _garbage(folder: Path) -> None:
+    (folder / FILE).write_bytes(b"this is no database" * 1000)
+
+
+def _torn(folder: Path) -> None:
+    """A page of the middle is gone, the header is right."""
+    with closing(Store(folder)) as store:
+        for _ in range(20):
+            _apply(store, allocated(silicon(d0="a", d1="b")))
+            _apply(store, _release)
+        store.tidy()
+    data = bytearray((folder / FILE).read_bytes())
+    data[4096 : 4096 * 3] = b"\xff" * 4096 * 2
+    (folder / FILE).write_bytes(data)
+
+
+def _short(folder: Path) -> None:
+    with closing(Store(folder)) as store:
+        _apply(store, allocated(_D0))
+    os.truncate(folder / FILE, 4096)
+
+
+def _another_programs(folder: Path) -> None:
+    _killed_after(folder, "PRAGMA journal_mode = WAL; CREATE TABLE t (a); INSERT INTO t VALUES (1)")
+
+
+def _newer(folder: Path) -> None:
+    with closing(Store(folder)) as store:
+        _apply(store, allocated(_D0))
+    _killed_after(folder, f"PRAGMA user_version = {SCHEMA_VERSION + 1}; CREATE TABLE news (a)")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (_garbage, "not a database"),
+        (_torn, "move it away to start with an empty one"),
+        (_short, "move it away to start with an empty one"),
+        (_another_programs, "another program's database"),
+        (_newer, f"it has version {SCHEMA_VERSION + 1}"),
+    ],
+)
+def test_a_ledger_that_cannot_be_used_is_refused_and_not_a_byte_of_it_changes(
+    tmp_path: Path, spoil: Callable[[Path], None], reason: str
+) -> None:
+    spoil(tmp_path)
+    before = _bytes(tmp_path)
+    for _ in range(2):
+        with pytest.raises(LedgerUnusableError, match=reason):
+            Store(tmp_path)
+        assert _bytes(tmp_path) == before
+
+
+def test_rows_that_make_no_sense_are_refused_and_kept(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        _apply(store, allocated(_D0))
+    with closing(sqlite3.connect(tmp_path / FILE)) as db:
+        db.execute("UPDATE locks SET state = 'leased'")
+        db.commit()
+    with closing(Store(tmp_path)) as store, pytest.raises(LedgerUnusableError, match="leased"):
+        store.read()
+
+
+def test_a_ledger_that_another_program_has_locked_is_refused(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        _apply(store, allocated(_D0))
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerUnusableError, match="locked"):
+            Store(tmp_path)
+
+
+def test_a_commit_that_meets_a_lock_writes_nothing_and_succeeds_when_it_is_gone(
+    tmp_path: Path,
+) -> None:
+    with closing(Store(tmp_path)) as store:
+        before = _apply(store, allocated(_D0))
+        with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(LedgerError, match="cannot write the ledger .* locked"):
+                _apply(store, _release)
+            assert store.read() == before
+        assert _apply(store, _release).locks == {}
+
+
+def test_a_daemon_that_is_down_and_never_ran_has_no_book_to_read(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="cannot"):
+        read_only(tmp_path)
+    with pytest.raises(LedgerError, match="cannot"):
+        read_only_history(tmp_path, None, 10)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Full and read-only disks.
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = shutil.which("mount")
+    options = ["-t", "tmpfs", "-o", "size=3m", "holdfast-test", str(disk)]
+    if (
+        mount is None
+        or subprocess.run([mount, *options], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("a small disk to fill needs root and mount")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def _fill(disk: Path) -> Path:
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            return filler
+
+
+def test_on_a_full_disk_releases_are_written_into_the_reserve_and_allocations_are_not(
+    small_disk: Path,
+) -> None:
+    with closing(Store(small_disk)) as store:
+        _apply(store, allocated(silicon(d0="a", d1="b"), pod=X, active=True))
+        filler = _fill(small_disk)
+        for _ in range(3):
+            with pytest.raises(LedgerError, match="full"):
+                _apply(store, allocated(silicon(d2="c")))
+        assert (small_disk / "reserve").exists()
+        allocation = store.read().allocations[1]
+        _apply(store, lambda draft: draft.end(allocation, "over"))
+        assert not (small_disk / "reserve").exists()
+        for _ in range(20):  # what the reserve made room for is not for new Allocations
+            with pytest.raises(LedgerError, match="full"):
+                _apply(store, allocated(silicon(d2="c")))
+        book = _apply(store, _release)
+        assert book.locks == {}
+        assert store.read() == book
+        filler.unlink()
+        store.tidy()
+        assert (small_disk / "reserve").stat().st_size == 1 << 20
+        assert _apply(store, allocated(silicon(d2="c"))).locks
+
+
+def test_on_a_disk_too_full_for_the_reserve_nothing_is_allocated_until_there_is_room(
+    small_disk: Path,
+) -> None:
+    with closing(Store(small_disk)) as store:
+        _apply(store, allocated(_D0))
+    (small_disk / "reserve").unlink()
+    filler = _fill(small_disk)
+    os.truncate(filler, filler.stat().st_size - 512 * 1024)
+    with closing(Store(small_disk)) as store:
+        with pytest.raises(LedgerError, match="kept for releases"):
+            _apply(store, allocated(silicon(d1="b")))
+        _apply(store, _release)
+        filler.unlink()
+        store.tidy()
+        _apply(store, allocated(silicon(d1="b")))
+
+
+def test_a_read_only_disk_is_refused_at_once_and_by_name(small_disk: Path) -> None:
+    with closing(Store(small_disk)) as store:
+        _apply(store, allocated(_D0))
+    before = _bytes(small_disk)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(LedgerUnusableError, match="cannot use the state folder"):
+        InstanceLock(small_disk)
+    with pytest.raises(LedgerUnusableError, match="cannot use the ledger"):
+        Store(small_disk)
+    assert _bytes(small_disk) == before
+
+
+# The asynchronous ledger.
+
+
+@pytest.fixture
+def lane() -> Iterator[Lane]:
+    with Lane("ledger", deadline=10.0) as lane:
+        yield lane
+
+
+async def _open(folder: Path, lane: Lane, clock: ManualClock) -> Ledger:
+    return await open_ledger(folder, lane, clock=clock, boot=BootId("boot-1"))
+
+
+async def test_a_decision_is_published_once_it_is_on_disk(tmp_path: Path, lane: Lane) -> None:
+    ledger = await _open(tmp_path, lane, ManualClock())
+    told: list[tuple[Move, ...]] = []
+    ledger.moved = told.append
+    answer = await ledger.apply(_allocate)
+    assert answer == 1
+    await until(lambda: ledger.book.value.locks)
+    assert [[move.device for move in moves] for moves in told] == [[name("d0")]]
+    assert read_only(tmp_path) == ledger.book.value
+    assert [move.after for move in await ledger.history(None, 10)] == [LockState.HELD]
+
+
+async def test_decisions_made_at_once_each_see_what_the_former_left(
+    tmp_path: Path, lane: Lane
+) -> None:
+    ledger = await _open(tmp_path, lane, ManualClock())
+    ids = [
+        await ledger.apply(
+            lambda draft: draft.allocate(WHOLE, {DeviceId("d0"): _D0[DeviceId("d0")]}).id
+        )
+        for _ in range(3)
+    ]
+    assert ids == [1, 2, 3]
+
+
+async def test_a_decision_that_fails_changes_nothing(tmp_path: Path, lane: Lane) -> None:
+    ledger = await _open(tmp_path, lane, ManualClock())
+
+    def decide(draft: Draft) -> None:
+        allocated(_D0)(draft)
+        draft.move(name("d9"), LockState.FREE, "no such lock")
+
+    with pytest.raises(KeyError):
+        await ledger.apply(decide)
+    assert await ledger.apply(lambda draft: draft.book.allocations) == {}
+    assert ledger.failing_since is None
+
+
+async def test_a_commit_that_fails_is_not_published_and_is_told_until_one_succeeds(
+    tmp_path: Path, lane: Lane
+) -> None:
+    clock = ManualClock()
+    ledger = await _open(tmp_path, lane, clock)
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        began = clock.monotonic()
+        for _ in range(2):
+            with pytest.raises(LedgerError):
+                await ledger.apply(_allocate)
+            assert ledger.failing_since == began
+            clock.shift(5)
+    assert ledger.book.value == Book()
+    await ledger.apply(_allocate)
+    assert ledger.failing_since is None
+    await until(lambda: list(ledger.book.value.allocations) == [1])
+
+
+async def test_a_commit_that_takes_too_long_is_given_up_and_yet_comes(
+    tmp_path: Path, lane: Lane
+) -> None:
+    ledger = await _open(tmp_path, lane, ManualClock())
+
+    def slow(draft: Draft) -> None:
+        time.sleep(0.2)
+        allocated(_D0)(draft)
+
+    with pytest.raises(LaneStuckError):
+        await ledger.apply(slow, deadline=0.05)
+    await until(lambda: ledger.book.value.allocations, what="the late commit")
+
+
+async def test_tidying_and_reading_go_through_the_same_lane(tmp_path: Path, lane: Lane) -> None:
+    ledger = await _open(tmp_path, lane, ManualClock())
+    await ledger.apply(_allocate)
+    await ledger.tidy()
+    await ledger.load()
+    assert ledger.book.value == read_only(tmp_path)
