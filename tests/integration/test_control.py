@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.control import SOCKET, ControlServer, Handler, ask
+from holdfast.control import SOCKET, ask
+from holdfast.control.server import ControlServer, Handler
 from holdfast.errors import HoldfastError
 
 

@@ -15,7 +15,7 @@ import holdfast
 from holdfast.app import reports
 from holdfast.app.parts import Parts, build, build_host
 from holdfast.app.readiness import readiness
-from holdfast.control import ControlServer, Handler
+from holdfast.control.server import ControlServer, Handler
 from holdfast.errors import HoldfastError, HostError
 from holdfast.host.memory import memory_limit
 from holdfast.host.udev import Uevents

@@ -1,4 +1,4 @@
-"""The unix socket by which the command line asks the running daemon: one line of JSON each way."""
+"""Answers the command line's questions about the running daemon."""
 
 import asyncio
 import contextlib
@@ -14,12 +14,11 @@ from typing import Any
 
 import structlog
 
+from holdfast.control.client import MOST_BYTES, SOCKET
 from holdfast.errors import HoldfastError
 
 log = structlog.get_logger(__name__)
 
-SOCKET = "control.sock"
-_MOST_BYTES = 1 << 16
 _ROOT = 0
 _CREDENTIALS = struct.Struct("iII")
 
@@ -61,7 +60,7 @@ class ControlServer:
             # Nobody can connect before it listens, so it is never open to others for a moment.
             self._path.chmod(0o600)
             self._server = await asyncio.start_unix_server(
-                self._converse, sock=listener, limit=_MOST_BYTES
+                self._converse, sock=listener, limit=MOST_BYTES
             )
         except OSError as error:
             listener.close()
@@ -123,27 +122,6 @@ class ControlServer:
             log.exception("control question failed", question=name)
             reason = f"{type(error).__name__}: {error}"
             return _error(f"cannot answer {name}: {reason}; this is a bug, the log tells more")
-
-
-def ask(folder: Path, question: str, *, patience: float = 10.0, **details: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return the running daemon's answer; raise HoldfastError with its refusal.
-
-    Raises ConnectionError or FileNotFoundError when no daemon listens or it ends meanwhile, and
-    TimeoutError when it says nothing for *patience* seconds.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(patience)
-        connection.connect(str(folder / SOCKET))
-        connection.sendall(json.dumps({"ask": question, **details}).encode() + b"\n")
-        received = bytearray()
-        while not received.endswith(b"\n") and (part := connection.recv(_MOST_BYTES)):
-            received += part
-    if not received.endswith(b"\n"):
-        raise ConnectionAbortedError("it closed the connection")
-    answer = json.loads(received)
-    if "error" in answer:
-        raise HoldfastError(answer["error"])
-    return answer["answer"]
 
 
 def _caller(connection: socket.socket) -> _Caller:
