@@ -311,6 +311,15 @@ def _torn(folder: Path) -> None:
     (folder / FILE).write_bytes(data)
 
 
+def _miscounted(folder: Path) -> None:
+    """The header tells of free pages that the file does not have."""
+    with closing(Store(folder)) as store:
+        _apply(store, allocated(_D0))
+    data = bytearray((folder / FILE).read_bytes())
+    data[36:40] = (7).to_bytes(4, "big")
+    (folder / FILE).write_bytes(data)
+
+
 def _short(folder: Path) -> None:
     with closing(Store(folder)) as store:
         _apply(store, allocated(_D0))
@@ -332,6 +341,7 @@ def _newer(folder: Path) -> None:
     [
         (_garbage, "not a database"),
         (_torn, "move it away to start with an empty one"),
+        (_miscounted, "move it away to start with an empty one"),
         (_short, "move it away to start with an empty one"),
         (_another_programs, "another program's database"),
         (_newer, f"it has version {SCHEMA_VERSION + 1}"),

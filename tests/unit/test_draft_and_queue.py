@@ -283,6 +283,25 @@ def test_a_lock_whose_pod_passed_the_gate_by_another_allocation_of_it_is_not_tak
     assert lock_of(draft.book, "d1").pod == Y
 
 
+def test_a_lock_is_not_taken_for_one_half_while_the_other_half_has_been_started_on() -> None:
+    """A pod waits to start on the whole device, and has started on a half by another name."""
+    draft = drafted(
+        book_of(
+            allocated(_D0, pod=X),
+            allocated(silicon(w="bc"), pod=Y),
+            allocated(silicon(h1="b"), resource=HALF, pod=Y, active=True),
+        )
+    )
+    assert lock_of(draft.book, "h1", HALF).keys == keys("b")
+    other = drafted(book_of(allocated(_D0, pod=X), allocated(silicon(w="bc"), pod=Y)))
+    other.activate(other.allocate(HALF, silicon(h1="b"), pod=Y))
+    other.settle()
+    other.allocate(HALF, silicon(h2="c"), pod=X)
+    other.settle()
+    assert lock_of(other.book, "w").pod == Y
+    assert lock_of(other.book, "w").keys == keys("b", "c")
+
+
 def test_a_younger_allocation_never_takes_a_lock() -> None:
     book = book_of(allocated(_D0, pod=X), allocated(_D0, pod=Y))
     assert lock_of(book, "d0").pod == X

@@ -152,6 +152,16 @@ def test_a_younger_allocation_with_other_devices_ends_what_kubelet_gave_away_aga
     assert lock_of(after, "d0").state is LockState.RELEASING
 
 
+def test_an_entry_from_before_the_younger_allocate_ends_nothing() -> None:
+    """The checkpoint may still speak of a pod that had the device before both."""
+    draft = drafted()
+    draft.allocate(WHOLE, silicon(d0="a", d1="b"), checkpoint_at=NOW - 10)
+    draft.allocate(WHOLE, _D0, checkpoint_at=NOW)
+    draft.settle()
+    assert list(_after(draft.book, seen(entry(Y, "d0"), written_at=NOW)).allocations) == [1, 2]
+    assert list(_after(draft.book, seen(entry(Y, "d0"), written_at=NOW + 1)).allocations) == [2]
+
+
 def test_an_image_may_be_pulled_for_ten_minutes_between_allocate_and_start() -> None:
     book = book_of(allocated(_D0))
     for seconds in (1, 60, 600):
@@ -229,6 +239,13 @@ def test_an_adopted_pod_that_runs_comes_before_an_allocation_that_has_not_starte
     assert name("h0", HALF) not in after.locks
 
 
+def test_an_adopted_pod_has_not_started_on_what_another_is_still_to_let_go_of() -> None:
+    view = seen(entry(Y, "h0", resource=HALF), written_at=NOW + 1)
+    after = _after(_released(), view, sightings={X: _LIVING, Y: _LIVING})
+    assert lock_of(after, "d0").state is LockState.RELEASING
+    assert [each.phase for each in after.allocations.values()] == [Phase.PENDING]
+
+
 def test_of_two_pods_that_kubelet_gave_one_device_one_alone_gets_the_lock() -> None:
     view = seen(entry(X, "d0"), entry(Y, "d0"))
     after = _after(Book(), view, sightings={X: _LIVING, Y: _LIVING})
@@ -280,6 +297,27 @@ def test_a_pod_that_comes_back_while_a_process_of_it_lives_is_not_overtaken() ->
     view = seen(entry(X, "d0"), entry(Y, "d0"), written_at=NOW + 1)
     after = _after(draft.book, view, sightings={X: _LIVING})
     assert lock_of(after, "d0").pod == X
+
+
+def test_a_pod_that_allocates_again_while_a_process_of_it_lives_is_not_overtaken_either() -> None:
+    draft = drafted(_released())
+    draft.allocate(HALF, silicon(h0="a"), pod=Y)
+    draft.allocate(WHOLE, _D0)
+    draft.settle()
+    view = seen(entry(X, "d0"), entry(Y, "h0", resource=HALF), written_at=NOW + 1)
+    book = _after(draft.book, view, sightings={X: _LIVING})
+    book = _after(book, view, sightings={X: _LIVING})
+    assert lock_of(book, "d0").pod == X
+    assert lock_of(book, "d0").state is LockState.HELD
+
+
+def test_a_pod_that_kubelet_does_not_count_has_no_lock_back() -> None:
+    """It waits to start, and its sandbox stands; what it had is on the way to be free."""
+    draft = drafted(book_of(allocated(_D0, pod=X)))
+    draft.move(name("d0"), LockState.RELEASING, "in truth it is held by another")
+    after = _after(draft.book, seen(), sightings={X: _LIVING})
+    assert lock_of(after, "d0").state is LockState.RELEASING
+    assert after.allocations
 
 
 def test_a_statefulset_pod_that_comes_back_by_another_uid_waits_for_its_former_self() -> None:
