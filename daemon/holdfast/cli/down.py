@@ -1,0 +1,63 @@
+"""What can be told while the daemon is down: what its ledger's file says, in the same shapes.
+
+Everything that only the hardware could tell is null. Imported when it is needed: it brings SQLite.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+from holdfast.app.reports import device_called, history_reports, lock_reports
+from holdfast.cli.tables import Row, Rows
+from holdfast.ledger.store import read_only, read_only_history
+from holdfast.model.devices import Inventory
+from holdfast.model.ids import ResourceName
+
+_MORE_THAN_IS_KEPT = 1_000_000
+
+
+def locks(folder: Path) -> Rows:
+    """Return who had what, and who waited."""
+    return lock_reports(read_only(folder))
+
+
+def history(folder: Path, device: str | None, limit: int) -> Rows:
+    """Return the last *limit* moves of *device*, given by name or by id alone; None: of all."""
+    if device is None or "/" in device:
+        name = device_called(device, Inventory()) if device else None
+        return history_reports(read_only_history(folder, name, limit))
+    moves = read_only_history(folder, None, _MORE_THAN_IS_KEPT)
+    return history_reports([move for move in moves if move.device.id == device][-limit:])
+
+
+def devices(folder: Path) -> Rows:
+    """Return the devices that have a lock; the others are known to the hardware alone."""
+    return [
+        {
+            "resource": lock.device.resource,
+            "id": lock.device.id,
+            "model": None,
+            "health": "unknown",
+            "offered": None,
+            "reasons": ["the daemon is down"],
+            "numa": None,
+            "nodes": None,
+            "lock": lock.state.value,
+            "pod": lock.pod,
+        }
+        for _, lock in sorted(read_only(folder).locks.items())
+    ]
+
+
+def status(folder: Path, problem: str) -> Row:
+    """Return the status of a daemon that could not be asked because of *problem*."""
+    counts: Counter[ResourceName] = Counter(name.resource for name in read_only(folder).locks)
+    return {
+        "version": None,
+        "pid": None,
+        "bootId": None,
+        "checks": [{"name": "daemon", "passes": False, "reason": problem}],
+        "resources": [
+            {"name": name, "devices": None, "healthy": None, "offered": None, "locked": count}
+            for name, count in sorted(counts.items())
+        ],
+    }

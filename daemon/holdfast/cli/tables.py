@@ -1,0 +1,51 @@
+"""Shows rows as a table for people, or as JSON for programs."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+Row = dict[str, Any]
+Rows = list[Row]
+
+_TIMES = frozenset({"at", "since"})
+
+
+def show(rows: Rows, columns: Sequence[str], output: str) -> None:
+    """Print *rows*: the *columns* of them as a table, or all that they say as JSON."""
+    if output == "json":
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        click.echo(table(rows, columns))
+
+
+def table(rows: Rows, columns: Sequence[str]) -> str:
+    """Return *columns* of *rows*, aligned, under a line of headings."""
+    cells = [[column.upper() for column in columns]]
+    cells += [[_cell(column, row.get(column)) for column in columns] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )
+
+
+def check_line(check: Row) -> str:
+    """Return one line for a readiness check."""
+    sign = "ok    " if check["passes"] else "FAILED"
+    return f"{sign} {check['name']}" + (f": {check['reason']}" if check["reason"] else "")
+
+
+def _cell(column: str, value: object) -> str:
+    if value is None or value in ("", []):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if column in _TIMES and isinstance(value, (int, float)):
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    # What a pod or a process calls itself must not move the cursor of who reads it.
+    return "".join(each if each.isprintable() else "?" for each in str(value))

@@ -1,0 +1,192 @@
+"""The command line beside the real daemon on a simulated node: running, down, and wedged."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fakes.running import CHIPS, TPU, Running, running
+from holdfast.control import SOCKET
+from waiting import until
+
+A, B, C, D = CHIPS
+_RUN = [sys.executable, "-m", "holdfast", "run", "--log-level", "warning", "--config"]
+
+
+async def _holdfast(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "holdfast", *arguments, "--state-dir", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+async def _json(node: Running, *arguments: str) -> Any:
+    done = await _holdfast(node.state, *arguments, "--output", "json")
+    return json.loads(done.stdout)
+
+
+async def test_each_command_shows_what_the_daemon_knows(short_path: Path) -> None:
+    async with running(short_path) as node:
+        pod = node.counted(A)
+        await node.allocate(A)
+        assert await node.gate(A) == ""
+
+        devices = {row["id"]: row for row in await _json(node, "devices")}
+        assert devices.keys() == set(CHIPS)
+        assert devices[A] | {"lock": "held", "pod": pod, "health": "Healthy"} == devices[A]
+        assert (devices[B]["lock"], devices[B]["pod"]) == ("free", None)
+
+        (lock,) = await _json(node, "locks")
+        assert (lock["device"], lock["state"], lock["pod"]) == (f"{TPU}/{A}", "held", pod)
+
+        status = await _json(node, "status")
+        (resource,) = status["resources"]
+        assert resource | {"name": TPU, "devices": 4, "healthy": 4, "locked": 1} == resource
+        assert {check["name"] for check in status["checks"]} >= {f"registered {TPU}", "ledger"}
+
+        story = await _json(node, "history", A)
+        assert (story[0]["from"], story[0]["to"]) == ("free", "held")
+        assert story == await _json(node, "history", f"{TPU}/{A}"), "an id alone is enough"
+        assert await _json(node, "history", B) == []
+        assert len(await _json(node, "history", A, "--limit", "1")) == 1
+        assert await _json(node, "holders") == []
+
+
+async def test_people_get_tables_and_status_ends_with_1_when_a_check_fails(
+    short_path: Path,
+) -> None:
+    async with running(short_path) as node:
+        await node.allocate(A)
+        shown = await _holdfast(node.state, "devices")
+        assert shown.returncode == 0
+        assert shown.stdout.splitlines()[0].split()[:4] == ["RESOURCE", "ID", "MODEL", "HEALTH"]
+        assert A in shown.stdout
+
+        status = await _holdfast(node.state, "status")
+        passes = "FAILED" not in status.stdout
+        assert (status.returncode == 0) is passes
+        assert f"registered {TPU}" in status.stdout
+
+
+async def test_when_the_daemon_is_down_the_ledger_answers_in_the_same_shapes(
+    short_path: Path,
+) -> None:
+    async with running(short_path) as node:
+        await node.allocate(A)
+        alive = {name: await _json(node, name) for name in ("locks", "history", "devices")}
+        status = await _json(node, "status")
+        await node.stop()
+
+        assert await _json(node, "locks") == alive["locks"]
+        assert await _json(node, "history") == alive["history"]
+        assert await _json(node, "history", A) == alive["history"], "an id alone is enough"
+        assert await _json(node, "history", f"{TPU}/{A}") == alive["history"]
+
+        (device,) = await _json(node, "devices")
+        (before,) = [row for row in alive["devices"] if row["id"] == A]
+        assert device.keys() == before.keys()
+        assert (device["lock"], device["health"]) == (before["lock"], "unknown")
+
+        done = await _holdfast(node.state, "status", "--output", "json")
+        down = json.loads(done.stdout)
+        assert done.returncode == 1
+        assert down.keys() == status.keys()
+        assert down["resources"][0].keys() == status["resources"][0].keys()
+        assert down["resources"][0]["locked"] == 1
+        assert "cannot ask the daemon in" in down["checks"][0]["reason"]
+
+        table = await _holdfast(node.state, "status")
+        assert "FAILED daemon: cannot ask the daemon" in table.stdout
+
+        holders = await _holdfast(node.state, "holders")
+        assert holders.returncode == 1
+        assert "is it running" in holders.stderr
+
+
+@pytest.mark.slow
+async def test_a_daemon_that_does_not_answer_is_not_taken_for_one_that_is_down(
+    short_path: Path,
+) -> None:
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(short_path / SOCKET))
+        mute.listen()
+        asked = asyncio.create_task(_holdfast(short_path, "locks"))
+        done = await asyncio.wait_for(asked, 60)
+
+    assert done.returncode == 1
+    assert "timed out" in done.stderr
+    assert "ledger" not in done.stderr
+
+
+async def test_run_takes_its_flags_and_ends_cleanly_when_asked_to(short_path: Path) -> None:
+    async with running(short_path, start=False) as node:
+        root = node.node.root
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        config = short_path / "config.yaml"
+        config.write_text(
+            yaml.safe_dump(
+                {
+                    "host": {
+                        name: str(getattr(root, name))
+                        for name in ("sys", "proc", "dev", "cgroup", "etc")
+                    },
+                    "kubelet": {
+                        "pluginDir": str(short_path / "dp"),
+                        "podResourcesSocket": str(short_path / "pr.sock"),
+                    },
+                    "http": {"address": "127.0.0.1", "port": 0},
+                }
+            )
+        )
+        daemon = subprocess.Popen(
+            [*_RUN, str(config), "--http-port", str(port), "--state-dir", "state"],
+            cwd=short_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            await until((node.state / SOCKET).exists, what="the control socket")
+            await until(lambda: node.healthy() == set(CHIPS), what="the chips to be offered")
+            with socket.create_connection(("127.0.0.1", port)):
+                pass
+        finally:
+            daemon.terminate()
+            _, said = await asyncio.to_thread(daemon.communicate, timeout=20)
+
+        assert daemon.returncode == 0
+        assert '"level": "info"' not in said
+        assert not (node.state / SOCKET).exists()
+        assert not list((short_path / "dp").glob("holdfast*.sock"))
+
+
+@pytest.mark.parametrize("taken", ["port", "state"])
+async def test_run_ends_with_1_and_names_what_another_has_taken(
+    short_path: Path, taken: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        async with running(short_path) as node:
+            state = node.state if taken == "state" else short_path / "own"
+            done = await _holdfast(
+                state,
+                "run",
+                "--http-port",
+                str(port if taken == "port" else 0),
+                "--set",
+                "http.address=127.0.0.1",
+            )
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    expected = f"port {port} " if taken == "port" else "another holdfast is running on it"
+    assert expected in done.stderr

@@ -1,0 +1,183 @@
+"""The command line without a daemon: usage, settings, exit codes, tables."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import holdfast
+from holdfast.cli import main
+from holdfast.cli.tables import Rows, table
+from holdfast.settings import Settings, convert, load, schema
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+        monkeypatch.delenv(name)
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert holdfast.__version__ in capsys.readouterr().out
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+
+    told = capsys.readouterr().out
+    for command in ("run", "status", "devices", "locks", "holders", "history", "config", "demo"):
+        assert f"\n  {command} " in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["status", "--output", "xml"], "'xml' is not one of"),
+        (["config", "--set", "gate.wait"], "'gate.wait' is not of the form KEY=VALUE"),
+        (["history", "--limit", "0"], "0 is not in the range"),
+        (["run", "--nonsense"], "No such option"),
+        ([], "Usage: "),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_why(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+
+    told = capsys.readouterr()
+    assert complaint in told.err
+    assert told.out == ""
+
+
+@pytest.mark.parametrize("command", ["run", "config", "status"])
+def test_a_setting_that_cannot_be_used_ends_with_1_and_no_traceback(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("gate: {wiat: 1s}")
+
+    assert main([command, "--config", str(file)]) == 1
+    assert capsys.readouterr().err == (
+        "holdfast: cannot use the configuration: gate.wiat: there is no such key; did you mean "
+        "gate.wait?\n"
+    )
+
+
+def test_config_prints_every_setting_as_a_file_that_is_taken_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["config", "--set", "gate.wait=1s", "--set", "tpu.topology=2x4"]) == 0
+
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert convert(printed) == load(None, {}, {"gate.wait": "1s", "tpu.topology": "2x4"})
+    assert printed.keys() == {"stateDir", "withholdAfter"} | {
+        field for field in printed if isinstance(printed[field], (dict, list))
+    }
+
+
+def test_a_value_may_hold_an_equals_sign(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--set", "tpu.vbarUrl=http://a/?b=c"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["tpu"]["vbarUrl"] == "http://a/?b=c"
+
+
+def test_config_prints_the_schema_for_charts_and_editors(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["config", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == schema()
+
+
+def test_the_file_can_be_named_by_the_environment(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("gate: {wait: 1s}")
+    monkeypatch.setenv("HOLDFAST_CONFIG", str(file))
+    monkeypatch.setenv("HOLDFAST_GATE_POLL", "1s")
+
+    assert main(["config"]) == 0
+
+    printed = convert(yaml.safe_load(capsys.readouterr().out))
+    assert (printed.gate.wait, printed.gate.poll) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("command", ["status", "devices", "locks", "holders", "history"])
+def test_without_daemon_and_ledger_a_question_ends_with_1_and_names_the_folder(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main([command, "--state-dir", str(tmp_path)]) == 1
+
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert f"cannot ask the daemon in {tmp_path}: No such file or directory" in told.err
+    assert not list(tmp_path.iterdir()), "asking leaves nothing behind"
+
+
+def test_asking_loads_nothing_that_only_the_daemon_needs() -> None:
+    code = (
+        "import sys, holdfast.cli\n"
+        "heavy = {'grpc', 'google', 'sqlite3', 'pyudev', 'inotify_simple', 'pynvml',\n"
+        "         'prometheus_client', 'structlog', 'asyncio'}\n"
+        "print(*sorted(heavy & sys.modules.keys()))\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == []
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, check=True
+    )
+
+    assert holdfast.__version__ in done.stdout
+
+
+def test_a_reader_that_leaves_early_is_no_error_worth_a_traceback() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m holdfast config --schema | true",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "Traceback" not in done.stderr
+
+
+def test_a_table_is_aligned_and_shows_absence_truth_lists_and_times() -> None:
+    rows: Rows = [
+        {"id": "a", "pod": None, "offered": True, "grips": ["fd", "map"], "since": 0.0},
+        {"id": "longer", "pod": "p", "offered": False, "grips": [], "since": 86400},
+    ]
+
+    lines = table(rows, ["id", "pod", "offered", "grips"]).splitlines()
+
+    assert lines == [
+        "ID      POD  OFFERED  GRIPS",
+        "a       -    yes      fd, map",
+        "longer  p    no       -",
+    ]
+    assert "19" in table(rows, ["since"]).splitlines()[1]
+
+
+def test_a_table_of_nothing_has_its_headings() -> None:
+    assert table([], ["device", "state"]) == "DEVICE  STATE"
+
+
+def test_what_a_process_calls_itself_cannot_move_the_readers_cursor() -> None:
+    shown = table([{"command": "a\x1b[2J\nb"}], ["command"])
+
+    assert shown == "COMMAND\na?[2J?b"
+
+
+def test_the_defaults_are_what_config_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config"]) == 0
+    assert convert(yaml.safe_load(capsys.readouterr().out)) == Settings()
