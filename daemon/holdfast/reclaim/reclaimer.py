@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -93,6 +93,15 @@ class Reclaimer:
             self._runtime_gone_at.pop(lock.pod, None)
         for about in ("not free yet", "not ended"):
             self._said.pop((device, about), None)
+
+    def start_over(self, pods: Iterable[PodUid]) -> None:
+        """Drop what is remembered of *pods*, which are not over: a later end is another one.
+
+        Else it would skip the grace and the SIGTERM that an earlier end of the same UID had.
+        """
+        for pod in pods:
+            self._attempts.pop(pod, None)
+            self._runtime_gone_at.pop(pod, None)
 
     async def step(self, lock: DeviceLock, facts: ReleaseFacts, reason: str) -> None:
         """Do what is due for an ending lock; *reason* says why its device is not free."""

@@ -185,6 +185,7 @@ class Watcher:
         """Learn who holds what we granted, first among the pod's own processes."""
         book = self._ledger.book.value
         held = [lock for lock in book.locks.values() if lock.state is LockState.HELD]
+        self._reclaimer.start_over({lock.pod for lock in held if lock.pod is not None})
         devices = [device for device in map(self._device, held) if device is not None]
         enabled = await self._kernel.enabled(devices)
         for lock in held:
@@ -252,10 +253,11 @@ class Watcher:
         view, record = self._books.view.value, book.pods.get(lock.pod)
         sighting = sightings.get(lock.pod)
         rebooted = record is not None and record.boot != self._boot
+        # Inodes of cgroups begin anew with each boot, so the same number says nothing then.
         replaced = (
             record is not None
             and sighting is not None
-            and record.inode not in {None, sighting.inode}
+            and (rebooted or record.inode not in {None, sighting.inode})
         )
         return FormerPod(
             counted=view.counts(lock.pod) if view.readable else None,
