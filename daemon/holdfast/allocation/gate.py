@@ -108,6 +108,8 @@ class Gate:
 
     async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:
         """Return when the container may start; raise GateRefusedError when it may not yet."""
+        if not ids:  # a start on no device has nobody to wait for, and no owner in the checkpoint
+            return
         started = self._clock.monotonic()
         what = f"{resource} {', '.join(sorted(set(ids)))}"
         while True:

@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 _BEAT = 1.0
 _TIDY = 60.0
+_PROOF = 5.0
+"""Between tries to write a ledger that fails, in seconds."""
 
 
 async def run(settings: Settings) -> None:
@@ -120,6 +122,7 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     supervisor.start("watcher", parts.watcher.run())
     supervisor.start("heartbeat", _beat(parts, board, metrics))
     supervisor.start("housekeeping", _keep_house(parts))
+    supervisor.start("ledger", _prove_ledger(parts))
 
 
 async def _beat(parts: Parts, board: Board, metrics: Metrics) -> None:
@@ -139,6 +142,15 @@ async def _keep_house(parts: Parts) -> None:
             await parts.ledger.tidy()
         except HoldfastError as error:
             log.warning("ledger not tidied", reason=str(error))
+
+
+async def _prove_ledger(parts: Parts) -> None:
+    while True:
+        await asyncio.sleep(_PROOF)
+        try:
+            await parts.ledger.prove()
+        except HoldfastError as error:
+            log.warning("ledger still fails", reason=str(error))
 
 
 def _observe(parts: Parts, metrics: Metrics) -> None:

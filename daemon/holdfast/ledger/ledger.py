@@ -62,6 +62,14 @@ class Ledger:
         """Do the housekeeping that must not be on the way of an Allocate."""
         await self._lane.run(self._store.tidy)
 
+    async def prove(self) -> None:
+        """Find out whether it can commit again: devices may be withheld, and then nobody writes.
+
+        Raises LedgerError or LaneStuckError while it cannot; does nothing while it does not fail.
+        """
+        if self.failing_since is not None:
+            await self._lane.run(self._prove)
+
     async def close(self) -> None:
         """Close the file; what was committed stays."""
         await self._lane.run(self._store.close)
@@ -90,6 +98,10 @@ class Ledger:
         # Published from here, not by the caller: it may have given up waiting by now.
         self._loop.call_soon_threadsafe(self._publish, after, draft.moves, took)
         return answer
+
+    def _prove(self) -> None:
+        self._store.prove()
+        self._failing_since = None
 
     def _publish(self, book: Book, moves: tuple[Move, ...], took: float) -> None:
         self.book.set(book)

@@ -107,6 +107,18 @@ class Store:
             raise LedgerError(message) from error
         self._keep_reserve()
 
+    def prove(self) -> None:
+        """Commit something that changes nothing; raise LedgerError while the file takes none."""
+        if self._disk_full:
+            self._keep_reserve()
+        try:
+            self._db.execute("UPDATE counters SET fence = fence")
+        except sqlite3.Error as error:
+            message = f"cannot write the ledger {self._path}: {error}"
+            raise LedgerError(message) from error
+        if self._disk_full:
+            raise LedgerError(f"cannot write the ledger {self._path}: the disk is full; make room")
+
     def close(self) -> None:
         """Close the file; what was committed stays."""
         self._db.close()

@@ -1,0 +1,226 @@
+"""What can never work is refused at once, with the reason; everything else waits its turn."""
+
+import asyncio
+import contextlib
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.running import CHIPS, Running, running
+from holdfast.errors import LedgerUnusableError
+
+A, B, C, D = CHIPS
+
+
+async def test_an_unknown_id_is_refused_and_the_known_ones_are_named(short_path: Path) -> None:
+    async with running(short_path) as node:
+        said = await node.refusal(A, "0000:99:00.0")
+        assert "cannot allocate google.com/tpu/0000:99:00.0: the node has no such device" in said
+        assert A in said
+        assert await node.lock_states() == {}
+
+
+async def test_hardware_that_is_gone_is_refused(short_path: Path) -> None:
+    async with running(short_path) as node:
+        node.node.tree.unplug(A)
+        await node.until(lambda: node.healthy() == {B, C, D}, "the chip to leave the offer")
+        assert "the node has no such device" in await node.refusal(A)
+
+
+async def test_a_group_with_a_member_on_a_native_driver_is_refused(short_path: Path) -> None:
+    async with running(short_path) as node:
+        node.node.tree.function("0000:00:05.1", vendor=0x8086, driver="e1000e", group=10)
+        await node.until(lambda: A not in node.healthy(), "the chip to become Unhealthy")
+        assert "0000:00:05.1" in await node.refusal(A)
+
+
+async def test_a_node_with_another_devices_number_is_refused(short_path: Path) -> None:
+    async with running(short_path, discovery={"rescan": "1h"}) as node:
+        path = node.node.tree.node("/dev/vfio/10")
+        path.unlink()
+        path.symlink_to("/dev/null")
+        said = await node.refusal(A)
+        assert "/dev/vfio/10 is not this device any more" in said
+        assert "remove the stale node" in said
+
+
+async def test_a_request_for_nothing_is_answered_with_nothing(short_path: Path) -> None:
+    async with running(short_path) as node:
+        answer = await node.allocate()
+        assert (list(answer.devices), dict(answer.envs)) == ([], {})
+        assert await node.gate() == ""
+        assert await node.lock_states() == {}
+
+
+async def test_an_id_named_twice_is_granted_once(short_path: Path) -> None:
+    async with running(short_path) as node:
+        answer = await node.allocate(A, A, A)
+        paths = [each.host_path for each in answer.devices]
+        assert paths == ["/dev/vfio/10", "/dev/vfio/vfio"]
+        assert await node.lock_states() == {A: "held"}
+
+
+async def test_hundreds_of_ids_are_granted_or_refused_like_few(short_path: Path) -> None:
+    async with running(short_path) as node:
+        answer = await node.allocate(*(CHIPS * 200))
+        assert len(answer.devices) == len(CHIPS) + 1
+        said = await node.refusal(*(f"0000:{number:02x}:1f.7" for number in range(256)))
+        assert "the node has no such device" in said
+
+
+async def test_a_device_that_is_being_released_is_queued_and_not_refused(
+    short_path: Path,
+) -> None:
+    async with running(short_path) as node:
+        await node.allocate(A)
+        uid = node.counted(A)
+        assert await node.gate(A) == ""
+        with _open(node, "/dev/vfio/10") as holder:
+            node.node.add_pod(uid)
+            node.node.enter(uid, "main", holder)
+            node.over(uid)
+            await _until_lock(node, A, "releasing")
+            await _expect_queued(node, holder)
+
+
+async def test_a_device_in_foreign_hands_is_queued_and_not_refused(short_path: Path) -> None:
+    async with running(short_path) as node:
+        with _open(node, "/dev/vfio/10") as holder:
+            await _until_lock(node, A, "foreign")
+            await _expect_queued(node, holder)
+
+
+async def test_a_device_in_passing_ill_health_is_queued_and_not_refused(short_path: Path) -> None:
+    async with running(short_path) as node:
+        node.node.tree.unbind(A)
+        await node.until(lambda: A not in node.healthy(), "the chip to become Unhealthy")
+        await node.allocate(A)
+        node.counted(A)
+        assert "cannot start on google.com/tpu" in await node.gate(A)
+        node.node.tree.bind(A, "vfio-pci")
+        await node.until(lambda: A in node.healthy(), "the chip to come back")
+        assert await node.gate(A) == ""
+
+
+async def test_a_ledger_that_cannot_commit_delays_starts_and_loses_no_pod(
+    short_path: Path,
+) -> None:
+    async with running(short_path, allocate={"commitTimeout": "1s"}) as node:
+        with _locked(node.state / "ledger.db"):
+            answer = await node.allocate(A)
+            assert [each.host_path for each in answer.devices][:1] == ["/dev/vfio/10"]
+            uid = node.counted(A)
+            said = await node.gate(A)
+            assert "cannot write the ledger" in said
+            assert "database is locked" in said
+            await node.until(lambda: node.healthy() == {A}, "what no pod has to be withheld")
+            status = await node.asked("status")
+            (ledger,) = (each for each in status["checks"] if each["name"] == "ledger")
+            assert not ledger["passes"]
+            assert "no commit for" in ledger["reason"]
+        # Nobody asks for anything, and yet it finds out by itself that the disk is well again.
+        await node.until(lambda: node.healthy() == set(CHIPS), "everything to be offered again")
+        assert await node.gate(A) == ""
+        (row,) = await node.asked("locks")
+        assert (row["state"], row["pod"]) == ("held", uid)
+
+
+async def test_a_ledger_that_only_fails_while_nobody_writes_recovers_by_itself(
+    short_path: Path,
+) -> None:
+    async with running(short_path, allocate={"commitTimeout": "1s"}) as node:
+        with _locked(node.state / "ledger.db"):
+            await node.allocate(A)
+            await node.until(lambda: not node.healthy() & {B, C, D}, "devices to be withheld")
+        await node.until(lambda: node.healthy() >= {B, C, D}, "devices to be offered again")
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 300, b"\0" * 8192])
+async def test_a_damaged_ledger_stops_the_start_and_is_left_as_it_is(
+    short_path: Path, content: bytes
+) -> None:
+    async with running(short_path, start=False) as node:
+        node.state.mkdir()
+        (node.state / "ledger.db").write_bytes(content)
+        with pytest.raises(LedgerUnusableError, match="cannot use the ledger"):
+            await node.start()
+        assert (node.state / "ledger.db").read_bytes() == content
+
+
+async def test_a_newer_ledger_stops_the_start_and_is_left_as_it_is(short_path: Path) -> None:
+    async with running(short_path) as node:
+        await node.allocate(A)
+        await node.stop()
+        with contextlib.closing(sqlite3.connect(node.state / "ledger.db")) as db:
+            db.execute("PRAGMA user_version = 99")
+        before = (node.state / "ledger.db").read_bytes()
+        with pytest.raises(LedgerUnusableError, match="it has version 99"):
+            await node.start()
+        assert (node.state / "ledger.db").read_bytes() == before
+
+
+async def test_a_state_folder_that_cannot_be_made_stops_the_start_with_its_name(
+    short_path: Path,
+) -> None:
+    async with running(short_path, start=False) as node:
+        node.state.symlink_to("/proc/self/fdinfo")  # a folder that refuses even root
+        with pytest.raises(LedgerUnusableError, match="cannot use the state folder"):
+            await node.start()
+
+
+async def test_a_second_daemon_on_the_same_state_folder_is_refused(short_path: Path) -> None:
+    async with running(short_path) as node:
+        first, node.daemon = node.daemon, None
+        try:
+            with pytest.raises(LedgerUnusableError, match="another holdfast is running"):
+                await node.start()
+        finally:
+            node.daemon = first
+        await node.allocate(A)
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Keep everybody else from writing the database, as a backup or a hung disk does."""
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            db.execute("ROLLBACK")
+
+
+@contextlib.contextmanager
+def _open(node: Running, path: str) -> Iterator[int]:
+    """Let a process of the node have a device node open; yield its pid."""
+    program = f"import os, sys; os.open({str(node.node.node(path))!r}, os.O_RDWR | os.O_NOCTTY); "
+    program += "print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        node.node.add_process(holder.pid, "/system.slice/other.service")
+        try:
+            yield holder.pid
+        finally:
+            holder.stdin.close()
+
+
+async def _until_lock(node: Running, device: str, state: str) -> None:
+    async with asyncio.timeout(30.0):
+        while (await node.lock_states()).get(device) != state:
+            await asyncio.sleep(0.02)
+
+
+async def _expect_queued(node: Running, holder: int) -> None:
+    """Allocate, and be told at the gate which process is waited for."""
+    await node.allocate(A)
+    node.counted(A)
+    assert f"pid {holder}" in await node.gate(A)
+    assert "queued" in [row["state"] for row in await node.asked("locks")]
