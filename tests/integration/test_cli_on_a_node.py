@@ -82,16 +82,21 @@ async def test_when_the_daemon_is_down_the_ledger_answers_in_the_same_shapes(
 ) -> None:
     async with running(short_path) as node:
         await node.allocate(A)
+        await node.allocate(B)
+        story = await _json(node, "history", A)
         alive = {name: await _json(node, name) for name in ("locks", "history", "devices")}
         status = await _json(node, "status")
         await node.stop()
 
         assert await _json(node, "locks") == alive["locks"]
         assert await _json(node, "history") == alive["history"]
-        assert await _json(node, "history", A) == alive["history"], "an id alone is enough"
-        assert await _json(node, "history", f"{TPU}/{A}") == alive["history"]
+        assert 0 < len(story) < len(alive["history"])
+        assert await _json(node, "history", A) == story, "an id alone is enough"
+        assert await _json(node, "history", f"{TPU}/{A}") == story
+        assert await _json(node, "history", A, "--limit", "1") == story[-1:]
 
-        (device,) = await _json(node, "devices")
+        device, other = await _json(node, "devices")
+        assert {device["id"], other["id"]} == {A, B}
         (before,) = [row for row in alive["devices"] if row["id"] == A]
         assert device.keys() == before.keys()
         assert (device["lock"], device["health"]) == (before["lock"], "unknown")
@@ -101,7 +106,7 @@ async def test_when_the_daemon_is_down_the_ledger_answers_in_the_same_shapes(
         assert done.returncode == 1
         assert down.keys() == status.keys()
         assert down["resources"][0].keys() == status["resources"][0].keys()
-        assert down["resources"][0]["locked"] == 1
+        assert down["resources"][0]["locked"] == 2
         assert "cannot ask the daemon in" in down["checks"][0]["reason"]
 
         table = await _holdfast(node.state, "status")

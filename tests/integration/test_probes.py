@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from holdfast.errors import SettingsError
-from holdfast.telemetry.probes import Board, Check, ProbeServer
+from holdfast.telemetry.probes import _MOST_CLIENTS, Board, Check, ProbeServer
 from waiting import until, wait_until
 
 _STALL = 30.0
@@ -153,6 +153,11 @@ def test_clients_that_say_nothing_or_leave_keep_no_probe_from_its_answer() -> No
             garbled.sendall(b"\xff\x00\r\n\r\n")
 
         assert _get(port, "/livez")[0] == 200
+
+
+def test_no_number_of_probes_uses_the_server_up() -> None:
+    with _serving(Board()) as port:
+        assert {_get(port, "/livez")[0] for _ in range(_MOST_CLIENTS * 2)} == {200}
 
 
 def test_closing_waits_for_no_client_and_frees_the_port() -> None:

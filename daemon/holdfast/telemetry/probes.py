@@ -126,8 +126,7 @@ _TEXT = "text/plain; charset=utf-8"
 class _Server(ThreadingHTTPServer):
     """Serves a bounded number of clients, on IPv4 and IPv6 where no address says which."""
 
-    daemon_threads = True
-    block_on_close = False  # a client that says nothing must not hold the daemon's end
+    daemon_threads = True  # a client that says nothing must not hold the daemon's end
     request_queue_size = 64
 
     def __init__(self, address: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
