@@ -447,6 +447,8 @@ def test_on_a_full_disk_releases_are_written_into_the_reserve_and_allocations_ar
         book = _apply(store, _release)
         assert book.locks == {}
         assert store.read() == book
+        with pytest.raises(LedgerError, match="full"):
+            store.prove()
         filler.unlink()
         store.tidy()
         assert (small_disk / "reserve").stat().st_size == 1 << 20
@@ -550,6 +552,22 @@ async def test_a_commit_that_fails_is_not_published_and_is_told_until_one_succee
     await ledger.apply(_allocate)
     assert ledger.failing_since is None
     await until(lambda: list(ledger.book.value.allocations) == [1])
+
+
+async def test_a_ledger_that_failed_proves_itself_though_nobody_has_anything_to_write(
+    tmp_path: Path, lane: Lane
+) -> None:
+    """Its devices are withheld, so no Allocate would come to find out."""
+    ledger = await _open(tmp_path, lane, ManualClock())
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError):
+            await ledger.apply(_allocate)
+        with pytest.raises(LedgerError):
+            await ledger.prove()
+        assert ledger.failing_since is not None
+    await ledger.prove()
+    assert ledger.failing_since is None
 
 
 async def test_a_commit_that_takes_too_long_is_given_up_and_yet_comes(
