@@ -93,6 +93,10 @@ def test_a_lane_shows_how_long_it_has_been_overdue() -> None:
     assert 'holdfast_lane_stuck_seconds{lane="ledger"} 0.0' in shown
 
 
+def test_a_limit_that_is_not_known_is_not_shown_as_none_at_all() -> None:
+    assert "holdfast_memory_limit_bytes NaN" in _shown(Metrics())
+
+
 def test_every_call_wait_step_and_check_shows_with_its_labels() -> None:
     metrics = Metrics()
 

@@ -1,5 +1,6 @@
 """Every metric, in one place; labels are from closed sets, durations in seconds."""
 
+import math
 from collections import Counter as Counted
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -113,9 +114,10 @@ class Metrics:
         self._memory_limit = Gauge(
             "holdfast_memory_limit_bytes",
             "What this process may use: the machine's memory or the tightest cgroup's, of all "
-            "ancestors that can be seen.",
+            "ancestors that can be seen. NaN: not known.",
             registry=registry,
         )
+        self._memory_limit.set(math.nan)  # zero would say that nothing may be used
         self._ready = Gauge(
             "holdfast_ready",
             "1 for each readiness check that passes.",
