@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import time
@@ -30,6 +31,8 @@ from holdfast.telemetry.probes import Board, ProbeServer
 log = structlog.get_logger(__name__)
 
 _BEAT = 1.0
+_BEATS_TO_SHOW = 5
+"""Metrics are read a few times a minute: no need to set each of them at every beat."""
 _TIDY = 60.0
 _PROOF = 5.0
 """Between tries to write a ledger that fails, in seconds."""
@@ -126,12 +129,13 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
 
 
 async def _beat(parts: Parts, board: Board, metrics: Metrics) -> None:
-    while True:
+    for beat in itertools.count():
         board.beat()
         checks = readiness(parts)
         board.publish(checks)
-        metrics.show_ready({check.name: check.passes for check in checks})
-        _show(parts, metrics)
+        if beat % _BEATS_TO_SHOW == 0:
+            metrics.show_ready({check.name: check.passes for check in checks})
+            _show(parts, metrics)
         await asyncio.sleep(_BEAT)
 
 

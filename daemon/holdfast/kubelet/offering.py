@@ -54,7 +54,15 @@ class Offering:
         while True:
             changes = Changes([self._ledger.book, self._inventory, self._view])
             self.refresh()
-            await changes.wait(self._look_again)
+            await changes.wait(self._pause())
+
+    def _pause(self) -> float:
+        """Return how long the offers stay true by themselves, in seconds."""
+        waiting = self._ledger.failing_since is not None or any(
+            lock.state is LockState.RELEASING for lock in self._ledger.book.value.locks.values()
+        )
+        # That the ledger begins to fail is announced by nobody; it has to be seen in good time.
+        return self._look_again if waiting else max(self._look_again, self._withhold_after / 4)
 
     def _of(
         self, resource: ResourceName, inventory: Inventory, book: Book, view: KubeletView

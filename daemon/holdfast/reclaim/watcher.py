@@ -20,7 +20,7 @@ from holdfast.model.free import (
     judge_kernel,
     judge_release,
 )
-from holdfast.model.ids import BootId, DeviceName, PodUid
+from holdfast.model.ids import BootId, DeviceName, PciAddress, PodUid
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import ENDING, DeviceLock, LockState
 from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
@@ -32,6 +32,9 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
+
+Enabled = Mapping[DeviceName, tuple[PciAddress, ...]]
+"""Which functions of each device are enabled, as one look at all of them showed."""
 
 
 class KubeletBooks(Protocol):
@@ -129,8 +132,9 @@ class Watcher:
     async def _beat(self) -> None:
         sightings = await self._sight()
         await self._reconcile(sightings)
-        await self._look_at_free()
-        await self._look_at_held(sightings)
+        enabled = await self._kernel.enabled(self._inventory.value.devices)
+        await self._look_at_free(enabled)
+        await self._look_at_held(sightings, enabled)
         await self._release(sightings)
         self.looked.set()
 
@@ -159,20 +163,18 @@ class Watcher:
         if trial.book is not book:
             await self._apply(decide)
 
-    async def _look_at_free(self) -> None:
+    async def _look_at_free(self, enabled: Enabled) -> None:
         """Find devices in use that we granted to nobody."""
         book, now = self._ledger.book.value, self._clock.monotonic()
         free = [each for each in self._inventory.value.devices if not book.lock_on(each.keys)]
-        enabled = await self._kernel.enabled(free)
         seen: dict[DeviceName, KernelFacts] = {}
         if not self.looked.is_set() or now - self._full_look_at >= self._times.foreign_scan:
             self._full_look_at = now
             seen.update(await self._kernel.look_at_all(free, book.locks) if free else {})
         for device in free:
-            if enabled[device.name] and device.name not in seen:
-                seen[device.name] = await self._kernel.facts(
-                    device, book.locks, enabled=enabled[device.name]
-                )
+            functions = enabled.get(device.name, ())
+            if functions and device.name not in seen:
+                seen[device.name] = await self._kernel.facts(device, book.locks, enabled=functions)
         for device in free:
             facts = seen.get(device.name)
             verdict = judge_kernel(facts) if facts is not None else None
@@ -181,23 +183,24 @@ class Watcher:
             elif facts is not None and not facts.gaps:
                 await self._apply(lambda draft, d=device, r=verdict.reason: _withhold(draft, d, r))
 
-    async def _look_at_held(self, sightings: Mapping[PodUid, PodSighting]) -> None:
+    async def _look_at_held(
+        self, sightings: Mapping[PodUid, PodSighting], enabled: Enabled
+    ) -> None:
         """Learn who holds what we granted, first among the pod's own processes."""
         book = self._ledger.book.value
         held = [lock for lock in book.locks.values() if lock.state is LockState.HELD]
         self._reclaimer.start_over({lock.pod for lock in held if lock.pod is not None})
-        devices = [device for device in map(self._device, held) if device is not None]
-        enabled = await self._kernel.enabled(devices)
         for lock in held:
             device = self._device(lock)
-            if device is None or not enabled[device.name]:
+            functions = enabled.get(device.name, ()) if device is not None else ()
+            if device is None or not functions:
                 self._kernel.forget(lock.device)
                 continue
             pod = sightings.get(lock.pod) if lock.pod is not None else None
             facts = await self._kernel.facts(
                 device,
                 book.locks,
-                enabled=enabled[device.name],
+                enabled=functions,
                 pids=pod.processes if pod is not None else (),
             )
             await self._prove_holder(lock, facts)

@@ -1,5 +1,6 @@
 """/livez, /readyz and /metrics over HTTP, from threads that the event loop cannot wedge."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -20,7 +21,6 @@ log = structlog.get_logger(__name__)
 
 _CLIENT_PATIENCE = 5.0  # seconds that a client may stay silent before it is left
 _MOST_CLIENTS = 32  # at once; each has a thread
-_SHUTDOWN_POLL = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +98,9 @@ class ProbeServer:
                 f"cannot serve probes on {where}: {error.strerror}; choose another with http.port, "
                 "or 0 for none"
             ) from error
-        threading.Thread(
-            target=self._server.serve_forever, name="probes", daemon=True, args=(_SHUTDOWN_POLL,)
-        ).start()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="probes", daemon=True)
+        self._thread.start()
 
     @property
     def port(self) -> int:
@@ -109,8 +109,16 @@ class ProbeServer:
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.shutdown()
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes who waits for a connection
+        self._thread.join(_CLIENT_PATIENCE)
         self._server.server_close()
+
+    def _serve(self) -> None:
+        # Not serve_forever, which wakes many times a second to see whether it is to stop.
+        while not self._closed:
+            self._server.handle_request()
 
     def __enter__(self) -> Self:
         return self
