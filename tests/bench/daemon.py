@@ -46,7 +46,7 @@ async def start(place: Place, *, n: int = 12) -> list[Figure]:
         ),
         Figure(
             name="python_imports",
-            samples=[_python(place, "import holdfast.cli, holdfast.app") for _ in range(n)],
+            samples=[_python(place, "import holdfast.cli, holdfast.app.daemon") for _ in range(n)],
             note="a program that imports what the daemon does",
         ),
         Figure(

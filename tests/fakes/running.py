@@ -12,7 +12,7 @@ from grpc import aio
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as dp_grpc
-from holdfast.app import run
+from holdfast.app.daemon import run
 from holdfast.control import ask
 from holdfast.demo.books import Entry
 from holdfast.demo.kubelet import Kubelet, KubeletTimes

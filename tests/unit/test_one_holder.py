@@ -2,7 +2,7 @@
 
 A small world (kubelet's books, processes that outlive their pods, reboots) drives the rules over
 the ledger's real file. The daemon may be killed at any statement of any commit: what it finds then
-must be the book before that commit or the book after it. HOLDFAST_EXAMPLES raises how many worlds
+must be the book before that commit or the book after it. ONE_HOLDER_EXAMPLES raises how many worlds
 are tried.
 """
 
@@ -58,7 +58,7 @@ from holdfast.model.use import Grip, Holder
 
 T = TypeVar("T")
 
-_EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "120"))
+_EXAMPLES = int(os.environ.get("ONE_HOLDER_EXAMPLES", "120"))
 _NODE = inventory(
     {
         WHOLE: silicon(w0="ab", w1="cd", w2="e"),

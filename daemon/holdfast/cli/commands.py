@@ -103,7 +103,7 @@ def run(
     settings = _load(config, changes | given)
     import asyncio  # noqa: PLC0415 - no other command needs these
 
-    from holdfast.app import run as run_daemon  # noqa: PLC0415
+    from holdfast.app.daemon import run as run_daemon  # noqa: PLC0415
     from holdfast.telemetry.logs import set_up_logs  # noqa: PLC0415
 
     set_up_logs(settings.log.level, settings.log.format)
