@@ -16,34 +16,39 @@ class Case:
     """One case. `run` takes the GuestNode and returns what was seen, or raises AssertionError.
 
     `deadline` is in seconds of the guest's clock; a case that is `last` runs after all others,
-    since it may leave the kernel in a state that nothing but a boot undoes.
+    since it may leave the kernel in a state that nothing but a boot undoes. `daemon` names the way
+    in which the daemon runs meanwhile (see MODES of guest/stage.py), none if empty.
     """
 
     name: str
     run: Callable[..., str]
     deadline: float = 60.0
     last: bool = False
+    daemon: str = ""
 
 
-def case(*, deadline: float = 60.0, last: bool = False) -> Callable[[Function], Function]:
+def case(
+    *, deadline: float = 60.0, last: bool = False, daemon: str = ""
+) -> Callable[[Function], Function]:
     """Decorate a case that needs other settings than the usual ones."""
 
     def mark(function: Function) -> Function:
-        function.case_settings = {"deadline": deadline, "last": last}  # type: ignore[attr-defined]
+        settings = {"deadline": deadline, "last": last, "daemon": daemon}
+        function.case_settings = settings  # type: ignore[attr-defined]
         return function
 
     return mark
 
 
 def all_cases() -> tuple[Case, ...]:
-    """Return the cases in the order in which they run."""
+    """Return the cases in the order in which they run; those that share a daemon are neighbours."""
     found = []
     for module in sorted(pkgutil.iter_modules([str(Path(__file__).parent / "cases")])):
         for name, value in vars(importlib.import_module(f"vm.cases.{module.name}")).items():
             if name.startswith(_PREFIX) and value.__module__ == f"vm.cases.{module.name}":
                 settings = getattr(value, "case_settings", {})
                 found.append(Case(name=name.removeprefix(_PREFIX), run=value, **settings))
-    return tuple(sorted(found, key=lambda case: case.last))
+    return tuple(sorted(found, key=lambda case: (case.last, case.daemon)))
 
 
 def selected(pattern: str) -> tuple[Case, ...]:

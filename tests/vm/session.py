@@ -116,7 +116,7 @@ def _since(case: Case) -> str:
 def _tail(name: str) -> str:
     """Return the last words of a log of this boot."""
     path = WORK / name
-    return path.read_text(errors="replace")[-3000:].strip() if path.exists() else ""
+    return path.read_text(errors="replace")[-6000:].strip() if path.exists() else ""
 
 
 @contextmanager

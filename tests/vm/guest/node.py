@@ -12,6 +12,7 @@ from vm import topology
 from vm.guest import holding, pods
 from vm.guest.holding import HoldFailedError, Holding
 from vm.guest.pci import Function, below, opened
+from vm.guest.stage import PodOnStage, Stage
 from vm.lines import JsonLines
 from waiting import wait_until
 
@@ -24,6 +25,7 @@ class GuestNode:
 
     control: JsonLines
     _undo: ExitStack = field(default_factory=ExitStack)
+    _stage: Stage | None = None
 
     # --- hardware -----------------------------------------------------------------------------
 
@@ -131,6 +133,38 @@ class GuestNode:
         """Do *undo* when the case ends, before what was made earlier is undone."""
         self._undo.callback(undo)
 
+    # --- the daemon ---------------------------------------------------------------------------
+
+    def play(self, mode: str) -> None:
+        """See that the daemon runs in *mode* with a kubelet, or not at all if it is empty."""
+        if mode and self._stage is None:
+            self._stage = Stage()
+        if self._stage is not None:
+            self._stage.play(mode)
+
+    @property
+    def stage(self) -> Stage:
+        """The daemon, a kubelet and a runtime; for cases that name a daemon."""
+        assert self._stage is not None, "the case must say @case(daemon=...)"
+        return self._stage
+
+    def submit(self, name: str, steps: Sequence[str] = holding.ALL, **wishes: Any) -> PodOnStage:
+        """Submit a pod to kubelet whose program does *steps*; it is gone when the case ends."""
+        pod = self.stage.submit(name, steps, **wishes)
+        self._undo.callback(self.stage.end, pod)
+        return pod
+
+    def run_pod(self, name: str, steps: Sequence[str] = holding.ALL, **wishes: Any) -> PodOnStage:
+        """Submit a pod and wait until its program runs."""
+        pod = self.submit(name, steps, **wishes)
+        pod.await_running()
+        return pod
+
+    @property
+    def daemon_words(self) -> str:
+        """What the daemon said lately, for the reader of a failure."""
+        return self._stage.daemon_words if self._stage is not None else ""
+
     # --- outside ------------------------------------------------------------------------------
 
     def qmp(self, command: str, **arguments: object) -> dict[str, Any]:
@@ -177,6 +211,8 @@ class GuestNode:
         for chip in self.chips:
             chip.bind()
             _await_free(chip)
+        if self._stage is not None:
+            self._stage.settle()
 
 
 def _await_free(chip: Function) -> None:

@@ -44,13 +44,14 @@ def main(names: list[str]) -> None:
 
 def _run(case: Case, node: GuestNode) -> tuple[bool, str]:
     passed, text = True, ""
-    for what in (lambda: case.run(node), node.restore):
+    for what in (lambda: node.play(case.daemon), lambda: case.run(node), node.restore):
         signal.setitimer(signal.ITIMER_REAL, case.deadline)
         try:
             text = what() or text
         except Exception as error:  # noqa: BLE001 - whatever a case raises is its verdict
             passed = False
             text = f"{text}\n{_where(error)}".strip()
+            print(node.daemon_words, flush=True)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     return passed, text

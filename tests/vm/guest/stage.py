@@ -1,0 +1,405 @@
+"""The real daemon in the guest, with the demo's kubelet: what the daemon cases play on."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from grpc.aio import AioRpcError
+
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from holdfast.control import ask
+from holdfast.demo.kubelet import Kubelet, KubeletTimes
+from holdfast.demo.pods import Container, Phase, Pod, PodSpec
+from holdfast.errors import HoldfastError
+from vm import topology
+from vm.guest import pods
+from vm.guest.holding import ALL, Holding
+from vm.guest.pci import Function
+from vm.guest.runtime import GuestRuntime
+from waiting import wait_until
+
+T = TypeVar("T")
+TPU = "google.com/tpu"
+POOL = "example.com/edu"
+NVME = "example.com/nvme"
+
+OBSERVE, TERMINATE, BLIND = "observe", "terminate", "without-capabilities"
+MODES: Mapping[str, tuple[str, Sequence[str]]] = {
+    OBSERVE: ("observe", ()),
+    TERMINATE: ("terminate", ()),
+    # It would end orphans if it could see enough; without these it must not.
+    BLIND: (
+        "terminate",
+        (
+            *("setpriv", "--inh-caps=-all"),
+            *("--bounding-set=-sys_ptrace,-dac_read_search,-dac_override", "--"),
+        ),
+    ),
+}
+"""How the daemon can run: its reclaim.mode, and what its command line begins with."""
+
+_PLUGINS = Path("/var/lib/kubelet/device-plugins")
+_POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+_STATE = Path("/var/lib/holdfast")
+_RUN = Path("/run/holdfast")
+_START = 60.0
+_SLOW = 20.0
+# Where a node waits for minutes, a case waits for seconds; the rescan must never be what helps.
+_SETTINGS: Mapping[str, Any] = {
+    "withholdAfter": "60s",
+    "discovery": {"rescan": "1h"},
+    "kubelet": {"question": {"minInterval": "200ms", "settle": "200ms", "idleInterval": "2s"}},
+    "gate": {"wait": "1s"},
+    "http": {"port": 0},
+    "log": {"format": "json"},
+    "stateDir": str(_STATE),
+    "pools": [
+        {
+            "resourceName": POOL,
+            "devices": [topology.EDU],
+            "addresses": [topology.MIXED_GROUP[0], "0000:03:*"],
+        },
+        {"resourceName": NVME, "devices": [topology.NVME]},
+    ],
+}
+_RECLAIM: Mapping[str, Any] = {
+    "letGoGrace": "1s",
+    "orphanGrace": "1s",
+    "termGrace": "1s",
+    "killGrace": "10s",
+    "unseenGrace": "2s",
+    "retry": {"first": "1s", "last": "2s"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PodOnStage:
+    """A pod that was submitted, and what became of it."""
+
+    pod: Pod
+    stage: "Stage"
+
+    @property
+    def uid(self) -> str:
+        return self.pod.uid
+
+    @property
+    def waiting(self) -> str:
+        """Why it does not start yet, as its user reads it."""
+        return self.pod.waiting
+
+    @property
+    def running(self) -> bool:
+        return (self.uid, "main") in self.stage.runtime.running
+
+    @property
+    def main(self) -> Holding:
+        """Its program."""
+        return self.stage.runtime.running[self.uid, "main"]
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """What its program was granted."""
+        return self.stage.runtime.granted[self.uid]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of its devices, by kubelet's books."""
+        entries = list(self.stage.kubelet.books.entries)
+        return tuple(id_ for entry in entries if entry.pod == self.uid for id_ in entry.ids)
+
+    @property
+    def cgroup(self) -> pods.Pod:
+        return self.stage.runtime.cgroup(self.uid)
+
+    def await_running(self) -> None:
+        """Wait until its program has what it was granted."""
+        if self.pod.phase is Phase.FAILED:
+            raise AssertionError(f"{self.pod.spec.name} was refused: {self.pod.message}")
+        wait_until(
+            lambda: self.running, limit=_SLOW, what=f"{self.pod.spec.name} to start ({self.pod})"
+        )
+        assert not self.stage.runtime.failures, self.stage.runtime.failures
+
+    def await_refusal(self, words: str) -> str:
+        """Wait until its user is told *words*, and return what holdfast said."""
+        wait_until(
+            lambda: words in self.waiting,
+            limit=_SLOW,
+            what=f"{self.pod.spec.name} to be told {words!r} ({self.pod})",
+        )
+        assert not self.running
+        return self.waiting.rpartition(" desc = ")[2]
+
+    def exit(self) -> float:
+        """Let its program end; return the wall time at which it had."""
+        self.main.release()
+        return time.time()
+
+    def await_over(self) -> None:
+        """Wait until kubelet has seen its end."""
+        wait_until(lambda: self.pod.stopped, limit=_SLOW, what=f"{self.pod.spec.name} to be over")
+
+
+@dataclass(slots=True)
+class Stage:
+    """Kubelet, runtime and daemon. Kubelet lives as long as the guest, on a loop of its own."""
+
+    runtime: GuestRuntime = field(default_factory=GuestRuntime)
+    mode: str = ""
+    _daemon: subprocess.Popen[bytes] | None = None
+    _kubelet: Kubelet | None = None
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+    _said: int = 0
+
+    # --- the daemon ---------------------------------------------------------------------------
+
+    def play(self, mode: str) -> None:
+        """Have the daemon run in *mode*; the one that runs stays if it is in it."""
+        self._said = self._log.stat().st_size if self._log.exists() else 0
+        if self.mode == mode and (not mode or self.alive):
+            return
+        self.stop_daemon()
+        self.mode = mode
+        if mode:
+            self.start_daemon()
+
+    def start_daemon(self) -> float:
+        """Start the daemon; return after how many seconds kubelet had all its lists."""
+        before = self._lists()
+        reclaim, prefix = MODES[self.mode]
+        config = _RUN / "config.json"  # JSON is YAML
+        settings = {**_SETTINGS, "reclaim": {"mode": reclaim, **_RECLAIM}}
+        config.write_text(json.dumps(settings))
+        began = time.monotonic()
+        with self._log.open("ab") as log:
+            self._daemon = subprocess.Popen(
+                [*prefix, sys.executable, "-m", "holdfast", "run", "--config", str(config)],
+                stdout=log,
+                stderr=log,
+            )
+        wait_until(
+            lambda: all(self._lists()[name] > before[name] for name in before) and self.answers,
+            limit=_START,
+            what="the daemon to register its resources and to list their devices",
+        )
+        return time.monotonic() - began
+
+    def _lists(self) -> dict[str, int]:
+        """Return how many device lists kubelet has had of each resource."""
+        return {name: len(self.kubelet.messages.get(name, ())) for name in (TPU, POOL, NVME)}
+
+    def kill_daemon(self) -> None:
+        """End the daemon as a crash does."""
+        if self._daemon is not None:
+            self._daemon.kill()
+            self._daemon.wait()
+
+    def stop_daemon(self) -> None:
+        """End the daemon as a node does."""
+        if self._daemon is not None and self.alive:
+            self._daemon.terminate()
+            try:
+                assert self._daemon.wait(20) == 0, f"the daemon ended with {self._daemon.poll()}"
+            except subprocess.TimeoutExpired:
+                self.kill_daemon()
+                raise
+
+    @property
+    def alive(self) -> bool:
+        return self._daemon is not None and self._daemon.poll() is None
+
+    @property
+    def answers(self) -> bool:
+        """Whether the daemon answers on its socket, by a loop that is not stuck."""
+        with contextlib.suppress(OSError, HoldfastError):
+            return bool(self.ask("status"))
+        return False
+
+    def ask(self, question: str, **details: object) -> Any:
+        """Return the daemon's answer, as `holdfast QUESTION --output json` shows it."""
+        return ask(_STATE, question, patience=10.0, **details)
+
+    @property
+    def words(self) -> list[dict[str, Any]]:
+        """What the daemon has logged since the case began."""
+        with self._log.open("rb") as log:
+            log.seek(self._said)
+            lines = log.read().decode(errors="replace").splitlines()
+        found = []
+        for line in lines:
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                found.append({"event": line})
+        return found
+
+    @property
+    def daemon_words(self) -> str:
+        """The same for people, as much as is read."""
+        if not self._log.exists():
+            return ""
+        lines = [json.dumps(word) for word in self.words]
+        locks = ""
+        with contextlib.suppress(OSError, HoldfastError):
+            locks = json.dumps(self.ask("locks"))
+        return "\n".join([*(line[:400] for line in lines[-25:]), locks])
+
+    def said(self, event: str, **details: object) -> bool:
+        """Tell whether the daemon has logged *event* with *details* since the case began."""
+        return any(
+            word.get("event") == event and details.items() <= word.items() for word in self.words
+        )
+
+    @property
+    def _log(self) -> Path:
+        _RUN.mkdir(exist_ok=True)
+        return _RUN / "daemon.log"
+
+    # --- what the daemon says of devices ------------------------------------------------------
+
+    def state(self, device: str) -> str:
+        """Return the state of a device's lock; "free" if it has none, "" if nobody says."""
+        with contextlib.suppress(OSError, HoldfastError):
+            rows = [row for row in self.ask("locks") if row["device"].endswith(f"/{device}")]
+            states = [row["state"] for row in rows if row["state"] != "queued"]
+            return states[0] if states else "free"
+        return ""
+
+    def await_state(self, device: str, *states: str) -> None:
+        """Wait until the device's lock is in one of *states*."""
+        wait_until(
+            lambda: self.state(device) in states, limit=_SLOW, what=f"{device} to be {states}"
+        )
+
+    def device(self, device: str) -> dict[str, Any]:
+        """Return what the daemon says of a device."""
+        return next(row for row in self.ask("devices") if row["id"] == device)
+
+    def holders(self, device: str) -> list[dict[str, Any]]:
+        """Return the processes that the daemon sees on a device."""
+        return [row for row in self.ask("holders") if row["device"].endswith(f"/{device}")]
+
+    def history(self, device: str) -> list[dict[str, Any]]:
+        """Return the device's moves, oldest first."""
+        # Not asked for by id: a device that was unplugged has none any more.
+        rows = self.ask("history", limit=200)
+        return [row for row in rows if row["device"].endswith(f"/{device}")]
+
+    def freed_after(self, device: str, since: float) -> str:
+        """Wait until the device is FREE; return how many ms after wall time *since* it was."""
+        frees: list[float] = []
+
+        def freed() -> bool:
+            # The next pod may have it already, so that only the history tells.
+            frees[:] = [r["at"] for r in self.history(device) if r["to"] == "free"]
+            return bool(frees) and frees[-1] > since
+
+        wait_until(freed, limit=_SLOW, what=f"{device} to become FREE")
+        return f"{(frees[-1] - since) * 1000:.0f} ms"
+
+    def health(self, device: str, resource: str = TPU) -> str:
+        """Return what kubelet was told of a device; "gone" if it is not listed."""
+        endpoint = self.kubelet.books.endpoints.get(resource)
+        found = endpoint.devices.get(device) if endpoint is not None else None
+        return found.health if found is not None else "gone"
+
+    def await_health(self, device: str, health: str, resource: str = TPU) -> float:
+        """Wait until kubelet is told *health*; return after how many seconds."""
+        began = time.monotonic()
+        wait_until(
+            lambda: self.health(device, resource) == health,
+            limit=_SLOW,
+            what=f"{device} to be {health}",
+        )
+        return time.monotonic() - began
+
+    # --- pods ---------------------------------------------------------------------------------
+
+    @property
+    def kubelet(self) -> Kubelet:
+        """Kubelet, started when first asked for."""
+        if self._kubelet is None:
+            _POD_RESOURCES.parent.mkdir(parents=True, exist_ok=True)
+            threading.Thread(target=self._loop.run_forever, daemon=True).start()
+            self._kubelet = self.call(self._make_kubelet())
+        return self._kubelet
+
+    async def _make_kubelet(self) -> Kubelet:
+        kubelet = Kubelet(
+            _PLUGINS,
+            _POD_RESOURCES,
+            self.runtime,
+            times=KubeletTimes(retry_first=0.5, retry=0.5, finished=0.2),
+        )
+        await kubelet.start()
+        return kubelet
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have kubelet's loop do *work*."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_SLOW)
+
+    def submit(
+        self, name: str, steps: Sequence[str] = ALL, *, chips: int = 1, resource: str = TPU
+    ) -> PodOnStage:
+        """Submit a pod that asks for *chips* and whose program does *steps* with them."""
+        self.runtime.steps[name] = steps
+        spec = PodSpec(name=name, containers=(Container(limits={resource: chips}),))
+        return PodOnStage(self.call(self.kubelet.submit(spec)), self)
+
+    def allocate(self, resource: str, device: str) -> str:
+        """Ask for a device as kubelet does, but not only if it is Healthy; return the refusal."""
+
+        async def allocate() -> str:
+            stub = self.kubelet.books.endpoints[resource].stub
+            assert stub is not None
+            request = api.AllocateRequest()
+            request.container_requests.add(devices_ids=[device])
+            try:
+                await stub.Allocate(request)
+            except AioRpcError as error:
+                return error.details() or ""
+            return ""
+
+        return self.call(allocate())
+
+    def end(self, pod: PodOnStage) -> None:
+        """Delete a pod, and end whatever is left of it."""
+
+        async def delete() -> None:
+            self.kubelet.delete(pod.pod, grace=0.0)
+
+        self.call(delete())
+        wait_until(
+            lambda: pod.pod.stopped and self.runtime.emptied(pod.uid),
+            limit=_SLOW,
+            what="the pod's end",
+        )
+
+    def settle(self) -> None:
+        """Wait until nothing is left of the case's pods and every chip is offered."""
+        self.runtime.failures.clear()
+        if not self.mode:
+            return
+        try:
+            wait_until(
+                lambda: self.ask("locks") == [],
+                limit=_SLOW,
+                what="the daemon to have no lock any more",
+            )
+            for address in topology.TPU_CHIPS:
+                self.await_health(address, "Healthy")
+        except (AssertionError, OSError, HoldfastError):
+            # The next case is to begin with a daemon that knows nothing of this one.
+            self.kill_daemon()
+            for file in _STATE.glob("*.db*"):
+                file.unlink()
+            raise
