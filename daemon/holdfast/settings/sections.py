@@ -156,7 +156,7 @@ class Reclaim(Section, frozen=True):
     kill_grace: Duration = Duration(10)
     """From SIGKILL to giving up until the next retry."""
     retry: Retry = msgspec.field(default_factory=Retry)
-    poll: Interval = Interval(1)
+    poll: Interval = Interval(2)
     """How often the pods of locked devices are looked at, besides events."""
     release_poll: Interval = Interval(0.2)
     """The same while a device is in release."""
