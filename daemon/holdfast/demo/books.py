@@ -60,6 +60,8 @@ class Books:
         self.endpoints: dict[str, Endpoint] = {}
         self.entries: list[Entry] = []
         self.writes = True
+        self.plain_lists = False
+        """Write DeviceIDs as kubelets before 1.20 did: without NUMA nodes."""
 
     def drop(self, active: Collection[str]) -> None:
         """Forget the devices of every pod that is not *active*; kubelet does this lazily."""
@@ -103,7 +105,7 @@ class Books:
                 "PodUID": entry.pod,
                 "ContainerName": entry.container,
                 "ResourceName": entry.resource,
-                "DeviceIDs": self._by_node(entry),
+                "DeviceIDs": list(entry.ids) if self.plain_lists else self._by_node(entry),
                 "AllocResp": base64.b64encode(entry.answer).decode(),
             }
             for entry in self.entries
@@ -131,7 +133,7 @@ class Books:
                     pod=entry["PodUID"],
                     container=entry["ContainerName"],
                     resource=entry["ResourceName"],
-                    ids=tuple(id_ for ids in entry["DeviceIDs"].values() for id_ in ids),
+                    ids=tuple(dict.fromkeys(_flat(entry["DeviceIDs"]))),
                     answer=base64.b64decode(entry["AllocResp"]),
                 )
             )
@@ -231,6 +233,10 @@ class Books:
             for node in nodes or ["-1"]:
                 found.setdefault(node, []).append(id_)
         return found
+
+
+def _flat(ids: dict[str, list[str]] | list[str]) -> list[str]:
+    return ids if isinstance(ids, list) else [id_ for each in ids.values() for id_ in each]
 
 
 def _text(error: Exception) -> str:

@@ -7,6 +7,7 @@ their real numbers.
 import os
 import select
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.host.root import HostRoot
@@ -14,6 +15,13 @@ from holdfast.model.ids import PciAddress
 
 GOOGLE = 0x1AE0
 V5E = 0x0063
+
+
+def replace(file: Path, text: str) -> None:
+    """Write *file* so that a reader sees either what it was or all that it becomes."""
+    half = file.with_name(f".{file.name}")
+    half.write_text(text)
+    half.replace(file)
 
 
 class HostTree:
@@ -147,6 +155,22 @@ class HostTree:
         shutil.rmtree(self.folder / "sys/devices/virtual/vfio" / str(group))
         self.node(f"/dev/vfio/{group}").unlink()
 
+    def regroup(self, groups: Mapping[str, int]) -> None:
+        """Give each function its new group number, with nodes as after a boot."""
+        for address in groups:
+            link = self.path(address) / "iommu_group"
+            old = link.resolve()
+            shutil.rmtree(old)
+            link.unlink()
+            self.drop_group_node(int(old.name))
+            os.close(self._masters.pop(f"/dev/vfio/{old.name}"))
+        for address, group in groups.items():
+            members = self.folder / "sys/kernel/iommu_groups" / str(group) / "devices"
+            members.mkdir(parents=True)
+            self._link(members / address, self.path(address))
+            self._link(self.path(address) / "iommu_group", members.parent)
+            self.group_node(group)
+
     def bind(self, address: str, driver: str) -> None:
         """Give the function a driver, in place of the one it has."""
         self.unbind(address)
@@ -168,8 +192,8 @@ class HostTree:
         shutil.rmtree(home)
 
     def write(self, address: str, name: str, text: str) -> None:
-        """Write one of the function's files."""
-        (self.path(address) / name).write_text(f"{text}\n")
+        """Write one of the function's files; like the kernel's, it is never seen half written."""
+        replace(self.path(address) / name, f"{text}\n")
 
     def path(self, address: str) -> Path:
         """Return the function's folder."""

@@ -77,6 +77,10 @@ class Kubelet(rpc.RegistrationServicer):
         self.pods: dict[str, Pod] = {}
         self.books = Books(folder, seed=seed)
         self.sources_ready = True
+        """Without its API server kubelet's sources are never ready, and it knows no pods."""
+        self.hears = asyncio.Event()
+        """While clear, messages of plugins wait to be read, as under load."""
+        self.hears.set()
         self.pod_resources = PodResourcesServer(
             pod_resources, self.books, active=self.active, sources=lambda: self.sources_ready
         )
@@ -131,6 +135,8 @@ class Kubelet(rpc.RegistrationServicer):
 
     def active(self) -> list[Pod]:
         """Return the pods that count: not terminal, or not stopped yet."""
+        if not self.sources_ready:
+            return []
         return [pod for pod in self.pods.values() if not (pod.phase.terminal and pod.stopped)]
 
     async def submit(self, spec: PodSpec) -> Pod:
@@ -141,10 +147,7 @@ class Kubelet(rpc.RegistrationServicer):
             try:
                 await self._admit(pod)
             except AdmissionError as error:
-                pod.phase, pod.reason, pod.stopped = Phase.FAILED, "UnexpectedAdmissionError", True
-                pod.message = (
-                    f"Pod was rejected: Allocate failed due to {error}, which is unexpected"
-                )
+                _reject(pod, error)
                 return pod
         self._work(self._run(pod))
         return pod
@@ -156,19 +159,23 @@ class Kubelet(rpc.RegistrationServicer):
             self.pods.pop(pod.uid, None)
         self._work(self._terminate(pod, grace))
 
-    async def reboot(self, *, keep: bool = True) -> None:
-        """Admit every pod anew, as after a node's reboot; their containers are gone."""
-        pods = [pod for pod in self.pods.values() if not pod.phase.terminal] if keep else []
+    async def power_off(self) -> None:
+        """End everything at once, as when the node reboots; `start` and `readmit` come next."""
         await _cancel(list(self._workers))
-        for pod in pods:
+        for pod in list(self.pods.values()):
+            await self._runtime.stop(pod, 0.0)
+        await self.stop()
+
+    async def readmit(self) -> None:
+        """Admit every pod anew, as after a reboot: with what the checkpoint says it has."""
+        for pod in [pod for pod in self.pods.values() if not pod.phase.terminal]:
+            pod.phase = Phase.PENDING
             async with self._sync_loop:
                 try:
                     await self._admit(pod)
                 except AdmissionError as error:
-                    pod.phase, pod.reason = Phase.FAILED, "UnexpectedAdmissionError"
-                    pod.stopped, pod.message = True, f"Allocate failed due to {error}"
+                    _reject(pod, error)
                     continue
-            pod.phase = Phase.PENDING
             self._work(self._run(pod))
 
     async def Register(  # noqa: N802 - gRPC's name
@@ -212,6 +219,7 @@ class Kubelet(rpc.RegistrationServicer):
         """Read one plugin's messages; when the stream ends it is not opened again."""
         try:
             async for message in stub.ListAndWatch(api.Empty()):
+                await self.hears.wait()
                 endpoint = self.books.endpoints[resource]
                 endpoint.devices = {device.ID: device for device in message.devices}
                 self.messages.setdefault(resource, []).append(
@@ -235,7 +243,8 @@ class Kubelet(rpc.RegistrationServicer):
         await asyncio.sleep(pod.spec.pull)
         pod.pulled.set()
         for container in pod.spec.init_containers:
-            await self._start(pod, container)
+            if not await self._start(pod, container):
+                return
             if container.restartable:
                 self._work(self._keep(pod, container))
             elif await self._runtime.wait(pod, container) and not pod.deleting:
@@ -251,7 +260,8 @@ class Kubelet(rpc.RegistrationServicer):
 
     async def _main(self, pod: Pod, container: Container) -> int:
         while True:
-            await self._start(pod, container)
+            if not await self._start(pod, container):
+                return 0
             pod.phase = Phase.RUNNING
             code = await self._runtime.wait(pod, container)
             if pod.deleting or pod.spec.restart == "Never":
@@ -263,13 +273,20 @@ class Kubelet(rpc.RegistrationServicer):
             if not pod.deleting:
                 await self._start(pod, container)
 
-    async def _start(self, pod: Pod, container: Container) -> None:
-        """Start a container; a refusal of PreStartContainer is tried again for ever."""
+    async def _start(self, pod: Pod, container: Container) -> bool:
+        """Start a container; a refusal of PreStartContainer is tried again for ever.
+
+        Return False when the pod was deleted before it started.
+        """
         pause = self._times.retry_first
         while True:
             await self._up.wait()
+            if pod.deleting:
+                return False
             try:
                 grant = await self._grant(pod, container)
+                if pod.deleting:
+                    return False
                 await self._runtime.start(pod, container, grant)
             except (_NotYetError, OSError) as error:
                 pod.waiting = str(error)
@@ -278,7 +295,7 @@ class Kubelet(rpc.RegistrationServicer):
             else:
                 pod.waiting = ""
                 pod.starts += 1
-                return
+                return True
 
     async def _grant(self, pod: Pod, container: Container) -> api.ContainerAllocateResponse:
         grant = api.ContainerAllocateResponse()
@@ -295,6 +312,11 @@ class Kubelet(rpc.RegistrationServicer):
                 request = api.PreStartContainerRequest(devices_ids=entry.ids)
                 try:
                     await endpoint.stub.PreStartContainer(request, timeout=self._times.pre_start)
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    if task is None or task.cancelling():
+                        raise
+                    raise _NotYetError("kubelet stopped while it waited for the plugin") from None
                 except aio.AioRpcError as error:
                     pod.refusals += 1
                     raise _NotYetError(
@@ -319,6 +341,12 @@ class Kubelet(rpc.RegistrationServicer):
 
 class _NotYetError(Exception):
     """A container cannot start yet; the text goes into the pod's status."""
+
+
+def _reject(pod: Pod, error: AdmissionError) -> None:
+    """Fail the pod for good."""
+    pod.phase, pod.reason, pod.stopped = Phase.FAILED, "UnexpectedAdmissionError", True
+    pod.message = f"Pod was rejected: Allocate failed due to {error}, which is unexpected"
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -4,11 +4,12 @@ import asyncio
 import os
 import shutil
 import signal
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
-from holdfast.demo.hosttree import HostTree
+from holdfast.demo.hosttree import HostTree, replace
 
 _LOOK = 0.01
 _KUBEPODS = "kubepods.slice/kubepods-besteffort.slice"
@@ -72,6 +73,7 @@ class SimulatedNode:
             folder.mkdir()
             self._members[uid] = {}
             (folder / "cgroup.kill").write_text("")
+            (folder / "cgroup.events").touch()
             self._write_members(uid)
 
     def enter(self, uid: str, container: str, pid: int) -> None:
@@ -110,6 +112,22 @@ class SimulatedNode:
             link.symlink_to(_INIT_NAMESPACE)
         (folder / "cgroup").write_text(f"0::{cgroup}\n")
 
+    def reboot(self, *, groups: Mapping[int, int] | None = None) -> None:
+        """Begin another boot: no pod's process or cgroup is left; *groups* get other numbers."""
+        for uid, members in list(self._members.items()):
+            for pid in members:
+                _end(pid)
+                shutil.rmtree(self.root.proc / str(pid), ignore_errors=True)
+            self.remove_pod(uid)
+        (self.root.proc / "sys/kernel/random/boot_id").write_text(f"{uuid4()}\n")
+        renumbered = {
+            address: groups[int(Path(path).name)]
+            for address, path in self._groups.items()
+            if groups is not None and int(Path(path).name) in groups
+        }
+        self.tree.regroup(renumbered)
+        self._groups |= {each: f"/dev/vfio/{group}" for each, group in renumbered.items()}
+
     def _build_proc(self) -> None:
         proc = self.root.proc
         (proc / "self/ns").mkdir(parents=True)
@@ -146,7 +164,7 @@ class SimulatedNode:
 
     def _write_members(self, uid: str) -> None:
         folder, members = self._pod(uid), self._members[uid]
-        (folder / "cgroup.procs").write_text("")
+        replace(folder / "cgroup.procs", "")
         for container in dict.fromkeys(members.values()):
             below = folder / f"cri-containerd-{_container_id(uid, container)}.scope"
             below.mkdir(exist_ok=True)
@@ -156,8 +174,10 @@ class SimulatedNode:
                 for pid, container in members.items()
                 if _container_id(uid, container) in below.name
             ]
-            (below / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
-        (folder / "cgroup.events").write_text(f"populated {int(bool(members))}\nfrozen 0\n")
+            replace(below / "cgroup.procs", "".join(f"{pid}\n" for pid in pids))
+        # In place, because it is watched; always of one length, so that it is never half written.
+        with (folder / "cgroup.events").open("r+") as events:
+            events.write(f"populated {int(bool(members))}\nfrozen 0\n")
 
     def _pod(self, uid: str) -> Path:
         return self.root.cgroup / self._name(uid).lstrip("/")

@@ -1,0 +1,406 @@
+"""A whole node for stories: chips, kubelet, runtime and the real daemon, which may be killed."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from holdfast.app.daemon import run
+from holdfast.control import ask
+from holdfast.demo.kubelet import Kubelet, KubeletTimes
+from holdfast.demo.node import SimulatedNode
+from holdfast.demo.pods import Container, Phase, Pod, PodSpec, Workload
+from holdfast.demo.runtime import Runtime
+from holdfast.errors import HoldfastError
+from holdfast.settings import convert
+
+TPU = "google.com/tpu"
+POOL = "example.com/chip"
+LIMIT = 30.0
+_LOOK = 0.01
+# What a user waits minutes for, a test waits a moment for.
+_SETTINGS: dict[str, Any] = {
+    "discovery": {"rescan": "500ms", "heldCheck": "200ms"},
+    "gate": {"wait": "500ms", "poll": "50ms"},
+    "reclaim": {"poll": "100ms", "releasePoll": "50ms", "unseenGrace": "300ms"},
+    "http": {"port": 0},
+}
+_QUESTION = {"minInterval": "50ms", "settle": "50ms", "idleInterval": "500ms", "timeout": "1s"}
+TIMES = KubeletTimes(retry_first=0.1, retry=0.3, finished=0.1)
+
+
+class WatchfulRuntime(Runtime):
+    """A runtime that notes each start on a node that somebody has open: it must never happen."""
+
+    def __init__(self, node: SimulatedNode) -> None:
+        super().__init__(node)
+        self._tree = node.tree
+        self.trespasses: list[str] = []
+
+    async def start(
+        self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
+    ) -> None:
+        taken = [
+            each.host_path
+            for each in grant.devices
+            if each.host_path != "/dev/vfio/vfio" and self._tree.in_use(each.host_path)
+        ]
+        if taken:
+            self.trespasses.append(f"{pod.spec.name} started on {taken}, which somebody has open")
+        await super().start(pod, container, grant)
+
+
+@dataclass
+class Stage:
+    """A node with chips, a kubelet, and a daemon that a test may end and start again.
+
+    `own_process`: the daemon is a process of its own, so that it can be killed.
+    """
+
+    folder: Path
+    node: SimulatedNode
+    runtime: WatchfulRuntime
+    kubelet: Kubelet
+    changes: dict[str, Any]
+    own_process: bool = False
+    _daemon: asyncio.Task[None] | subprocess.Popen[bytes] | None = None
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.kubelet.folder / "kubelet_internal_checkpoint"
+
+    def start(self) -> None:
+        """Start the daemon."""
+        root = self.node.root
+        names = ("sys", "proc", "dev", "cgroup", "etc")
+        settings = {
+            **_SETTINGS,
+            **self.changes,
+            "stateDir": str(self.state),
+            "host": {name: str(getattr(root, name)) for name in names},
+            "kubelet": {
+                "pluginDir": str(self.kubelet.folder),
+                "podResourcesSocket": str(self.folder / "pr.sock"),
+                "poll": "100ms",
+                "question": _QUESTION,
+            },
+        }
+        if not self.own_process:
+            self._daemon = asyncio.create_task(run(convert(settings)))
+            return
+        config = self.folder / "config.yaml"
+        config.write_text(yaml.safe_dump(settings))
+        with (self.folder / "daemon.log").open("ab") as log:
+            self._daemon = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", "run", "--config", str(config)], stderr=log
+            )
+
+    async def stop(self) -> None:
+        """End the daemon as a node does."""
+        if isinstance(self._daemon, subprocess.Popen):
+            self._daemon.terminate()
+            await asyncio.to_thread(self._daemon.wait, 20)
+        elif self._daemon is not None:
+            self._daemon.cancel()
+            await asyncio.gather(self._daemon, return_exceptions=True)
+        self._daemon = None
+
+    async def kill_and_start(self) -> None:
+        """End the daemon as a crash does, and return when kubelet has the next one's devices."""
+        assert isinstance(self._daemon, subprocess.Popen)
+        self._daemon.kill()
+        self._daemon.wait()
+        await self.start_and_register()
+
+    async def start_and_register(self) -> None:
+        """Start the daemon, and return when kubelet has heard its devices."""
+        before = self.heard()
+        self.start()
+        await self.until(lambda: self.heard() > before, "the daemon to register")
+
+    async def reboot(self, *, groups: dict[int, int] | None = None) -> None:
+        """Reboot the node, and return when the plugin is back and every pod was admitted anew."""
+        await self.kubelet.power_off()
+        await self.stop()
+        self.node.reboot(groups=groups)
+        self.another_kubelet()
+        await self.kubelet.start()
+        await self.start_and_register()
+        await self.kubelet.readmit()
+
+    async def restart_kubelet(self, *, api_server: bool = True) -> None:
+        """Restart kubelet, and return when it has heard our devices again."""
+        await self.kubelet.stop()
+        self.another_kubelet()
+        self.kubelet.sources_ready = api_server
+        before = self.heard()
+        await self.kubelet.start()
+        await self.until(lambda: self.heard() > before, "the daemon to register again")
+
+    def another_kubelet(self) -> None:
+        """Let whoever asks who kubelet is see another process than before."""
+        stat = self.node.root.proc / str(os.getpid()) / "stat"
+        head, _, tail = stat.read_text().rpartition(")")
+        fields = tail.split()
+        fields[19] = str(int(fields[19]) + 1)
+        stat.unlink()
+        stat.write_text(f"{head}) {' '.join(fields)}\n")
+
+    async def submit(self, spec: PodSpec) -> Pod:
+        """Let kubelet admit a pod, which it must not refuse."""
+        pod = await self.kubelet.submit(spec)
+        assert pod.phase is not Phase.FAILED, pod.message
+        return pod
+
+    async def running(self, pod: Pod) -> Pod:
+        """Return when the pod's program runs."""
+        await self.until(
+            lambda: pod.phase is not Phase.PENDING,
+            lambda: f"{pod.spec.name} to run; it waits since {pod.waiting!r}",
+        )
+        return pod
+
+    async def run(self, spec: PodSpec) -> Pod:
+        """Submit a pod, and return when its program runs."""
+        return await self.running(await self.submit(spec))
+
+    async def waiting(self, pod: Pod, *texts: str) -> str:
+        """Return what the pod is told, once it is told all of *texts*."""
+        await self.until(
+            lambda: all(text in pod.waiting for text in texts),
+            lambda: f"{pod.spec.name} to be told {texts}; it is told {pod.waiting!r}",
+        )
+        assert pod.phase is Phase.PENDING
+        return pod.waiting
+
+    async def end(self, pod: Pod, *, grace: float = 0.0) -> None:
+        """Delete a pod, and return when kubelet has done so."""
+        self.kubelet.delete(pod, grace=grace)
+        await self.until(lambda: pod.stopped, f"{pod.spec.name} to be stopped")
+
+    async def until_named(self, pod: Pod) -> None:
+        """Return when the daemon knows the pod's name, which only List tells."""
+
+        async def named() -> bool:
+            rows = await self.asked("locks") or ()
+            wanted = f"{pod.spec.namespace}/{pod.spec.name}"
+            return any(row.get("podName") == wanted for row in rows)
+
+        await self.until(named, f"{pod.spec.name} to be known by name")
+
+    async def waits_again(self, pod: Pod, *, starts: int) -> str:
+        """Return what the pod is told when a container of it cannot start once more."""
+        await self.until(
+            lambda: pod.waiting and pod.starts == starts,
+            f"{pod.spec.name} to wait after {starts} starts",
+        )
+        return pod.waiting
+
+    def orphans(self, pod: Pod) -> tuple[int, ...]:
+        """Return the live processes in a pod's cgroup."""
+        return self.node.members(pod.uid)
+
+    def ids(self, pod: Pod, resource: str = TPU) -> set[str]:
+        """Return the devices that kubelet has for a pod in its books."""
+        entries = self.kubelet.books.entries
+        return {
+            id_
+            for entry in entries
+            if (entry.pod, entry.resource) == (pod.uid, resource)
+            for id_ in entry.ids
+        }
+
+    def heard(self, resource: str = TPU) -> int:
+        """Return how many messages kubelet has had."""
+        return len(self.kubelet.messages.get(resource, ()))
+
+    def healthy(self, resource: str = TPU) -> set[str]:
+        """Return what kubelet would grant."""
+        endpoint = self.kubelet.books.endpoints.get(resource)
+        return endpoint.healthy if endpoint is not None else set()
+
+    def ever_unhealthy(self, resource: str = TPU) -> set[str]:
+        """Return the devices that kubelet was ever told to be Unhealthy."""
+        return {
+            id_
+            for message in self.kubelet.messages.get(resource, ())
+            for id_, health in message.items()
+            if health != "Healthy"
+        }
+
+    async def asked(self, question: str, **rest: Any) -> Any:
+        """Return the daemon's answer, None while it has none."""
+        with contextlib.suppress(OSError, HoldfastError):
+            return await asyncio.to_thread(ask, self.state, question, **rest)
+        return None
+
+    async def locks(self) -> dict[str, str]:
+        """Return the state of each locked device by its id."""
+        rows = await self.asked("locks") or ()
+        return {
+            row["device"].rpartition("/")[2]: row["state"]
+            for row in rows
+            if row["state"] != "queued"
+        }
+
+    async def owners(self) -> dict[str, str | None]:
+        """Return the pod of each locked device by its id."""
+        rows = await self.asked("locks") or ()
+        return {
+            row["device"].rpartition("/")[2]: row["pod"] for row in rows if row["state"] == "held"
+        }
+
+    async def queued(self) -> int:
+        """Return for how many devices some Allocation waits."""
+        return sum(row["state"] == "queued" for row in await self.asked("locks") or ())
+
+    async def ever(self, state: str) -> list[dict[str, Any]]:
+        """Return the moves to *state* in the history of all devices."""
+        moves = await self.asked("history", limit=1000)
+        return [move for move in moves if move["to"] == state]
+
+    async def problem(self, check: str) -> str:
+        """Return what `status` has to say about one of its checks."""
+        status = await self.asked("status")
+        return next((each["reason"] for each in status["checks"] if each["name"] == check), "")
+
+    async def questions(self, count: int = 3) -> None:
+        """Return when kubelet was asked *count* times more which pods it counts."""
+        target = self.kubelet.pod_resources.lists + count
+        await self.until(
+            lambda: self.kubelet.pod_resources.lists >= target, "kubelet to be asked anew"
+        )
+
+    async def until(
+        self,
+        happened: Callable[[], object | Awaitable[object]],
+        what: str | Callable[[], str],
+    ) -> None:
+        """Return when *happened*; fail with *what* after a generous limit."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + LIMIT
+        while True:
+            answer = happened()
+            if isinstance(answer, Awaitable):
+                answer = await answer
+            if answer:
+                return
+            self._check_daemon()
+            if loop.time() > end:
+                text = what if isinstance(what, str) else what()
+                raise AssertionError(f"waited {LIMIT:g} s in vain for {text}")
+            await asyncio.sleep(_LOOK)
+
+    async def until_locks(self, wanted: dict[str, str]) -> None:
+        """Return when exactly these devices are locked, in these states."""
+        seen: dict[str, str] = {}
+
+        async def so() -> bool:
+            seen.clear()
+            seen.update(await self.locks())
+            return seen == wanted
+
+        await self.until(so, lambda: f"locks to be {wanted}; they are {seen}")
+
+    async def until_free(self) -> None:
+        """Return when nothing is locked."""
+        await self.until_locks({})
+
+    def _check_daemon(self) -> None:
+        if isinstance(self._daemon, subprocess.Popen):
+            assert self._daemon.poll() is None, (self.folder / "daemon.log").read_text()[-3000:]
+        elif self._daemon is not None and self._daemon.done():
+            self._daemon.result()
+            raise AssertionError("the daemon ended by itself")
+
+
+@contextlib.asynccontextmanager
+async def stage(
+    folder: Path,
+    *,
+    chips: int = 4,
+    start: bool = True,
+    own_process: bool = False,
+    times: KubeletTimes = TIMES,
+    **changes: Any,
+) -> AsyncIterator[Stage]:
+    """Yield a node whose daemon has registered; *changes* are sections of its settings.
+
+    At the end no program may have started on a device that somebody else had open.
+    """
+    node = SimulatedNode(folder / "node", chips=chips)
+    runtime = WatchfulRuntime(node)
+    kubelet = Kubelet(folder / "dp", folder / "pr.sock", runtime, times=times)
+    made = Stage(
+        folder=folder,
+        node=node,
+        runtime=runtime,
+        kubelet=kubelet,
+        changes=changes,
+        own_process=own_process,
+    )
+    keeper = asyncio.create_task(node.run())
+    try:
+        await kubelet.start()
+        if start:
+            made.start()
+            await made.until(lambda: len(made.healthy()) == chips, "every chip to be healthy")
+        yield made
+        assert runtime.trespasses == []
+        assert runtime.failures == []
+    finally:
+        await made.stop()
+        await kubelet.close()
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+        node.close()
+
+
+def pod(
+    name: str,
+    *,
+    chips: int = 1,
+    uid: str | None = None,
+    init: tuple[Container, ...] = (),
+    restart: str = "Never",
+    pull: float = 0.0,
+    **work: Any,
+) -> PodSpec:
+    """Return a pod with one container that asks for *chips*; *work* is what it does."""
+    made = PodSpec(
+        name=name,
+        containers=(asks(TPU, chips, **work),),
+        init_containers=init,
+        restart=restart,
+        pull=pull,
+    )
+    return made if uid is None else replace(made, uid=uid)
+
+
+def asks(
+    resource: str, count: int, *, name: str = "main", restartable: bool = False, **work: Any
+) -> Container:
+    """Return a container that asks for *count* of *resource*; *work* is what it does."""
+    return Container(
+        name=name, limits={resource: count}, workload=Workload(**work), restartable=restartable
+    )
+
+
+def end(*pids: int) -> None:
+    """End processes that a test owns, at once."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+

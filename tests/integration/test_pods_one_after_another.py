@@ -1,0 +1,295 @@
+"""Orders of events on a node, each told as a story: who asks, who waits, who starts."""
+
+import asyncio
+from pathlib import Path
+
+from fakes.stage import POOL, TPU, asks, end, pod, stage
+from holdfast.demo.books import Endpoint
+from holdfast.demo.pods import Container, Phase, PodSpec
+
+_POOL = ({"resourceName": POOL, "devices": ["1ae0:0063"]},)
+
+
+async def test_two_resource_names_asked_crosswise_do_not_deadlock(short_path: Path) -> None:
+    async with stage(short_path, chips=2, pools=_POOL) as node:
+        await node.until(lambda: len(node.healthy(POOL)) == 2, "the pool to be offered")
+        both = (asks(TPU, 1, name="one"), asks(POOL, 1, name="two"))
+        # Kubelet admits the second before it reads that the first one has what it wants.
+        node.kubelet.hears.clear()
+        first = await node.submit(PodSpec(name="first", containers=both))
+        second = await node.submit(PodSpec(name="second", containers=both))
+        node.kubelet.hears.set()
+        assert node.ids(first, TPU) == node.ids(second, POOL) != node.ids(second, TPU)
+
+        await node.running(first)
+        await node.until(lambda: first.starts == 2, "both containers of the first to run")
+        await node.waiting(second, "is held by pod", first.uid)
+        await node.end(first)
+        await node.running(second)
+        await node.until(lambda: second.starts == 2, "both containers of the second to run")
+        assert set((await node.owners()).values()) == {second.uid}
+
+
+async def test_of_two_counted_pods_on_one_device_neither_starts_and_both_are_named(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1) as node:
+        one = await node.submit(pod("one", pull=1.0))
+        entries = list(node.kubelet.books.entries)
+        # Kubelet forgets for a moment what it has just given away, and gives it once more.
+        node.kubelet.books.entries.clear()
+        two = await node.submit(pod("two"))
+        node.kubelet.books.entries.extend(entries)
+        node.kubelet.books.write()
+        await node.waiting(two, "given the same devices to 2 pods", one.uid, two.uid)
+        await node.waiting(one, "given the same devices to 2 pods", one.uid, two.uid)
+        assert (one.starts, two.starts) == (0, 0)
+        await node.end(one)
+        await node.running(two)
+        assert set((await node.owners()).values()) == {two.uid}
+
+
+async def test_on_a_full_node_no_admission_fails_when_each_pod_is_followed_at_once(
+    short_path: Path,
+) -> None:
+    async with stage(short_path) as node:
+        former = await node.run(pod("pod-0", chips=4, ignores_term=True))
+        for number in range(1, 21):
+            # Kubelet forgets the former at once, which lives on through its grace.
+            node.kubelet.delete(former, grace=0.05, force=True)
+            following = await node.submit(pod(f"pod-{number}", chips=4, ignores_term=True))
+            await node.running(following)
+            assert not node.node.lives(former.uid)
+            former = following
+        assert node.ever_unhealthy() == set()
+        assert set((await node.owners()).values()) == {former.uid}
+
+
+async def test_on_a_full_node_pods_that_end_by_themselves_are_followed_at_once(
+    short_path: Path,
+) -> None:
+    async with stage(short_path) as node:
+        for number in range(6):
+            orphan = -1 if number % 2 else 1
+            former = await node.run(pod(f"pod-{number}", chips=4, runs_for=0.0, orphan=orphan))
+            await node.until(lambda it=former: it.stopped, "the pod to be over")  # type: ignore[misc]
+            (left,) = node.orphans(former)
+            following = await node.submit(pod(f"next-{number}", chips=4, runs_for=0.0))
+            await node.waiting(following, f"pid {left}")
+            end(left)
+            await node.running(following)
+            await node.until(lambda it=following: it.stopped, "the pod to be over")  # type: ignore[misc]
+        assert node.ever_unhealthy() == set()
+
+
+async def test_a_pod_whose_second_resource_is_refused_leaves_no_lock_and_the_next_starts(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1) as node:
+        node.kubelet.books.endpoints["example.com/nic"] = Endpoint(stub=None)
+        limits = {TPU: 1, "example.com/nic": 1}
+        refused = await node.kubelet.submit(
+            PodSpec(name="refused", containers=(Container(limits=limits),))
+        )
+        assert refused.phase is Phase.FAILED
+        assert "example.com/nic" in refused.message
+        following = await node.run(pod("next"))
+        assert set((await node.owners()).values()) == {following.uid}
+
+
+async def test_the_lock_of_a_pod_that_was_refused_ends_by_itself(short_path: Path) -> None:
+    async with stage(short_path, allocate={"pendingTimeout": "500ms"}) as node:
+        node.kubelet.books.endpoints["example.com/nic"] = Endpoint(stub=None)
+        limits = {TPU: 1, "example.com/nic": 1}
+        refused = await node.kubelet.submit(
+            PodSpec(name="refused", containers=(Container(limits=limits),))
+        )
+        assert refused.phase is Phase.FAILED
+        await node.until_free()
+        assert await node.ever("held") != []
+
+
+async def test_what_an_init_container_had_more_than_the_main_one_stays_the_pods(
+    short_path: Path,
+) -> None:
+    async with stage(short_path) as node:
+        init = (
+            asks(TPU, 1, name="i1", runs_for=0.0),
+            asks(TPU, 3, name="i2", runs_for=0.0),
+        )
+        first = await node.run(pod("first", init=init))
+        assert first.starts == 3
+        held = node.ids(first)
+        assert len(held) == 3
+        assert await node.owners() == dict.fromkeys(held, first.uid)
+        second = await node.run(pod("second"))
+        assert node.ids(second) == set(node.kubelet.books.endpoints[TPU].devices) - held
+        await node.questions()
+        assert await node.owners() == dict.fromkeys(held, first.uid) | dict.fromkeys(
+            node.ids(second), second.uid
+        )
+        await node.end(first)
+        await node.until_locks(dict.fromkeys(node.ids(second), "held"))
+
+
+async def test_repeated_allocations_of_one_pod_are_one(short_path: Path) -> None:
+    async with stage(short_path) as node:
+        init = tuple(asks(TPU, 2, name=f"i{number}", runs_for=0.0) for number in range(3))
+        only = await node.run(pod("only", chips=2, init=init))
+        assert only.refusals == 0
+        assert await node.owners() == dict.fromkeys(node.ids(only), only.uid)
+        assert await node.queued() == 0
+        await node.end(only)
+        await node.until_free()
+
+
+async def test_a_sidecar_and_the_main_container_have_devices_of_their_own(
+    short_path: Path,
+) -> None:
+    async with stage(short_path) as node:
+        sidecar = asks(TPU, 1, name="sidecar", restartable=True)
+        only = await node.run(pod("only", chips=2, init=(sidecar,)))
+        assert only.starts == 2
+        assert len(node.ids(only)) == 3
+        await node.end(only)
+        await node.until_free()
+
+
+async def test_a_long_image_pull_ends_no_allocation_and_the_pod_then_starts(
+    short_path: Path,
+) -> None:
+    async with stage(
+        short_path, allocate={"pendingTimeout": "200ms"}, withholdAfter="200ms"
+    ) as node:
+        slow = await node.submit(pod("slow", chips=2, pull=2.5))
+        await node.until(node.owners, "its devices to be locked")
+        before = await node.asked("locks")
+        await node.until(slow.pulled.is_set, "the image")
+        assert [row["fence"] for row in before] == [
+            move["fence"] for move in await node.ever("held") if move["from"] == "free"
+        ]
+        await node.running(slow)
+        assert slow.refusals == 0
+        assert node.ever_unhealthy() == set()
+        assert await node.owners() == dict.fromkeys(node.ids(slow), slow.uid)
+
+
+async def test_a_stateful_pod_comes_back_by_its_name_on_the_same_chip(short_path: Path) -> None:
+    async with stage(short_path, chips=1) as node:
+        for _ in range(3):
+            web = await node.run(pod("web-0"))
+            assert await node.owners() == dict.fromkeys(node.ids(web), web.uid)
+            await node.end(web)
+        # Force deleted, its former self is still there, and the new one is told so.
+        former = await node.run(pod("web-0", ignores_term=True))
+        (pid,) = node.orphans(former)
+        node.kubelet.delete(former, grace=1.5, force=True)
+        web = await node.submit(pod("web-0"))
+        await node.waiting(web, former.uid, f"pid {pid}")
+        await node.running(web)
+        assert not node.node.lives(former.uid)
+
+
+async def test_a_static_pod_that_is_edited_starts_when_its_former_self_is_gone(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1) as node:
+        old = await node.run(pod("static", ignores_term=True))
+        node.kubelet.delete(old, grace=0.8, force=True)
+        # Allocate for the new one comes at once, its start only when kubelet saw the old one end.
+        new = await node.submit(pod("static", pull=1.5))
+        await node.until(node.queued, "the new one to be queued")
+        await node.running(new)
+        assert new.refusals == 0
+        assert await node.owners() == dict.fromkeys(node.ids(new), new.uid)
+
+
+async def test_a_static_pod_that_comes_back_by_its_uid_waits_for_its_former_self(
+    short_path: Path,
+) -> None:
+    uid = "0123456789abcdef0123456789abcdef"
+    async with stage(short_path, chips=1) as node:
+        old = await node.run(pod("static", uid=uid, runs_for=0.0, orphan=1))
+        (left,) = node.orphans(old)
+        await node.until(lambda: old.stopped, "the pod to be over")
+        new = await node.submit(pod("static", uid=uid))
+        await node.waiting(new, f"pid {left}")
+        end(left)
+        await node.running(new)
+        assert await node.owners() == dict.fromkeys(node.ids(new), new.uid)
+
+
+async def test_a_forced_deletion_is_waited_for_by_name_through_the_grace(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1) as node:
+        old = await node.run(pod("old", ignores_term=True))
+        await node.until_named(old)
+        (pid,) = node.orphans(old)
+        node.kubelet.delete(old, grace=1.5, force=True)
+        new = await node.submit(pod("new"))
+        await node.waiting(new, f"default/old ({old.uid})", f"pid {pid}")
+        await node.running(new)
+        assert not node.node.lives(old.uid)
+        assert node.ever_unhealthy() == set()
+
+
+async def test_a_pod_that_is_deleted_before_it_starts_leaves_no_lock(short_path: Path) -> None:
+    async with stage(short_path, chips=1) as node:
+        early = await node.submit(pod("early", pull=60.0))
+        await node.until(node.owners, "its chip to be locked")
+        await node.end(early)
+        await node.until_free()
+        await node.run(pod("next"))
+
+
+async def test_a_pod_that_is_deleted_while_it_waits_leaves_the_queue(short_path: Path) -> None:
+    async with stage(short_path, chips=1) as node:
+        old = await node.run(pod("old", runs_for=0.0, orphan=1))
+        (left,) = node.orphans(old)
+        await node.until(lambda: old.stopped, "the old pod to be over")
+        waits = await node.submit(pod("waits"))
+        await node.waiting(waits, f"pid {left}")
+        await node.end(waits)
+        third = await node.submit(pod("third"))
+        await node.waiting(third, f"pid {left}")
+        end(left)
+        await node.running(third)
+        assert (waits.starts, await node.queued()) == (0, 0)
+
+
+async def test_two_that_wait_for_one_device_get_it_in_their_order(short_path: Path) -> None:
+    async with stage(short_path, chips=2) as node:
+        old = await node.run(pod("old", chips=2, runs_for=0.0, orphan=-1))
+        (left,) = node.orphans(old)
+        await node.until(lambda: old.stopped, "the old pod to be over")
+        first = await node.submit(pod("first", pull=1.0))
+        second = await node.submit(pod("second"))
+        await node.waiting(second, f"pid {left}")
+        end(left)
+        await asyncio.gather(node.running(first), node.running(second))
+        await node.end(first)
+        await node.end(second)
+        await node.until_free()
+
+
+async def test_a_container_that_restarts_waits_for_its_own_straggler(short_path: Path) -> None:
+    async with stage(short_path, chips=1) as node:
+        only = await node.run(pod("only", restart="Always", runs_for=0.5, orphan=1))
+        left = await node.waits_again(only, starts=1)
+        assert "pid " in left
+        stragglers = node.orphans(only)
+        end(*stragglers)
+        await node.until(lambda: only.starts == 2, "the container to start again")
+        assert await node.owners() == dict.fromkeys(node.ids(only), only.uid)
+
+
+async def test_siblings_on_other_devices_do_not_hold_up_a_restart(short_path: Path) -> None:
+    async with stage(short_path, chips=2) as node:
+        containers = (
+            asks(TPU, 1, name="steady"),
+            asks(TPU, 1, name="restless", runs_for=0.1),
+        )
+        only = await node.submit(PodSpec(name="only", containers=containers, restart="Always"))
+        await node.until(lambda: only.starts >= 5, "the restless one to restart often")
+        assert only.refusals == 0
