@@ -213,6 +213,12 @@ class Stage:
         """Return the live processes in a pod's cgroup."""
         return self.node.members(pod.uid)
 
+    async def orphan(self, pod: Pod) -> int:
+        """Return the one process that a pod left behind, once all else of it has ended."""
+        await self.until(lambda: pod.stopped, f"{pod.spec.name} to be over")
+        await self.until(lambda: len(self.orphans(pod)) == 1, "one process to be left")
+        return self.orphans(pod)[0]
+
     def ids(self, pod: Pod, resource: str = TPU) -> set[str]:
         """Return the devices that kubelet has for a pod in its books."""
         entries = self.kubelet.books.entries
@@ -403,4 +409,3 @@ def end(*pids: int) -> None:
     """End processes that a test owns, at once."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-

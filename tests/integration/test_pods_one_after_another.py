@@ -73,7 +73,7 @@ async def test_on_a_full_node_pods_that_end_by_themselves_are_followed_at_once(
             orphan = -1 if number % 2 else 1
             former = await node.run(pod(f"pod-{number}", chips=4, runs_for=0.0, orphan=orphan))
             await node.until(lambda it=former: it.stopped, "the pod to be over")  # type: ignore[misc]
-            (left,) = node.orphans(former)
+            left = await node.orphan(former)
             following = await node.submit(pod(f"next-{number}", chips=4, runs_for=0.0))
             await node.waiting(following, f"pid {left}")
             end(left)
@@ -210,7 +210,7 @@ async def test_a_static_pod_that_comes_back_by_its_uid_waits_for_its_former_self
     uid = "0123456789abcdef0123456789abcdef"
     async with stage(short_path, chips=1) as node:
         old = await node.run(pod("static", uid=uid, runs_for=0.0, orphan=1))
-        (left,) = node.orphans(old)
+        left = await node.orphan(old)
         await node.until(lambda: old.stopped, "the pod to be over")
         new = await node.submit(pod("static", uid=uid))
         await node.waiting(new, f"pid {left}")
@@ -246,7 +246,7 @@ async def test_a_pod_that_is_deleted_before_it_starts_leaves_no_lock(short_path:
 async def test_a_pod_that_is_deleted_while_it_waits_leaves_the_queue(short_path: Path) -> None:
     async with stage(short_path, chips=1) as node:
         old = await node.run(pod("old", runs_for=0.0, orphan=1))
-        (left,) = node.orphans(old)
+        left = await node.orphan(old)
         await node.until(lambda: old.stopped, "the old pod to be over")
         waits = await node.submit(pod("waits"))
         await node.waiting(waits, f"pid {left}")
@@ -261,7 +261,7 @@ async def test_a_pod_that_is_deleted_while_it_waits_leaves_the_queue(short_path:
 async def test_two_that_wait_for_one_device_get_it_in_their_order(short_path: Path) -> None:
     async with stage(short_path, chips=2) as node:
         old = await node.run(pod("old", chips=2, runs_for=0.0, orphan=-1))
-        (left,) = node.orphans(old)
+        left = await node.orphan(old)
         await node.until(lambda: old.stopped, "the old pod to be over")
         first = await node.submit(pod("first", pull=1.0))
         second = await node.submit(pod("second"))

@@ -17,7 +17,6 @@ from holdfast.model.gate import Caller, Passage, enter, who_calls, why_wait
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.reconcile import translate
-from holdfast.model.use import Holder
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
@@ -86,21 +85,21 @@ class Gate:
         books: KubeletBooks,
         look: Look,
         looked: asyncio.Event,
-        holders: Callable[[DeviceName], tuple[Holder, ...]],
+        obstacle: Callable[[DeviceName], str],
         clock: Clock,
         times: GateTimes,
         exclusive_open: bool = True,
     ) -> None:
         """Decide from *inventory*, *books* and *look*; nobody passes before *looked* is set.
 
-        `holders` names the processes that are known to have a device.
+        `obstacle` tells what was last seen to keep a device from its next pod, empty for nothing.
         """
         self._ledger = ledger
         self._inventory = inventory
         self._books = books
         self._look = look
         self._looked = looked
-        self._holders = holders
+        self._obstacle = obstacle
         self._clock = clock
         self._times = times
         self._exclusive_open = exclusive_open
@@ -171,13 +170,9 @@ class Gate:
         return Outcome.UNVERIFIED if unverified else Outcome.PASSED
 
     def _by_whom(self, devices: tuple[Device, ...]) -> str:
-        """Return the holders of *devices* that are known, to complete a text with."""
-        names = [
-            f"{device.name} is held by {holder}"
-            for device in devices
-            for holder in self._holders(device.name)
-        ]
-        return f"; {'; '.join(names)}" if names else ""
+        """Return what is known to be in the way of *devices*, to complete a text with."""
+        known = [self._obstacle(device.name) for device in devices]
+        return "".join(f"; {text}" for text in known if text)
 
     def _devices(self, resource: ResourceName, asked: frozenset[DeviceId]) -> tuple[Device, ...]:
         inventory = self._inventory.value

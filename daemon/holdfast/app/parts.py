@@ -143,7 +143,7 @@ def build(
         books=accounts,
         look=look,
         looked=watcher.looked,
-        holders=lambda name: kernel.holders.get(name, ()),
+        obstacle=watcher.obstacle,
         clock=clock,
         times=GateTimes(
             wait=settings.gate.wait,

@@ -97,6 +97,7 @@ class Watcher:
         self._times = times
         self._nudges: Watched[int] = Watched(0)
         self._full_look_at = 0.0
+        self._not_free: dict[DeviceName, str] = {}
         self.looked = asyncio.Event()
         self.problem = ""
 
@@ -109,6 +110,14 @@ class Watcher:
         log.debug("pod's cgroup changed", pod=pod)
         self._books.ask("a pod's cgroup changed")
         self.nudge()
+
+    def obstacle(self, device: DeviceName) -> str:
+        """Return what was last seen to keep *device* from its next pod; empty: nothing was."""
+        holders = self._kernel.holders.get(device, ())
+        if holders:
+            return "; ".join(f"{device} is held by {holder}" for holder in holders)
+        reason = self._not_free.get(device)
+        return f"{device} is not free: {reason}" if reason else ""
 
     async def catch_up(self) -> None:
         """Bring the book in line with kubelet's books, before anything is offered."""
@@ -218,11 +227,14 @@ class Watcher:
 
     async def _release(self, sightings: Mapping[PodUid, PodSighting]) -> None:
         book = self._ledger.book.value
+        before, self._not_free = self._not_free, {}
         for lock in list(book.locks.values()):
             if lock.state not in ENDING and lock.state is not LockState.FOREIGN:
                 continue
+            self._not_free[lock.device] = before.get(lock.device, "")
             facts = await self._release_facts(lock, book, sightings)
             verdict = judge_release(facts)
+            self._not_free[lock.device] = verdict.reason
             if verdict.freedom is Freedom.FREE:
                 self._reclaimer.forget(lock)
                 self._kernel.forget(lock.device)
