@@ -16,6 +16,7 @@ import yaml
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.app.daemon import run
 from holdfast.control import ask
+from holdfast.demo.books import Entry
 from holdfast.demo.kubelet import Kubelet, KubeletTimes
 from holdfast.demo.node import SimulatedNode
 from holdfast.demo.pods import Container, Phase, Pod, PodSpec, Workload
@@ -34,7 +35,7 @@ _SETTINGS: dict[str, Any] = {
     "reclaim": {"poll": "100ms", "releasePoll": "50ms", "unseenGrace": "300ms"},
     "http": {"port": 0},
 }
-_QUESTION = {"minInterval": "50ms", "settle": "50ms", "idleInterval": "500ms", "timeout": "1s"}
+_QUESTION = {"minInterval": "50ms", "settle": "50ms", "idleInterval": "200ms", "timeout": "1s"}
 TIMES = KubeletTimes(retry_first=0.1, retry=0.3, finished=0.1)
 
 
@@ -282,6 +283,52 @@ class Stage:
         """Return what `status` has to say about one of its checks."""
         status = await self.asked("status")
         return next((each["reason"] for each in status["checks"] if each["name"] == check), "")
+
+    async def until_problem(self, check: str, text: str) -> None:
+        """Return when `status` names *text* for one of its checks; empty: when it has nothing."""
+        said = ""
+
+        async def so() -> bool:
+            nonlocal said
+            said = await self.problem(check)
+            return text in said if text else not said
+
+        await self.until(so, lambda: f"{check} to say {text!r}; it says {said!r}")
+
+    async def for_some_beats(self, beats: int = 8) -> None:
+        """Return when the daemon has had time to do what it must not do."""
+        for _ in range(beats):
+            await self.asked("status")
+            await asyncio.sleep(0.1)
+
+    def told_healthy(self, resource: str = TPU) -> list[set[str]]:
+        """Return what was Healthy in each message that kubelet had."""
+        return [
+            {id_ for id_, health in message.items() if health == "Healthy"}
+            for message in self.kubelet.messages.get(resource, ())
+        ]
+
+    async def former_plugins_pod(self, *ids: str) -> Pod:
+        """Run a pod that another plugin gave VFIO groups to, with their numbers for ids."""
+        spec = pod("from-before", chips=len(ids))
+        made = Pod(spec=spec, phase=Phase.RUNNING)
+        answer = api.ContainerAllocateResponse()
+        for id_ in ids:
+            path = f"/dev/vfio/{id_}"
+            answer.devices.add(host_path=path, container_path=path, permissions="rw")
+        self.kubelet.pods[made.uid] = made
+        self.kubelet.books.entries.append(
+            Entry(
+                pod=made.uid,
+                container="main",
+                resource=TPU,
+                ids=ids,
+                answer=answer.SerializeToString(),
+            )
+        )
+        self.kubelet.books.write()
+        await self.runtime.start(made, spec.containers[0], answer)
+        return made
 
     async def questions(self, count: int = 3) -> None:
         """Return when kubelet was asked *count* times more which pods it counts."""

@@ -155,7 +155,7 @@ class HostTree:
         shutil.rmtree(self.folder / "sys/devices/virtual/vfio" / str(group))
         self.node(f"/dev/vfio/{group}").unlink()
 
-    def regroup(self, groups: Mapping[str, int]) -> None:
+    def regroup(self, groups: Mapping[PciAddress, int]) -> None:
         """Give each function its new group number, with nodes as after a boot."""
         for address in groups:
             link = self.path(address) / "iommu_group"

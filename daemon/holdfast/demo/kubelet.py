@@ -285,8 +285,6 @@ class Kubelet(rpc.RegistrationServicer):
                 return False
             try:
                 grant = await self._grant(pod, container)
-                if pod.deleting:
-                    return False
                 await self._runtime.start(pod, container, grant)
             except (_NotYetError, OSError) as error:
                 pod.waiting = str(error)
@@ -324,6 +322,8 @@ class Kubelet(rpc.RegistrationServicer):
                         f"code = {error.code().name} desc = {error.details()}"
                     ) from error
             grant.MergeFromString(entry.answer)
+        if pod.deleting:
+            raise _NotYetError("the pod is being deleted")
         return grant
 
     async def _terminate(self, pod: Pod, grace: float) -> None:

@@ -1,0 +1,245 @@
+"""What kubelet forgets, loses or gets wrong in its books costs no living pod its devices."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes.stage import TIMES, TPU, Stage, end, pod, stage
+from holdfast.demo.books import Entry
+from holdfast.demo.pods import Phase, Pod
+
+_AT_ONCE = {
+    "mode": "terminate",
+    "letGoGrace": "0s",
+    "orphanGrace": "0s",
+    "termGrace": "100ms",
+    "poll": "100ms",
+    "releasePoll": "50ms",
+    "unseenGrace": "0s",
+}
+_CHECKPOINT = "kubelet's checkpoint"
+
+
+async def _nothing_is_lost(node: Stage, living: Pod, *, state: str = "held") -> None:
+    """Look for a while: *living* keeps its devices and its processes."""
+    await node.for_some_beats()
+    assert living.phase is Phase.RUNNING
+    assert node.node.lives(living.uid)
+    assert set((await node.locks()).values()) == {state}
+    assert await node.ever("free") == []
+    assert await node.ever("reclaiming") == []
+
+
+async def test_a_kubelet_that_restarts_without_its_api_server_ends_and_frees_nothing(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=2, reclaim=_AT_ONCE) as node:
+        living = await node.run(pod("living", chips=2))
+        await node.questions()
+        await node.restart_kubelet(api_server=False)
+        await node.questions()
+        await _nothing_is_lost(node, living)
+        assert await node.ever("releasing") == []
+        assert node.healthy() == set(await node.locks())
+
+        node.kubelet.sources_ready = True
+        await node.questions()
+        await _nothing_is_lost(node, living)
+        await node.end(living)
+        await node.until_free()
+
+
+async def test_a_kubelet_that_restarts_ends_and_frees_nothing(short_path: Path) -> None:
+    async with stage(short_path, chips=2, reclaim=_AT_ONCE) as node:
+        living = await node.run(pod("living", chips=2))
+        await node.questions()
+        for _ in range(3):
+            await node.restart_kubelet()
+            assert node.healthy() == set(await node.locks())
+        await node.questions()
+        await _nothing_is_lost(node, living)
+        assert await node.ever("releasing") == []
+        await node.end(living)
+        await node.run(pod("next", chips=2))
+
+
+async def test_a_kubelet_that_lost_its_checkpoint_costs_no_living_pod_a_process(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=2, reclaim=_AT_ONCE) as node:
+        living = await node.run(pod("living", chips=2))
+        await node.questions()
+        held = node.ids(living)
+        await node.kubelet.stop()
+        node.checkpoint.unlink()
+        node.another_kubelet()
+        await node.kubelet.start()
+        await node.questions()
+        await node.until_locks(dict.fromkeys(held, "releasing"))
+        await _nothing_is_lost(node, living, state="releasing")
+
+        # Kubelet gives its devices away; whom they are given to has to wait.
+        other = await node.submit(pod("other", chips=2))
+        await node.waiting(other, living.uid, f"pid {node.orphans(living)[0]}")
+        await node.end(living)
+        await node.running(other)
+
+
+async def test_a_pod_that_waits_at_the_gate_survives_a_restart_of_kubelet(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1, gate={"wait": "25s"}) as node:
+        old = await node.run(pod("old", runs_for=0.0, orphan=1))
+        left = await node.orphan(old)
+        waits = await node.submit(pod("waits"))
+        await node.until(node.queued, "it to be queued")
+        await node.restart_kubelet()
+        assert node.heard() > 0
+        end(left)
+        await node.running(waits)
+        assert await node.owners() == dict.fromkeys(node.ids(waits), waits.uid)
+
+
+@pytest.mark.parametrize(
+    "damage", ["missing", "empty", "truncated", "garbage", "another version", "a folder"]
+)
+async def test_a_checkpoint_that_cannot_be_read_releases_nothing_and_is_named(
+    short_path: Path, damage: str
+) -> None:
+    async with stage(short_path, chips=2, reclaim=_AT_ONCE) as node:
+        living = await node.run(pod("living"))
+        await node.questions()
+        node.kubelet.books.writes = False
+        _damage(node.checkpoint, damage)
+        await node.until_problem(_CHECKPOINT, str(node.checkpoint))
+        await _nothing_is_lost(node, living)
+        assert node.healthy() >= node.ids(living)
+
+        # It starts all the same: the one live Allocation of these devices can only be its own.
+        blind = await node.run(pod("blind"))
+        if damage == "a folder":
+            node.checkpoint.rmdir()
+        node.kubelet.books.writes = True
+        node.kubelet.books.write()
+        await node.until_problem(_CHECKPOINT, "")
+        both = {living.uid, blind.uid}
+        await node.until(lambda: _owned_by(node, both), "both to be known again")
+        await node.end(living)
+        await node.until(lambda: _owned_by(node, {blind.uid}), "the first to be over")
+
+
+async def test_a_checkpoint_of_an_old_kubelet_is_read(short_path: Path) -> None:
+    async with stage(short_path, chips=2) as node:
+        node.kubelet.books.plain_lists = True
+        living = await node.run(pod("living"))
+        assert await node.owners() == dict.fromkeys(node.ids(living), living.uid)
+        other = await node.run(pod("other"))
+        await node.end(living)
+        await node.until_locks(dict.fromkeys(node.ids(other), "held"))
+
+
+async def test_a_living_pod_that_stands_in_the_books_without_devices_keeps_them(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1, reclaim=_AT_ONCE) as node:
+        living = await node.run(pod("living"))
+        await node.questions()
+        (entry,) = node.kubelet.books.entries
+        node.kubelet.books.entries[:] = [
+            Entry(pod=entry.pod, container="main", resource=TPU, ids=(), answer=b"")
+        ]
+        await node.questions()
+        await _nothing_is_lost(node, living)
+        assert await node.ever("releasing") == []
+        node.kubelet.books.entries[:] = [entry]
+        await node.questions()
+        await node.end(living)
+        await node.until_free()
+
+
+async def test_while_pod_resources_is_down_nothing_is_released_and_it_is_named(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1) as node:
+        old = await node.run(pod("old"))
+        node.kubelet.pod_resources.down = True
+        await node.until_problem(_CHECKPOINT, "kubelet is not up")
+        await node.end(old)
+        await node.for_some_beats()
+        assert set((await node.locks()).values()) == {"held"}
+        node.kubelet.pod_resources.down = False
+        await node.until_free()
+        await node.until_problem(_CHECKPOINT, "")
+
+
+async def test_while_pod_resources_is_rate_limited_nothing_is_lost(short_path: Path) -> None:
+    async with stage(short_path, chips=1) as node:
+        old = await node.run(pod("old"))
+        node.kubelet.pod_resources._tokens = -1e9
+        await node.until_problem(_CHECKPOINT, "rate limit")
+        await node.end(old)
+        # Kubelet itself drops the old one when it admits the next, and nobody needs List for that.
+        following = await node.run(pod("next"))
+        assert await node.owners() == dict.fromkeys(node.ids(following), following.uid)
+        node.kubelet.pod_resources._tokens = 10.0
+        await node.until_problem(_CHECKPOINT, "")
+
+
+async def test_ids_of_a_former_plugin_are_adopted_and_withheld_while_their_pod_lives(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, start=False) as node:
+        former = await node.former_plugins_pod("10")
+        node.start()
+        await node.until(lambda: len(node.healthy()) == 3, "all but its chip to be offered")
+        await node.until(node.owners, "it to be adopted")
+        owned = await node.owners()
+        assert set(owned.values()) == {former.uid}
+        assert not node.healthy() & owned.keys()
+        assert not any(owned.keys() <= healthy for healthy in node.told_healthy())
+
+        others = await node.run(pod("others", chips=3))
+        assert not node.ids(others) & owned.keys()
+        await node.end(former)
+        await node.until(lambda: owned.keys() <= node.healthy(), "its chip to be offered")
+        await node.run(pod("next"))
+
+
+async def test_a_kubelet_that_gives_up_at_its_deadline_asks_again_and_the_pod_starts(
+    short_path: Path,
+) -> None:
+    times = replace(TIMES, pre_start=0.3)
+    async with stage(short_path, chips=1, gate={"wait": "25s"}, times=times) as node:
+        old = await node.run(pod("old", runs_for=0.0, orphan=1))
+        left = await node.orphan(old)
+        waits = await node.submit(pod("waits"))
+        await node.waiting(waits, "DEADLINE_EXCEEDED")
+        await node.until(lambda: waits.refusals >= 3, "three tries")
+        end(left)
+        await node.running(waits)
+        assert await node.owners() == dict.fromkeys(node.ids(waits), waits.uid)
+        await node.end(waits)
+        await node.until_free()
+
+
+async def _owned_by(node: Stage, pods: set[str]) -> bool:
+    return set((await node.owners()).values()) == pods
+
+
+def _damage(checkpoint: Path, how: str) -> None:
+    content = checkpoint.read_text()
+    checkpoint.unlink()
+    if how == "a folder":
+        checkpoint.mkdir()
+    elif how != "missing":
+        other = json.loads(content)
+        other["Data"] = {"Version": 3, "Pods": []}
+        contents = {
+            "empty": "",
+            "truncated": content[: len(content) // 2],
+            "garbage": "\0\1\2 not JSON",
+            "another version": json.dumps(other),
+        }
+        checkpoint.write_text(contents[how])
