@@ -41,12 +41,13 @@ class Store:
         try:
             # Looked at without write access first: closing a file that is not to be touched would
             # otherwise fold its WAL back into it.
-            is_new = not self._path.exists() or _inspect(self._path)
+            if not self._path.exists() or _inspect(self._path):
+                _create(self._path)
             self._db = sqlite3.connect(self._path, isolation_level=None)
         except (sqlite3.Error, OSError) as error:
             raise self._unusable(error) from error
         try:
-            self._prepare(is_new=is_new)
+            self._prepare()
         except sqlite3.Error as error:
             self._db.close()
             raise self._unusable(error) from error
@@ -123,15 +124,13 @@ class Store:
         """Close the file; what was committed stays."""
         self._db.close()
 
-    def _prepare(self, *, is_new: bool) -> None:
+    def _prepare(self) -> None:
         db = self._db
         db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA wal_autocheckpoint = 0")
         db.execute("PRAGMA foreign_keys = ON")
-        if is_new:
-            self._create()
         db.execute("BEGIN IMMEDIATE")  # fails on a read-only or locked file, now and not later
         db.execute("ROLLBACK")
 
@@ -140,18 +139,6 @@ class Store:
             f"cannot use the ledger {self._path}: {error}. It is left as it is: move it away to "
             "start with an empty one, which kubelet's checkpoint then fills"
         )
-
-    def _create(self) -> None:
-        schema = resources.files("holdfast.ledger").joinpath("schema.sql").read_text("utf-8")
-        script = (
-            "BEGIN IMMEDIATE;",
-            schema,
-            "INSERT INTO counters VALUES (1, 0, 0);",
-            f"PRAGMA application_id = {_APPLICATION_ID};",
-            f"PRAGMA user_version = {SCHEMA_VERSION};",
-            "COMMIT;",
-        )
-        self._db.executescript("\n".join(script))
 
     def _commit(self, before: Book, after: Book, moves: tuple[Move, ...]) -> None:
         self._db.execute("BEGIN IMMEDIATE")
@@ -202,6 +189,30 @@ def read_only_history(folder: Path, device: DeviceName | None, limit: int) -> tu
         except sqlite3.Error as error:
             message = f"cannot read the ledger {folder / FILE}: {error}"
             raise LedgerError(message) from error
+
+
+def _create(path: Path) -> None:
+    """Make an empty ledger beside *path* and rename it: it is there whole, or not at all."""
+    half = path.with_name(f".{path.name}.new")
+    for suffix in ("", "-journal", "-wal", "-shm"):  # what a creation that was killed left behind
+        half.with_name(half.name + suffix).unlink(missing_ok=True)
+    schema = resources.files("holdfast.ledger").joinpath("schema.sql").read_text("utf-8")
+    script = (
+        "BEGIN IMMEDIATE;",
+        schema,
+        "INSERT INTO counters VALUES (1, 0, 0);",
+        f"PRAGMA application_id = {_APPLICATION_ID};",
+        f"PRAGMA user_version = {SCHEMA_VERSION};",
+        "COMMIT;",
+    )
+    with closing(sqlite3.connect(half, isolation_level=None)) as db:
+        db.executescript("\n".join(script))
+    half.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _inspect(path: Path) -> bool:
