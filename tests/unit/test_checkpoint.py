@@ -1,10 +1,12 @@
 import base64
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2
+from holdfast.app.parts import _modified
 from holdfast.errors import KubeletError
 from holdfast.kubelet.checkpoint import CheckpointState, FileId, parse, read
 
@@ -156,3 +158,11 @@ def test_a_file_put_in_place_of_another_has_another_identity(tmp_path: Path) -> 
     assert FileId.of(path) != before
     path.unlink()
     assert FileId.of(path) is None
+
+
+def test_two_looks_at_one_checkpoint_give_the_very_same_time(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_text('{"Data": {"PodDeviceEntries": null}}')
+    for nanoseconds in range(1_795_249_537_317_529_000, 1_795_249_537_317_529_400):
+        os.utime(path, ns=(nanoseconds, nanoseconds))
+        assert read(path).written_at == _modified(path)

@@ -23,6 +23,7 @@ from holdfast.host.root import HostRoot
 from holdfast.host.sysfs import Sysfs
 from holdfast.host.vfio import node_rdev
 from holdfast.kubelet.accounts import Accounts, QuestionTimes
+from holdfast.kubelet.checkpoint import FileId
 from holdfast.kubelet.enrolment import EnrolmentTimes
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.offering import Offering
@@ -359,7 +360,5 @@ def _granting(settings: Settings, host: Hosts) -> Granting:
 
 def _modified(path: Path) -> float:
     """Return when a file was last written, in seconds since the epoch; 0 when it is not there."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+    file = FileId.of(path)
+    return 0.0 if file is None else file.written_at

@@ -188,13 +188,16 @@ class Accounts:
         self._resent_at = self._clock.monotonic()
         self._resend()
         await self._written_since(before)
-        look = await self._lane.run(lambda: read(self._folder.checkpoint))
-        if await self._who() != kubelet:
+        # One call, and no wait before it is published: a look that somebody else takes meanwhile
+        # would be newer, and a view that goes back in time lacks the pods that came since.
+        look, answered_by = await self._lane.run(self._read_and_who)
+        if answered_by != kubelet:
             raise KubeletError("cannot ask kubelet for its pods: it was replaced meanwhile")
         if look.state is not CheckpointState.READ:
             self._took_note(look)
             raise KubeletError(look.problem)
         was = self.view.value
+        came = _owners(look.entries) - known
         self._read = look.file
         self.view.set(
             KubeletView(
@@ -206,12 +209,15 @@ class Accounts:
                 questions=was.questions + 1,
                 asked_at=began,
                 answered=True,
-                pods=pods,
+                # One that came while we asked may have the devices of one that List still named.
+                pods=() if came else pods,
             )
         )
-        if _owners(look.entries) - known:
-            # A pod came while we asked: List may have been too early to name it.
+        if came:
             self._count_write()
+
+    def _read_and_who(self) -> tuple[Checkpoint, ProcessId | None]:
+        return read(self._folder.checkpoint), self._peer(self._folder.kubelet_socket)
 
     async def _who(self) -> ProcessId | None:
         return await self._lane.run(lambda: self._peer(self._folder.kubelet_socket))

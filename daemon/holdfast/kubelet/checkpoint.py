@@ -33,6 +33,15 @@ class FileId:
     written_ns: int
     size: int
 
+    @property
+    def written_at(self) -> float:
+        """Return the time of the last write, in seconds since the epoch.
+
+        Two looks at one file must give the very same number, which st_mtime does not: it differs
+        from the nanoseconds in the last bit, and then a checkpoint would be newer than itself.
+        """
+        return self.written_ns / 1e9
+
     @classmethod
     def of(cls, path: Path) -> "FileId | None":
         """Return the identity of what lies at *path*, None where nothing can be seen there."""
@@ -129,7 +138,8 @@ def read(path: Path) -> Checkpoint:
             "run as root with kubelet's device-plugins folder mounted"
         )
         return Checkpoint(state=CheckpointState.UNREADABLE, problem=problem)
-    file, written_at = FileId.from_stat(found), found.st_mtime_ns / 1e9
+    file = FileId.from_stat(found)
+    written_at = file.written_at
     try:
         if len(content) > _LARGEST:
             raise KubeletError(f"it is larger than {_LARGEST >> 20} MiB")  # noqa: TRY301 - one answer for all that is wrong inside
