@@ -354,7 +354,9 @@ class Stage:
             self._check_daemon()
             if loop.time() > end:
                 text = what if isinstance(what, str) else what()
-                raise AssertionError(f"waited {LIMIT:g} s in vain for {text}")
+                story = await self.asked("history", limit=40) or ()
+                moves = "\n".join(str(each) for each in story)
+                raise AssertionError(f"waited {LIMIT:g} s in vain for {text}\n{moves}")
             await asyncio.sleep(_LOOK)
 
     async def until_locks(self, wanted: dict[str, str]) -> None:

@@ -96,6 +96,16 @@ def test_without_a_checkpoint_the_caller_is_the_single_live_allocation_of_these_
     assert who_calls(_PASSAGE, _UNREADABLE, book) == caller
 
 
+def test_a_start_whose_pod_left_kubelets_books_while_it_waited_is_nobodys() -> None:
+    held_by_other = seen(entry(Y, "d1"))
+    assert who_calls(_PASSAGE, held_by_other, Book(), known=X) == Caller(gone=X)
+    # Without the books, or while they have the pod or its devices, nothing says that it is gone.
+    assert who_calls(_PASSAGE, _UNREADABLE, Book(), known=X) == Caller()
+    assert who_calls(_PASSAGE, seen(entry(X, "d1")), Book(), known=X) == Caller()
+    assert who_calls(_PASSAGE, seen(entry(X, "d0")), Book(), known=X).pod == X
+    assert who_calls(_PASSAGE, seen(entry(Y, "d0")), Book(), known=X).pod == Y
+
+
 def test_the_checkpoint_names_ids_as_kubelet_does_and_the_book_as_we_do() -> None:
     passage = Passage(resource=WHOLE, asked=ids("accel0"), devices=_D0)
     assert who_calls(passage, seen(entry(X, "accel0")), Book()).pod == X

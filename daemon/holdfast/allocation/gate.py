@@ -14,7 +14,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.free import Freedom, KernelFacts, Opened, Verdict, judge_kernel
 from holdfast.model.gate import Caller, Passage, enter, who_calls, why_wait
-from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.reconcile import translate
 from holdfast.runtime.changes import Changes
@@ -49,6 +49,7 @@ class Outcome(Enum):
     HELD = "held"
     IN_USE = "in-use"
     SEVERAL_PODS = "several-pods"
+    GONE = "gone"
     HARDWARE = "hardware"
     PROMISE = "promise"
     LEDGER = "ledger"
@@ -62,6 +63,18 @@ class GateTimes:
     wait: float = 25.0
     poll: float = 0.25
     caller_lookup: float = 1.0
+
+
+_FINAL = frozenset({Outcome.SEVERAL_PODS, Outcome.GONE, Outcome.PROMISE})
+"""What waiting does not mend."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Start:
+    """One call: since when it waits, and whose it is once that was seen."""
+
+    since: float
+    pod: PodUid | None = None
 
 
 class _Wait(Exception):  # noqa: N818 - not an error: the way in which one try ends
@@ -109,16 +122,16 @@ class Gate:
         """Return when the container may start; raise GateRefusedError when it may not yet."""
         if not ids:  # a start on no device has nobody to wait for, and no owner in the checkpoint
             return
-        started = self._clock.monotonic()
+        start = _Start(since=self._clock.monotonic())
         what = f"{resource} {', '.join(sorted(set(ids)))}"
         while True:
             changes = Changes([self._ledger.book, self._books.view, self._inventory])
             try:
-                outcome = await self._try(resource, frozenset(ids), started)
+                outcome = await self._try(resource, frozenset(ids), start)
             except _Wait as wait:
-                waited = self._clock.monotonic() - started
+                waited = self._clock.monotonic() - start.since
                 left = self._times.wait - waited
-                if left <= 0 or wait.outcome in {Outcome.SEVERAL_PODS, Outcome.PROMISE}:
+                if left <= 0 or wait.outcome in _FINAL:
                     self.observe(wait.outcome, waited)
                     log.warning(
                         "gate refused", what=what, reason=str(wait), waited=round(waited, 3)
@@ -130,13 +143,13 @@ class Gate:
                     raise GateRefusedError(message) from None
                 await changes.wait(min(self._times.poll, left))
             else:
-                waited = self._clock.monotonic() - started
+                waited = self._clock.monotonic() - start.since
                 self.observe(outcome, waited)
                 log.info("gate passed", what=what, outcome=outcome.value, waited=round(waited, 3))
                 return
 
     async def _try(
-        self, resource: ResourceName, asked: frozenset[DeviceId], started: float
+        self, resource: ResourceName, asked: frozenset[DeviceId], start: _Start
     ) -> Outcome:
         """Pass, or raise _Wait with the reason."""
         if not self._looked.is_set():
@@ -149,13 +162,13 @@ class Gate:
             asked=asked,
             devices={device.name.id: device.keys for device in devices},
         )
-        caller = await self._caller(passage, started)
+        caller = await self._caller(passage, start)
         self._check_promise(passage, caller, devices)
         reason = why_wait(passage, caller, self._ledger.book.value)
         if reason is not None:
             # The pod in the way may be over by now: kubelet tells only when it is asked.
             self._books.ask("a container waits at the gate")
-            raise _Wait(Outcome.HELD, reason + self._by_whom(devices))
+            raise _Wait(Outcome.HELD, reason + self._by_whom(passage))
         verdicts = await self._judge(devices)
         for device, verdict in zip(devices, verdicts, strict=True):
             if verdict.freedom is Freedom.IN_USE:
@@ -169,9 +182,12 @@ class Gate:
         await self._pass(passage, caller, evidence)
         return Outcome.UNVERIFIED if unverified else Outcome.PASSED
 
-    def _by_whom(self, devices: tuple[Device, ...]) -> str:
-        """Return what is known to be in the way of *devices*, to complete a text with."""
-        known = [self._obstacle(device.name) for device in devices]
+    def _by_whom(self, passage: Passage) -> str:
+        """Return what is known to be in the way of a start, to complete a text with."""
+        own = [DeviceName(passage.resource, id_) for id_ in passage.devices]
+        # The same hardware may be locked under another resource's name.
+        locks = [lock.device for lock in self._ledger.book.value.locks_on(passage.keys)]
+        known = [self._obstacle(name) for name in dict.fromkeys((*own, *locks))]
         return "".join(f"; {text}" for text in known if text)
 
     def _devices(self, resource: ResourceName, asked: frozenset[DeviceId]) -> tuple[Device, ...]:
@@ -186,19 +202,25 @@ class Gate:
             found.append(device)
         return tuple(found)
 
-    async def _caller(self, passage: Passage, started: float) -> Caller:
+    async def _caller(self, passage: Passage, start: _Start) -> Caller:
         try:
             view = await self._books.refresh()
         except HoldfastError:
             view = self._books.view.value
-        caller = who_calls(passage, view, self._ledger.book.value)
+        caller = who_calls(passage, view, self._ledger.book.value, known=start.pod)
+        if caller.gone is not None:
+            raise _Wait(
+                Outcome.GONE,
+                f"kubelet does not have pod {caller.gone} any more, whose container this was",
+            )
         if len(caller.pods) > 1:
             raise _Wait(
                 Outcome.SEVERAL_PODS,
                 f"kubelet has given the same devices to {len(caller.pods)} pods: "
                 f"{' and '.join(caller.pods)}; delete one of them",
             )
-        waited = self._clock.monotonic() - started
+        start.pod = caller.pod or start.pod
+        waited = self._clock.monotonic() - start.since
         if caller.pod is None and view.readable and waited < self._times.caller_lookup:
             raise _Wait(Outcome.HELD, "kubelet's checkpoint does not yet say whose container it is")
         return caller

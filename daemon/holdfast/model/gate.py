@@ -34,6 +34,8 @@ class Caller:
     pods: tuple[PodUid, ...] = ()
     allocation: int | None = None
     """The only live Allocation of these ids, where the checkpoint cannot be read."""
+    gone: PodUid | None = None
+    """Whose start it was a moment ago; kubelet's books do not have that pod any more."""
 
     @property
     def pod(self) -> PodUid | None:
@@ -41,8 +43,10 @@ class Caller:
         return self.pods[0] if len(self.pods) == 1 else None
 
 
-def who_calls(passage: Passage, view: KubeletView, book: Book) -> Caller:
-    """Return whose start this is.
+def who_calls(
+    passage: Passage, view: KubeletView, book: Book, *, known: PodUid | None = None
+) -> Caller:
+    """Return whose start this is; *known* is whose it was when this very call was looked at before.
 
     Kubelet writes its checkpoint after each container's Allocates and before its start, so the
     entry with exactly these ids is the caller's. Without a readable checkpoint the only live
@@ -50,6 +54,8 @@ def who_calls(passage: Passage, view: KubeletView, book: Book) -> Caller:
     """
     if view.readable:
         entries = view.entries_of(passage.resource, passage.asked)
+        if known is not None and not entries and not view.counts(known):
+            return Caller(gone=known)
         return Caller(pods=tuple(sorted({entry.pod for entry in entries})))
     same = _allocations_of(passage, book)
     if len(same) != 1:

@@ -1,0 +1,133 @@
+"""Several that want one device: who goes first, and who leaves the line."""
+
+from pathlib import Path
+
+from fakes.stage import POOL, TPU, Stage, asks, end, pod, stage
+from holdfast.demo.pods import Container, Phase, Pod, PodSpec
+
+_POOL = ({"resourceName": POOL, "devices": ["1ae0:0063"]},)
+
+
+async def test_of_two_that_wait_for_one_device_the_older_starts_first(short_path: Path) -> None:
+    async with stage(short_path, chips=1, pools=_POOL) as node:
+        await node.until(lambda: len(node.healthy(POOL)) == 1, "the pool to be offered")
+        # Else kubelet would not give the one device to anybody under its other name.
+        node.kubelet.hears.clear()
+        old, left = await _left_behind(node)
+        older = await node.submit(pod("older", pull=1.0))
+        younger = await node.submit(PodSpec(name="younger", containers=(asks(POOL, 1),)))
+        node.kubelet.hears.set()
+        await node.waiting(younger, f"pid {left}", old.uid)
+        end(left)
+        # The device is free now, and yet it is the older one's, which is not there yet.
+        await node.waiting(younger, "is held by pod", older.uid)
+        await node.running(older)
+        await node.waiting(younger, "is held by pod", older.uid)
+        await node.end(older)
+        await node.running(younger)
+        assert await node.owners() == dict.fromkeys(node.ids(younger, POOL), younger.uid)
+
+
+async def test_killed_while_two_wait_crosswise_they_start_one_after_the_other(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=2, pools=_POOL, own_process=True) as node:
+        await node.until(lambda: len(node.healthy(POOL)) == 2, "the pool to be offered")
+        both = (asks(TPU, 1, name="one"), asks(POOL, 1, name="two"))
+        node.kubelet.hears.clear()
+        first = await node.submit(PodSpec(name="first", containers=both, pull=1.0))
+        second = await node.submit(PodSpec(name="second", containers=both))
+        node.kubelet.hears.set()
+        await node.kill_and_start()
+        await node.waiting(second, first.uid)
+        await node.until(lambda: first.starts == 2, "both containers of the first to run")
+        assert second.starts == 0
+        await node.end(first)
+        await node.until(lambda: second.starts == 2, "both containers of the second to run")
+
+
+async def test_a_device_in_use_under_one_name_is_withheld_under_the_other(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=2, pools=_POOL) as node:
+        await node.until(lambda: len(node.healthy(POOL)) == 2, "the pool to be offered")
+        chip = await node.run(pod("chip"))
+        await node.until(
+            lambda: not node.healthy(POOL) & node.ids(chip), "it to be withheld under the other"
+        )
+        assert len(node.healthy()) == 2, "under its own name it never is"
+        other = await node.run(PodSpec(name="other", containers=(asks(POOL, 1),)))
+        assert node.ids(other, POOL) == node.healthy(POOL)
+        await node.end(chip)
+        await node.until(lambda: len(node.healthy(POOL)) == 2, "it to be offered again")
+
+
+async def test_a_pod_that_is_deleted_at_the_gate_gives_the_device_to_the_next(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1, gate={"wait": "25s"}) as node:
+        _, left = await _left_behind(node)
+        deleted = await node.submit(pod("deleted"))
+        await node.until(node.queued, "it to be queued")
+        # Kubelet has forgotten it, but its worker still waits for PreStartContainer.
+        await node.end(deleted)
+        await node.questions()
+        end(left)
+        await node.for_some_beats()
+        await node.until_free()
+        following = await node.run(pod("next"))
+        assert deleted.starts == 0
+        assert await node.owners() == dict.fromkeys(node.ids(following), following.uid)
+
+
+async def test_killed_between_init_containers_the_pod_goes_on_where_it_was(
+    short_path: Path,
+) -> None:
+    init = (
+        asks(TPU, 1, name="i1", runs_for=0.0),
+        asks(TPU, 3, name="i2", runs_for=1.0),
+    )
+    async with stage(short_path, own_process=True) as node:
+        only = await node.submit(pod("only", init=init))
+        await node.until(lambda: only.starts == 2, "the second init container to run")
+        await node.kill_and_start()
+        await node.running(only)
+        held = node.ids(only)
+        assert len(held) == 3
+        assert await node.owners() == dict.fromkeys(held, only.uid)
+        await node.end(only)
+        await node.until_free()
+
+
+async def test_two_pods_that_each_want_most_of_the_node_take_turns(short_path: Path) -> None:
+    async with stage(short_path) as node:
+        former = await node.run(pod("pod-0", chips=3, ignores_term=True))
+        for number in range(1, 6):
+            node.kubelet.delete(former, grace=0.2, force=True)
+            one = await node.submit(pod(f"one-{number}", chips=2, ignores_term=True))
+            two = await node.submit(pod(f"two-{number}", chips=2))
+            await node.running(one)
+            await node.running(two)
+            await node.end(two)
+            node.kubelet.delete(one, grace=0.1, force=True)
+            former = await node.run(pod(f"three-{number}", chips=3, ignores_term=True))
+        assert node.ever_unhealthy() == set()
+
+
+async def test_a_container_without_devices_beside_one_with_them_waits_for_nobody(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1) as node:
+        _, left = await _left_behind(node)
+        containers = (asks(TPU, 1), Container(name="plain"))
+        mixed = await node.submit(PodSpec(name="mixed", containers=containers))
+        await node.until(lambda: mixed.starts == 1, "the plain one to run")
+        assert mixed.phase is Phase.RUNNING
+        end(left)
+        await node.until(lambda: mixed.starts == 2, "the other to run")
+
+
+async def _left_behind(node: Stage) -> tuple[Pod, int]:
+    """Return a pod that is over, and the process it left on its one device."""
+    old = await node.run(pod("old", runs_for=0.0, orphan=1))
+    return old, await node.orphan(old)
