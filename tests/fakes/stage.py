@@ -263,6 +263,10 @@ class Stage:
             if row["state"] != "queued"
         }
 
+    async def all_releasing(self) -> bool:
+        """Tell whether every lock is RELEASING, and there is one."""
+        return set((await self.locks()).values()) == {"releasing"}
+
     async def owners(self) -> dict[str, str | None]:
         """Return the pod of each locked device by its id."""
         rows = await self.asked("locks") or ()

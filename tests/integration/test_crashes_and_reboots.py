@@ -43,7 +43,7 @@ async def test_killed_while_a_pod_is_over_the_next_waits_for_what_it_left(
     async with stage(short_path, chips=1, own_process=True) as node:
         old = await node.run(pod("old", runs_for=0.0, orphan=1))
         left = await node.orphan(old)
-        await node.until(lambda: _all_are(node, "releasing"), "the lock to be released")
+        await node.until(node.all_releasing, "the lock to be released")
         await node.kill_and_start()
         assert await node.locks() == dict.fromkeys(node.healthy(), "releasing")
         waits = await node.submit(pod("waits"))
@@ -181,7 +181,7 @@ async def test_after_a_reboot_what_a_pod_left_behind_is_free(short_path: Path) -
     async with stage(short_path, chips=1) as node:
         old = await node.run(pod("old", runs_for=0.0, orphan=1))
         await node.orphan(old)
-        await node.until(lambda: _all_are(node, "releasing"), "the lock to be released")
+        await node.until(node.all_releasing, "the lock to be released")
         await node.reboot()
         await node.until_free()
         following = await node.run(pod("next"))

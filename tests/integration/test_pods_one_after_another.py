@@ -74,6 +74,9 @@ async def test_on_a_full_node_pods_that_end_by_themselves_are_followed_at_once(
             former = await node.run(pod(f"pod-{number}", chips=4, runs_for=0.0, orphan=orphan))
             await node.until(lambda it=former: it.stopped, "the pod to be over")  # type: ignore[misc]
             left = await node.orphan(former)
+            # As long as the scheduler takes to send the next one.
+            await node.until(node.all_releasing, "its devices to be released")
+            await node.questions(1)
             following = await node.submit(pod(f"next-{number}", chips=4, runs_for=0.0))
             await node.waiting(following, f"pid {left}")
             end(left)
@@ -165,6 +168,7 @@ async def test_a_long_image_pull_ends_no_allocation_and_the_pod_then_starts(
         await node.until(node.owners, "its devices to be locked")
         before = await node.asked("locks")
         await node.until(slow.pulled.is_set, "the image")
+        assert await node.ever("releasing") == []
         assert [row["fence"] for row in before] == [
             move["fence"] for move in await node.ever("held") if move["from"] == "free"
         ]

@@ -22,7 +22,8 @@ async def test_of_two_that_wait_for_one_device_the_older_starts_first(short_path
         # The device is free now, and yet it is the older one's, which is not there yet.
         await node.waiting(younger, "is held by pod", older.uid)
         await node.running(older)
-        await node.waiting(younger, "is held by pod", older.uid)
+        await node.until_named(older)
+        await node.waiting(younger, f"is held by pod default/older ({older.uid})")
         await node.end(older)
         await node.running(younger)
         assert await node.owners() == dict.fromkeys(node.ids(younger, POOL), younger.uid)
