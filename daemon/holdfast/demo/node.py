@@ -95,6 +95,10 @@ class SimulatedNode:
         if self._members.pop(uid, None) is not None:
             shutil.rmtree(self._pod(uid))
 
+    def has(self, pid: int) -> bool:
+        """Tell whether a process of some pod is on the node."""
+        return any(pid in members for members in self._members.values())
+
     def members(self, uid: str) -> tuple[int, ...]:
         """Return the processes of a pod."""
         return tuple(self._members.get(uid, ()))

@@ -231,7 +231,7 @@ async def _wait_and_start(stage: Stage, orphan: int) -> Pod:
     stage.say("Pod B asks for all four. It is admitted at once, and waits at the gate.")
     await stage.until(lambda: f"pid {orphan} " in pod.waiting, "pod B is told whom it waits for")
     stage.say(f"Pod B is told: {_short(pod.waiting)}")
-    await stage.until(lambda: not Path(f"/proc/{orphan}/fd/0").exists(), "the orphan is ended")
+    await stage.until(lambda: not stage.node.has(orphan), "the orphan is ended")
     ended = time.monotonic()
     stage.say(
         "Kubelet and the runtime have let go of pod A for long enough: the orphan is ended "
