@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast.model.book import Book
 from holdfast.model.devices import Inventory
+from holdfast.model.holding import cause
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.locks import DeviceLock, Move
 from holdfast.model.offers import Offers
@@ -71,8 +72,9 @@ def holder_reports(holders: Mapping[DeviceName, Iterable[Holder]]) -> list[Repor
             "grips": sorted(grip.value for grip in holder.grips),
             "pod": holder.pod,
             "container": holder.container,
+            "cause": cause(holder, found),
         }
-        for device, found in sorted(holders.items())
+        for device, found in sorted((name, tuple(each)) for name, each in holders.items())
         for holder in found
     ]
 

@@ -191,7 +191,7 @@ def locks(config: Path | None, state_dir: Path | None, output: str) -> None:
 def holders(config: Path | None, state_dir: Path | None, output: str) -> None:
     """Look now which processes hold devices; needs the daemon, which may see them all."""
     rows: Rows = _ask(_folder(config, state_dir), "holders")
-    show(rows, ["device", "pid", "command", "uid", "grips", "pod", "container"], output)
+    show(rows, ["device", "pid", "command", "uid", "grips", "pod", "container", "cause"], output)
 
 
 @commands.command()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from holdfast.errors import HostError
 from holdfast.host.cgroups import Cgroups
 from holdfast.host.grips import Grasp, GripSearch
+from holdfast.host.lineage import sandbox_of
 from holdfast.host.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.visibility import Visibility, visibility
@@ -121,6 +122,7 @@ class HolderScan:
             pod=pod,
             container=container,
             uid=uid or 0,
+            sandbox=sandbox_of(self._procfs, pid),
         )
 
 

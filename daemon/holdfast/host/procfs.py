@@ -92,14 +92,19 @@ class Procfs:
         except OSError:
             return None
 
-    def program(self, pid: int) -> str | None:
-        """Return the name that a process was started by, without its folder."""
+    def arguments(self, pid: int) -> tuple[str, ...]:
+        """Return what a process was started with, its own name first; none where it has none."""
         try:
             line = read_bytes(f"{self._proc}/{pid}/cmdline") or b""
         except HostError:
-            return None
-        name = line.partition(b"\0")[0].rpartition(b"/")[2]
-        return name.decode(errors="replace") or None
+            return ()
+        words = line.removesuffix(b"\0").split(b"\0") if line else ()
+        return tuple(word.decode(errors="replace") for word in words)
+
+    def program(self, pid: int) -> str | None:
+        """Return the name that a process was started by, without its folder."""
+        first = next(iter(self.arguments(pid)), "")
+        return first.rpartition("/")[2] or None
 
     def char_major(self, name: str) -> int | None:
         """Return the major number that a character driver has now, or None when it has none."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from holdfast.model.devices import DeviceKind
+from holdfast.model.holding import held_by
 from holdfast.model.ids import PciAddress
 from holdfast.model.use import Holder
 
@@ -81,8 +82,7 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
     a complete scan without a holder are proof together, neither is alone.
     """
     if facts.holders:
-        names = "; ".join(str(holder) for holder in facts.holders)
-        return Verdict(freedom=Freedom.IN_USE, reason=f"held by {names}")
+        return Verdict(freedom=Freedom.IN_USE, reason=held_by(facts.holders))
     if facts.opened is Opened.SUCCEEDED:
         return Verdict(freedom=Freedom.FREE, reason="its group could be opened exclusively")
     enabled = ", ".join(facts.enabled)

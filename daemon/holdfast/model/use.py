@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from holdfast.model.ids import DeviceName, PciAddress, PodUid, ProcessId
+from holdfast.model.sandbox import Sandbox
 
 
 class Grip(Enum):
@@ -31,6 +32,8 @@ class Holder:
     pod: PodUid | None = None
     container: str | None = None
     uid: int = 0
+    sandbox: Sandbox | None = None
+    """What it is in a sandbox, None for any other process."""
 
     def __str__(self) -> str:
         """Return the words a person needs to find it: pid, command and pod."""

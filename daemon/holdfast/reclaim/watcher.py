@@ -20,6 +20,7 @@ from holdfast.model.free import (
     judge_kernel,
     judge_release,
 )
+from holdfast.model.holding import held_by
 from holdfast.model.ids import BootId, DeviceName, PciAddress, PodUid
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import ENDING, DeviceLock, LockState
@@ -115,7 +116,7 @@ class Watcher:
         """Return what was last seen to keep *device* from its next pod; empty: nothing was."""
         holders = self._kernel.holders.get(device, ())
         if holders:
-            return "; ".join(f"{device} is held by {holder}" for holder in holders)
+            return f"{device} is {held_by(holders)}"
         reason = self._not_free.get(device)
         return f"{device} is not free: {reason}" if reason else ""
 

@@ -1,0 +1,19 @@
+"""What a process is in a sandbox, by what it and its ancestors run."""
+
+from holdfast.host.procfs import Procfs
+from holdfast.model.sandbox import Program, Sandbox, sandbox_role
+
+_FARTHEST = 16
+"""How many ancestors are read at the most; gVisor's helpers are its children's children."""
+
+
+def sandbox_of(procfs: Procfs, pid: int) -> Sandbox | None:
+    """Return what process *pid* is in a sandbox, None for any other process or one that is gone."""
+    programs: list[Program] = []
+    while pid > 1 and len(programs) <= _FARTHEST:
+        facts = procfs.process(pid)
+        if facts is None:
+            break
+        programs.append(Program(command=facts.comm, arguments=procfs.arguments(pid)))
+        pid = facts.ppid
+    return sandbox_role(programs[0], programs[1:]) if programs else None

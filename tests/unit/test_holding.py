@@ -1,0 +1,86 @@
+"""Who holds a device, told to people: gVisor's leak is named with its cause and its cure."""
+
+from dataclasses import replace
+
+import pytest
+
+from fakes.books import X, Y
+from holdfast.model.free import Freedom, KernelFacts, judge_kernel
+from holdfast.model.holding import cause, held_by, leaking_pods
+from holdfast.model.ids import ProcessId
+from holdfast.model.sandbox import Sandbox
+from holdfast.model.use import Grip, Holder
+
+_SENTRY = Holder(
+    process=ProcessId(42, 1),
+    command="runsc-sandbox",
+    grips=frozenset({Grip.DEVICE_FD}),
+    pod=X,
+    sandbox=Sandbox.SENTRY,
+)
+_STUB = replace(_SENTRY, process=ProcessId(41, 2), command="exe", sandbox=Sandbox.STUB)
+_GOFER = replace(_SENTRY, process=ProcessId(43, 2), sandbox=Sandbox.GOFER)
+_IN_USE = replace(_SENTRY, grips=frozenset({Grip.DEVICE_FD, Grip.NODE}))
+_PROGRAM = replace(_SENTRY, process=ProcessId(44, 2), command="python", sandbox=None)
+
+
+@pytest.mark.parametrize(
+    ("holders", "leaking"),
+    [
+        ((_SENTRY,), {X}),
+        ((_SENTRY, _STUB), {X}),
+        ((_STUB, _GOFER), {X}),
+        ((_SENTRY, replace(_SENTRY, pod=Y)), {X, Y}),
+        ((_SENTRY, replace(_PROGRAM, pod=Y)), {X}),
+        # The group is open somewhere in the pod: it is in use.
+        ((_IN_USE,), set()),
+        ((_SENTRY, replace(_GOFER, grips=frozenset({Grip.NODE}))), set()),
+        ((_IN_USE, _STUB), set()),
+        ((replace(_SENTRY, grips=frozenset({Grip.DEVICE_FD, Grip.MAPPED})),), set()),
+        # Not gVisor, or not it alone, or of no pod.
+        ((_PROGRAM,), set()),
+        ((_SENTRY, _PROGRAM), set()),
+        ((replace(_SENTRY, sandbox=Sandbox.MACHINE),), set()),
+        ((replace(_SENTRY, pod=None),), set()),
+        ((), set()),
+    ],
+)
+def test_a_leak_is_a_gvisor_sandbox_with_a_device_fd_and_no_group_open_in_its_pod(
+    holders: tuple[Holder, ...], leaking: set[str]
+) -> None:
+    assert leaking_pods(holders) == leaking
+
+
+def test_a_leak_is_told_with_its_pod_its_cause_and_its_cure() -> None:
+    verdict = judge_kernel(KernelFacts(enabled=(), holders=(_STUB, _SENTRY)))
+    assert verdict.freedom is Freedom.IN_USE
+    assert (
+        f"gVisor sandbox of pod {X} keeps a leaked VFIO device fd (gvisor#11545, fixed in "
+        "release-20250326.0)"
+    ) in verdict.reason
+    assert f"pid {_SENTRY.process} (runsc-sandbox) and 1 more of its processes" in verdict.reason
+    assert "upgrade runsc, or delete the pod" in verdict.reason
+
+
+def test_other_holders_are_told_beside_a_leak() -> None:
+    told = held_by((_SENTRY, replace(_PROGRAM, pod=Y)))
+    assert told.startswith(f"held by pid {_PROGRAM.process} (python) of pod {Y} [device fd]; ")
+    assert "gvisor#11545" in told
+    assert "gvisor" not in held_by((_PROGRAM,))
+
+
+@pytest.mark.parametrize(
+    ("holder", "others", "said"),
+    [
+        (_SENTRY, (), "gVisor sandbox: a leaked VFIO device fd (gvisor#11545"),
+        (_STUB, (_SENTRY,), "gVisor stub process: a leaked VFIO device fd (gvisor#11545"),
+        (_IN_USE, (), "gVisor sandbox"),
+        (replace(_SENTRY, sandbox=Sandbox.MACHINE), (), "virtual machine"),
+        (_PROGRAM, (), ""),
+    ],
+)
+def test_each_holder_says_what_it_is_in_a_sandbox(
+    holder: Holder, others: tuple[Holder, ...], said: str
+) -> None:
+    assert cause(holder, (holder, *others)).startswith(said)
+    assert bool(cause(holder, (holder, *others))) is bool(said)
