@@ -1,4 +1,4 @@
-"""Five hundred processes with 48 open files each, such as a busy node has.
+"""Many processes with many open files each, such as a busy node has.
 
 Run as a script: crowd.py PROCESSES FILES. It prints the pids, and ends with its standard input.
 """

@@ -1,22 +1,19 @@
-"""The daemon from outside: how soon it is there, how soon it acts, and what it costs."""
+"""The daemon from outside: how soon it is there, and how soon it acts."""
 
 import asyncio
 import os
 import signal
 import subprocess
+import sys
 import time
+from pathlib import Path
 
-from bench.crowd import crowd
 from bench.figures import Figure
-from bench.rig import CHIPS, TPU, Place, Rig, cpu_seconds, resident_mib, rig
-from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
-from holdfast.demo.books import Entry
-from holdfast.demo.pods import Pod, PodSpec
+from bench.rig import SOON, Place, Rig, resident_mib, rig
+from holdfast.demo.pods import Pod
 
-_PROCESSES, _FILES = 500, 48
-_CROWD = f"{_PROCESSES} processes with {_FILES} files each"
-_SOON = {"minInterval": "50ms", "settle": "20ms"}
+_POD_PROCESSES = 20
+_HOLD = "import os, sys, time; os.open(sys.argv[1], 258); print(flush=True); time.sleep(1e6)"
 
 
 async def start(place: Place, *, n: int = 12) -> list[Figure]:
@@ -65,38 +62,10 @@ async def start(place: Place, *, n: int = 12) -> list[Figure]:
     ]
 
 
-async def calls(place: Place, *, n: int = 100) -> list[Figure]:
-    """Measure the gate on free devices, with its scan and its commit, and Allocate over gRPC."""
-    gates: list[float] = []
-    allocates: list[float] = []
-    settings = {"kubelet": {"question": _SOON}, "reclaim": {"unseenGrace": "0s"}}
-    with crowd(_PROCESSES, _FILES) as pids:
-        async with rig(place, **settings) as made:
-            for pid in pids:
-                made.node.add_process(pid, "/system.slice/crowd.service")
-            for _ in range(n):
-                allocated, passed = await _allocate_and_start(made)
-                allocates.append(allocated)
-                gates.append(passed)
-    return [
-        Figure(
-            name="prestart_free",
-            samples=gates,
-            budget={"p99": 100.0},
-            note=f"the whole call for eight devices, with the scan of {_CROWD}",
-        ),
-        Figure(
-            name="allocate_rpc",
-            samples=allocates,
-            note="the whole call for eight devices, gRPC included",
-        ),
-    ]
-
-
 async def last_exit(place: Place, *, n: int = 15) -> list[Figure]:
     """Measure from the exit of a pod's last process, while RELEASING, to FREE on disk."""
     took: list[float] = []
-    async with rig(place, kubelet={"question": _SOON}) as made:
+    async with rig(place, kubelet={"question": SOON}) as made:
         for _ in range(n):
             pod = await made.submit(1, runs_for=0.0, orphan=1)
             await made.until(lambda p=pod: p.stopped, "the pod is over")  # type: ignore[misc]
@@ -117,27 +86,34 @@ async def last_exit(place: Place, *, n: int = 15) -> list[Figure]:
     ]
 
 
-async def idle(place: Place, *, seconds: float = 30.0) -> list[Figure]:
-    """Measure the processor time of a daemon that has nothing to do."""
-    with crowd(_PROCESSES, _FILES) as pids:
-        async with rig(place) as made:
-            for pid in pids:
-                made.node.add_process(pid, "/system.slice/crowd.service")
-            await made.submit(CHIPS // 2)
-            await made.until(lambda: made.lock_states() == ["held"] * (CHIPS // 2), "a pod holds")
-            await asyncio.sleep(5.0)
-            before = cpu_seconds(made.pid)
+async def pod_kill(place: Place, *, n: int = 15) -> list[Figure]:
+    """Measure from SIGKILL of a pod's twenty processes, while RELEASING, to FREE on disk."""
+    took: list[float] = []
+    async with rig(place, kubelet={"question": SOON}) as made:
+        for _ in range(n):
+            pod = await made.submit(1, runs_for=0.0, orphan=1)
+            await made.until(lambda p=pod: p.stopped, "the pod is over")  # type: ignore[misc]
+            await made.until(lambda: made.lock_states() == ["releasing"], "its lock is RELEASING")
+            (orphan,) = made.node.members(pod.uid)
+            others = await asyncio.gather(
+                *(_join(made, pod, orphan) for _ in range(_POD_PROCESSES - 1))
+            )
+            await asyncio.sleep(0.5)  # nothing is going on any more
             began = time.perf_counter()
-            await asyncio.sleep(seconds)
-            used = cpu_seconds(made.pid) - before
-            share = 100 * used / (time.perf_counter() - began)
+            for pid in (orphan, *(each.pid for each in others)):
+                os.kill(pid, signal.SIGKILL)
+            took.append((await made.until(lambda: not made.lock_states(), "FREE") - began) * 1000)
+            made.kubelet.delete(pod, force=True)
+            for each in others:
+                await each.wait()
     return [
         Figure(
-            name="idle_cpu_percent",
-            samples=[share],
-            unit="%",
-            budget={"p50": 0.2},
-            note=f"of one core over {seconds:g} s; {_CROWD}, and a pod that has half of the chips",
+            name="pod_kill_to_free",
+            samples=took,
+            note=(
+                f"from SIGKILL of the {_POD_PROCESSES} processes that a finished pod left, all of "
+                "which have the chip open"
+            ),
         )
     ]
 
@@ -152,36 +128,17 @@ async def _reregister(made: Rig) -> float:
     return (await made.until(made.registered, "it registered again") - began) * 1000
 
 
-async def _allocate_and_start(made: Rig) -> tuple[float, float]:
-    """Be kubelet for one pod with all chips; return how long each call took, in milliseconds."""
-    stub, books = _stub(made), made.kubelet.books
-    ids = sorted(books.endpoints[TPU].devices)
-    request = api.AllocateRequest()
-    request.container_requests.add(devices_ids=ids)
-    pod = Pod(spec=PodSpec(name="bench", containers=()))
-    made.kubelet.pods[pod.uid] = pod
-    began = time.perf_counter()
-    await stub.Allocate(request)
-    allocated = time.perf_counter() - began
-    books.entries.append(
-        Entry(pod=pod.uid, container="main", resource=TPU, ids=tuple(ids), answer=b"")
+async def _join(made: Rig, pod: Pod, holder: int) -> asyncio.subprocess.Process:
+    """Start one more process in the pod's cgroup that has open what *holder* has."""
+    links = (str(link.readlink()) for link in Path(f"/proc/{holder}/fd").iterdir())
+    node = next(path for path in links if path.startswith("/dev/pts/"))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-S", "-c", _HOLD, node, stdout=asyncio.subprocess.PIPE
     )
-    books.write()
-    began = time.perf_counter()
-    await stub.PreStartContainer(api.PreStartContainerRequest(devices_ids=ids))
-    passed = time.perf_counter() - began
-    del made.kubelet.pods[pod.uid]
-    books.drop(())
-    books.write()
-    await made.until(lambda: not made.lock_states(), "the chips are free again")
-    return allocated * 1000, passed * 1000
-
-
-def _stub(made: Rig) -> rpc.DevicePluginStub:
-    stub = made.kubelet.books.endpoints[TPU].stub
-    if stub is None:
-        raise RuntimeError("kubelet has no plugin")
-    return stub
+    if process.stdout is not None:
+        await process.stdout.readline()
+    made.node.enter(pod.uid, "main", process.pid)
+    return process
 
 
 def _python(place: Place, program: str) -> float:

@@ -24,6 +24,8 @@ TPU = "google.com/tpu"
 CHIPS = 8
 _LOOK = 0.001
 _LIMIT = 60.0
+SOON = {"minInterval": "50ms", "settle": "20ms"}
+"""Settings under which kubelet is asked often: its patience is not what is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from bench import daemon, decisions
+from bench import crowded, daemon, decisions
 from bench.figures import Figure, save, show
 from bench.rig import Place
 from holdfast.telemetry.logs import set_up_logs
@@ -22,7 +22,9 @@ from holdfast.telemetry.logs import set_up_logs
 _MEASURES: dict[Callable[[Place], Awaitable[list[Figure]]], tuple[str, ...]] = {
     decisions.allocate: ("fdatasync", "allocate"),
     decisions.preferred: ("preferred_4_of_8", "preferred_8_of_16"),
-    daemon.calls: ("prestart_free", "allocate_rpc"),
+    crowded.gate: ("prestart_free", "allocate_rpc"),
+    crowded.gate_huge: ("prestart_free_5000",),
+    crowded.scan: ("scan_5000", "scan_5000_loop_late"),
     daemon.start: (
         "start_to_registered",
         "python_start",
@@ -31,7 +33,9 @@ _MEASURES: dict[Callable[[Place], Awaitable[list[Figure]]], tuple[str, ...]] = {
         "rss_mib",
     ),
     daemon.last_exit: ("exit_to_free",),
-    daemon.idle: ("idle_cpu_percent",),
+    daemon.pod_kill: ("pod_kill_to_free",),
+    crowded.idle: ("idle_cpu_percent",),
+    crowded.idle_huge: ("idle_cpu_percent_5000",),
 }
 
 

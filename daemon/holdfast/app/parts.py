@@ -332,7 +332,6 @@ def _watcher(
         times=WatchTimes(
             poll=rules.poll,
             quick_poll=rules.release_poll,
-            foreign_scan=rules.foreign_scan,
             pending_timeout=settings.allocate.pending_timeout,
             unseen_grace=rules.unseen_grace,
         ),

@@ -29,6 +29,8 @@ class Look:
         self._holders = HolderScan(root)
         self._lane = lane
         self.last_scan: Scan | None = None
+        self.full_scan_seconds = 0.0
+        """How long the last look at every process took."""
 
     async def enabled(self, devices: Iterable[Device]) -> dict[DeviceName, tuple[PciAddress, ...]]:
         """Return each device's functions that are enabled, which for VFIO means in use."""
@@ -76,6 +78,8 @@ class Look:
             holders.update(attribute(scan, busy & names, locks))
             gaps.update(dict.fromkeys(names, scan.gaps))
         self.last_scan = scan
+        if pids is None:
+            self.full_scan_seconds = scan.seconds
         return {
             device.name: KernelFacts(
                 kind=device.kind,

@@ -12,6 +12,9 @@ from holdfast.model.locks import DeviceLock
 from holdfast.model.use import Holder
 from holdfast.runtime.clock import Clock
 
+_SCAN_SHARE = 0.001
+"""How much of the time scans by the clock may take, however many processes there are."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
@@ -34,7 +37,7 @@ class KernelWatch:
         exited: Callable[[ProcessId], None],
         rescan: float = 60.0,
     ) -> None:
-        """Scan what stays unexplained no more often than each *rescan* seconds."""
+        """Scan what stays unexplained no more often than `rescan_pause`, at least *rescan*."""
         self._look = look
         self._pidfds = pidfds
         self._clock = clock
@@ -46,6 +49,14 @@ class KernelWatch:
     def holders(self) -> Mapping[DeviceName, tuple[Holder, ...]]:
         """Return the holders that were seen and have not exited since."""
         return {name: seen.facts.holders or () for name, seen in self._seen.items()}
+
+    @property
+    def rescan_pause(self) -> float:
+        """Return how many seconds to wait between two scans that nothing calls for.
+
+        A scan of thousands of processes takes a second: the more it takes, the rarer it is.
+        """
+        return max(self._rescan, self._look.full_scan_seconds / _SCAN_SHARE)
 
     async def enabled(
         self, devices: Sequence[Device]
@@ -97,7 +108,7 @@ class KernelWatch:
         if enabled != seen.facts.enabled:
             return True
         if enabled or seen.facts.gaps:  # held by nobody we can see: looking again tells little
-            return self._clock.monotonic() - seen.at >= self._rescan
+            return self._clock.monotonic() - seen.at >= self.rescan_pause
         return to_free
 
     def _remember(self, device: DeviceName, facts: KernelFacts) -> KernelFacts:

@@ -59,8 +59,6 @@ class WatchTimes:
     """How often `enable` of locked devices is read while nothing happens."""
     quick_poll: float = 0.2
     """The same while a device is being released by holders that have no pid."""
-    foreign_scan: float = 60.0
-    """How often everything is looked at, for holders that `enable` does not show."""
     pending_timeout: float = 60.0
     unseen_grace: float = 30.0
 
@@ -178,7 +176,7 @@ class Watcher:
         book, now = self._ledger.book.value, self._clock.monotonic()
         free = [each for each in self._inventory.value.devices if not book.lock_on(each.keys)]
         seen: dict[DeviceName, KernelFacts] = {}
-        if not self.looked.is_set() or now - self._full_look_at >= self._times.foreign_scan:
+        if not self.looked.is_set() or now - self._full_look_at >= self._kernel.rescan_pause:
             self._full_look_at = now
             seen.update(await self._kernel.look_at_all(free, book.locks) if free else {})
         for device in free:

@@ -161,7 +161,10 @@ class Reclaim(Section, frozen=True):
     release_poll: Interval = Interval(0.2)
     """The same while a device is in release."""
     foreign_scan: Interval = Interval(60)
-    """How often every process is looked at for devices that were not granted."""
+    """How often, at most, all processes are looked at for devices that were not granted.
+
+    It is less often where that look takes long: it may take a thousandth of the time.
+    """
     unseen_grace: Duration = Duration(30)
     """For a pod whose cgroup was never seen."""
 

@@ -1,0 +1,190 @@
+"""The daemon on a crowded node: what a start, a scan and doing nothing cost there."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from bench.crowd import crowd
+from bench.figures import Figure
+from bench.rig import CHIPS, SOON, TPU, Place, Rig, cpu_seconds, rig
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
+from holdfast.demo.books import Entry
+from holdfast.demo.pods import Pod, PodSpec
+from holdfast.host.holders import HolderScan
+from holdfast.host.root import HostRoot
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.use import Scan, ScanTarget
+from holdfast.runtime.lane import Lane
+
+_TICK = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """How many processes are on the node, and how many files each has open."""
+
+    processes: int
+    files: int
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.processes} processes with {self.files} files each"
+
+
+BUSY = Crowd(processes=500, files=48)
+HUGE = Crowd(processes=5000, files=50)
+
+
+async def gate(place: Place) -> list[Figure]:
+    """Measure the gate on free devices, with its scan and its commit, and Allocate over gRPC."""
+    allocates, gates = await _calls(place, BUSY, n=100)
+    note = "the whole call for eight devices"
+    return [
+        Figure(
+            name="prestart_free",
+            samples=gates,
+            budget={"p99": 100.0},
+            note=f"{note}, with the scan of {BUSY}",
+        ),
+        Figure(name="allocate_rpc", samples=allocates, note=f"{note}, gRPC included"),
+    ]
+
+
+async def gate_huge(place: Place) -> list[Figure]:
+    """Measure the gate on free devices on a huge node."""
+    _, gates = await _calls(place, HUGE, n=20)
+    return [
+        Figure(
+            name="prestart_free_5000",
+            samples=gates,
+            note=f"the whole call for eight devices, with the scan of {HUGE}",
+        )
+    ]
+
+
+async def scan(_place: Place, *, n: int = 15) -> list[Figure]:
+    """Measure a scan of everything on its lane, and how long the loop is kept waiting meanwhile."""
+    took: list[float] = []
+    late: list[float] = []
+    holders = HolderScan(HostRoot())
+    # Nobody has it open: what is measured is the search.
+    target = ScanTarget(
+        device=DeviceName(ResourceName(TPU), DeviceId("none")),
+        rdevs=frozenset({0xFFFFF}),
+        addresses=frozenset(),
+    )
+    lane = Lane("scan", deadline=60.0)
+    with crowd(HUGE.processes, HUGE.files):
+        for _ in range(n):
+            watch = asyncio.create_task(_lateness())
+            seen: Scan = await lane.run(lambda: holders.scan([target]))
+            watch.cancel()
+            took.append(seen.seconds * 1000)
+            late += (await asyncio.gather(watch, return_exceptions=False))[0]
+    lane.close(patience=5.0)
+    return [
+        Figure(name="scan_5000", samples=took, note=f"every process once, {HUGE}"),
+        Figure(
+            name="scan_5000_loop_late",
+            samples=late,
+            budget={"p99": 20.0},
+            note="how late the event loop turns while the scan runs",
+        ),
+    ]
+
+
+async def idle(place: Place) -> list[Figure]:
+    """Measure the processor time of a daemon that has nothing to do."""
+    return [await _idle(place, BUSY, "idle_cpu_percent")]
+
+
+async def idle_huge(place: Place) -> list[Figure]:
+    """Measure the same on a huge node."""
+    return [await _idle(place, HUGE, "idle_cpu_percent_5000")]
+
+
+async def _idle(place: Place, around: Crowd, name: str, *, seconds: float = 60.0) -> Figure:
+    async with _crowded(place, around) as made:
+        await made.submit(CHIPS // 2)
+        await made.until(lambda: made.lock_states() == ["held"] * (CHIPS // 2), "a pod holds")
+        await asyncio.sleep(5.0)
+        before = cpu_seconds(made.pid)
+        began = time.perf_counter()
+        await asyncio.sleep(seconds)
+        used = cpu_seconds(made.pid) - before
+        share = 100 * used / (time.perf_counter() - began)
+    return Figure(
+        name=name,
+        samples=[share],
+        unit="%",
+        budget={"p50": 0.2},
+        note=f"of one core over {seconds:g} s; {around}, and a pod that has half of the chips",
+    )
+
+
+async def _calls(place: Place, around: Crowd, *, n: int) -> tuple[list[float], list[float]]:
+    gates: list[float] = []
+    allocates: list[float] = []
+    settings = {"kubelet": {"question": SOON}, "reclaim": {"unseenGrace": "0s"}}
+    async with _crowded(place, around, **settings) as made:
+        for _ in range(n):
+            allocated, passed = await _allocate_and_start(made)
+            allocates.append(allocated)
+            gates.append(passed)
+    return allocates, gates
+
+
+@contextlib.asynccontextmanager
+async def _crowded(place: Place, around: Crowd, **settings: object) -> AsyncIterator[Rig]:
+    """Yield a rig on whose node *around* is."""
+    with crowd(around.processes, around.files) as pids:
+        async with rig(place, **settings) as made:
+            for pid in pids:
+                made.node.add_process(pid, "/system.slice/crowd.service")
+            yield made
+
+
+async def _lateness() -> list[float]:
+    """Return, once cancelled, by how many milliseconds each turn of the loop was late."""
+    late: list[float] = []
+    with contextlib.suppress(asyncio.CancelledError):
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(_TICK)
+            late.append((time.perf_counter() - began - _TICK) * 1000)
+    return late
+
+
+async def _allocate_and_start(made: Rig) -> tuple[float, float]:
+    """Be kubelet for one pod with all chips; return how long each call took, in milliseconds."""
+    stub, books = _stub(made), made.kubelet.books
+    ids = sorted(books.endpoints[TPU].devices)
+    request = api.AllocateRequest()
+    request.container_requests.add(devices_ids=ids)
+    pod = Pod(spec=PodSpec(name="bench", containers=()))
+    made.kubelet.pods[pod.uid] = pod
+    began = time.perf_counter()
+    await stub.Allocate(request)
+    allocated = time.perf_counter() - began
+    books.entries.append(
+        Entry(pod=pod.uid, container="main", resource=TPU, ids=tuple(ids), answer=b"")
+    )
+    books.write()
+    began = time.perf_counter()
+    await stub.PreStartContainer(api.PreStartContainerRequest(devices_ids=ids))
+    passed = time.perf_counter() - began
+    del made.kubelet.pods[pod.uid]
+    books.drop(())
+    books.write()
+    await made.until(lambda: not made.lock_states(), "the chips are free again")
+    return allocated * 1000, passed * 1000
+
+
+def _stub(made: Rig) -> rpc.DevicePluginStub:
+    stub = made.kubelet.books.endpoints[TPU].stub
+    if stub is None:
+        raise RuntimeError("kubelet has no plugin")
+    return stub

@@ -1,0 +1,119 @@
+"""What the watch over the kernel costs: it looks at every process only when that can tell more."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from holdfast.demo.node import SimulatedNode
+from holdfast.host.look import Look
+from holdfast.host.pidfd import Pidfds
+from holdfast.host.procfs import Procfs
+from holdfast.model.devices import Device, DeviceKind, DeviceNode
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.reclaim.kernel import KernelWatch
+from holdfast.runtime.lane import Lane
+from manual_clock import ManualClock
+
+CHIP = PciAddress("0000:00:05.0")
+NODE = "/dev/vfio/10"
+BUSY = (CHIP,)
+
+
+@dataclass
+class Watched:
+    node: SimulatedNode
+    look: Look
+    kernel: KernelWatch
+    clock: ManualClock
+    device: Device
+
+    async def facts(self, enabled: tuple[PciAddress, ...] = BUSY) -> None:
+        await self.kernel.facts(self.device, {}, enabled=enabled)
+
+
+@pytest.fixture
+async def watch(tmp_path: Path) -> AsyncIterator[Watched]:
+    node = SimulatedNode(tmp_path)
+    node.tree.write(CHIP, "enable", "1")
+    lane = Lane("scan", deadline=30.0)
+    look, clock = Look(node.root, lane), ManualClock()
+    kernel = KernelWatch(
+        look=look,
+        pidfds=Pidfds(Procfs(node.root)),
+        clock=clock,
+        exited=lambda _process: None,
+        rescan=60.0,
+    )
+    device = Device(
+        name=DeviceName(ResourceName("google.com/tpu"), DeviceId(CHIP)),
+        kind=DeviceKind.VFIO,
+        keys=frozenset({HardwareKey(f"pci/{CHIP}")}),
+        nodes=(DeviceNode(path=NODE, rdev=node.node(NODE).stat().st_rdev),),
+        functions=(CHIP,),
+        model="v5e",
+    )
+    yield Watched(node, look, kernel, clock, device)
+    kernel.forget(device.name)
+    lane.close(patience=5.0)
+    node.close()
+
+
+@pytest.fixture
+def holder(watch: Watched) -> Iterator[int]:
+    """Give the pid of a process that has the chip open."""
+    code = "import os, sys; os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(); sys.stdout.flush(); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", code, str(watch.node.node(NODE))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        watch.node.add_process(process.pid, "/user.slice")
+        yield process.pid
+        process.kill()
+
+
+async def test_while_its_holder_lives_a_device_is_never_scanned_for_again(
+    watch: Watched, holder: int
+) -> None:
+    await watch.facts()
+    (found,) = watch.kernel.holders[watch.device.name]
+    scan = watch.look.last_scan
+    for _ in range(100):
+        watch.clock.shift(3600.0)
+        await watch.facts()
+    assert found.process.pid == holder
+    assert watch.look.last_scan is scan
+
+
+async def test_use_that_nobody_explains_is_scanned_for_again_after_the_pause_and_not_before(
+    watch: Watched,
+) -> None:
+    await watch.facts()
+    scan = watch.look.last_scan
+    watch.clock.shift(watch.kernel.rescan_pause - 1.0)
+    await watch.facts()
+    assert watch.look.last_scan is scan
+    watch.clock.shift(2.0)
+    await watch.facts()
+    assert watch.look.last_scan is not scan
+
+
+async def test_the_longer_a_look_at_all_processes_takes_the_rarer_it_is(watch: Watched) -> None:
+    await watch.facts()
+    assert watch.kernel.rescan_pause == max(60.0, 1000 * watch.look.full_scan_seconds)
+    watch.look.full_scan_seconds = 0.9
+    assert watch.kernel.rescan_pause == pytest.approx(900.0)
+
+
+async def test_a_look_at_a_few_processes_does_not_count_as_one_at_all(watch: Watched) -> None:
+    await watch.look.scan([watch.device], {})
+    took = watch.look.full_scan_seconds
+    await watch.look.scan([watch.device], {}, pids=[1])
+    assert took > 0.0
+    assert watch.look.full_scan_seconds == took
