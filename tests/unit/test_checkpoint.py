@@ -61,14 +61,14 @@ def answer(*host_paths: str) -> str:
 def test_device_ids_are_read_in_every_form_kubelet_has_written(
     ids: object, devices: set[str]
 ) -> None:
-    (found,) = parse(content(entry(ids)))
+    (found,) = parse(content(entry(ids))).entries
     assert found.devices == devices
     assert (found.pod, found.container, found.resource) == ("uid-1", "main", "google.com/tpu")
 
 
 def test_the_promised_host_paths_come_from_kubelets_copy_of_our_answer() -> None:
     stored = answer("/dev/vfio/3", "/dev/vfio/vfio", "/dev/vfio/3")
-    (found,) = parse(content(entry(["a"], answer=stored)))
+    (found,) = parse(content(entry(["a"], answer=stored))).entries
     assert found.promised == ("/dev/vfio/3", "/dev/vfio/vfio")
 
 
@@ -78,18 +78,21 @@ def test_the_promised_host_paths_come_from_kubelets_copy_of_our_answer() -> None
 def test_an_answer_that_cannot_be_read_promises_nothing_and_keeps_the_devices(
     stored: object,
 ) -> None:
-    (found,) = parse(content(entry(["a"], answer=stored)))
+    (found,) = parse(content(entry(["a"], answer=stored))).entries
     assert found.promised == ()
     assert found.devices == {"a"}
 
 
 def test_a_checkpoint_without_any_allocation_is_empty_and_not_an_error() -> None:
-    assert parse(b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}') == ()
-    assert parse(content()) == ()
+    assert (
+        parse(b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}').entries
+        == ()
+    )
+    assert parse(content()).entries == ()
 
 
 def test_keys_that_a_later_kubelet_adds_are_ignored() -> None:
-    assert len(parse(content(entry(["a"], Later={"x": 1})))) == 1
+    assert len(parse(content(entry(["a"], Later={"x": 1}))).entries) == 1
 
 
 @pytest.mark.parametrize(

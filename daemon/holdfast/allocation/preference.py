@@ -2,6 +2,7 @@
 
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Inventory
+from holdfast.model.drift import kept_back
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.placement import preferred
 from holdfast.runtime.watched import Watched
@@ -14,6 +15,8 @@ class Preference:
         """Prefer among the devices of *inventory* those without a lock in *ledger*."""
         self._ledger = ledger
         self._inventory = inventory
+        self.kept_back: dict[ResourceName, frozenset[DeviceId]] = {}
+        """What kubelet left out of its last question for each resource, without our knowing why."""
 
     def preferred(
         self,
@@ -23,7 +26,9 @@ class Preference:
         size: int,
     ) -> tuple[DeviceId, ...]:
         """Return *size* of *available*, with all of *must_include*, close together."""
-        devices = self._inventory.value.of(resource)
-        locked = frozenset().union(*(each.keys for each in self._ledger.book.value.locks.values()))
+        inventory, book = self._inventory.value, self._ledger.book.value
+        self.kept_back[resource] = kept_back(resource, available, inventory, book)
+        devices = inventory.of(resource)
+        locked = frozenset().union(*(each.keys for each in book.locks.values()))
         avoid = {device.name.id for device in devices if device.keys & locked}
         return preferred(devices, available, must_include, size, avoid=avoid)

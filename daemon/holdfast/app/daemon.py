@@ -119,6 +119,7 @@ def _listen(parts: Parts, stack: AsyncExitStack) -> None:
 def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics) -> None:
     supervisor.start("plugin folder", parts.folder.run())
     supervisor.start("offering", parts.offering.run())
+    supervisor.start("drift", parts.drift.run())
     supervisor.start("registrar", parts.registrar.run())
     supervisor.start("kubelet's books", parts.accounts.run())
     supervisor.start("discovery", parts.scanner.run())
@@ -190,6 +191,7 @@ def _show(parts: Parts, metrics: Metrics) -> None:
         metrics.show_scan(seconds=scan.seconds, gaps=len(scan.gaps))
     metrics.show_holders(sum(map(len, parts.kernel.holders.values())))
     metrics.show_questions(parts.accounts.view.value.questions)
+    metrics.show_drift(each.kind for each in parts.drift.standing)
 
 
 def _handlers(parts: Parts) -> dict[str, Handler]:
@@ -235,4 +237,5 @@ def _status(parts: Parts) -> reports.Report:
         "resources": reports.resource_reports(
             parts.scanner.inventory.value, parts.ledger.book.value, parts.offering.offers.value
         ),
+        "drift": reports.drift_reports(parts.drift.standing),
     }

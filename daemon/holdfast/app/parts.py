@@ -9,6 +9,7 @@ from holdfast.allocation.allocator import Allocator
 from holdfast.allocation.gate import Gate, GateTimes
 from holdfast.allocation.granting import Granting, TpuInputs
 from holdfast.allocation.preference import Preference
+from holdfast.app.drift import DriftTimes, DriftWatch
 from holdfast.discovery.inventory import Offered
 from holdfast.discovery.scanner import Scanner
 from holdfast.discovery.tpu_env import read_tpu_env, tpu_env_path
@@ -78,6 +79,7 @@ class Parts:
     look: Look
     gate: Gate
     reclaimer: Reclaimer
+    drift: DriftWatch
 
 
 def host_root(settings: Settings) -> HostRoot:
@@ -196,6 +198,20 @@ def build(
         look=look,
         gate=gate,
         reclaimer=reclaimer,
+        drift=DriftWatch(
+            ledger=ledger,
+            view=accounts.view,
+            inventory=scanner.inventory,
+            offers=offering.offers,
+            kernel=kernel,
+            preference=preference,
+            clock=clock,
+            times=DriftTimes(
+                settle=settings.drift.settle,
+                beat=settings.drift.beat,
+                lock_patience=settings.allocate.pending_timeout,
+            ),
+        ),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast.model.book import Book
 from holdfast.model.devices import Inventory
+from holdfast.model.drift import Disagreement
 from holdfast.model.holding import cause
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.locks import DeviceLock, Move
@@ -117,6 +118,21 @@ def resource_reports(inventory: Inventory, book: Book, offers: Offers) -> list[R
             "locked": sum(book.lock_on(each.keys) is not None for each in inventory.of(resource)),
         }
         for resource in inventory.resources
+    ]
+
+
+def drift_reports(standing: Mapping[Disagreement, float]) -> list[Report]:
+    """Return one report for each disagreement, with since when it has stood."""
+    return [
+        {
+            "kind": each.kind,
+            "subject": each.subject,
+            "one": each.one,
+            "other": each.other,
+            "advice": each.advice,
+            "since": since,
+        }
+        for each, since in sorted(standing.items())
     ]
 
 

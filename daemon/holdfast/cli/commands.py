@@ -10,7 +10,7 @@ import click
 import yaml
 
 import holdfast
-from holdfast.cli.tables import Row, Rows, check_line, show, table
+from holdfast.cli.tables import Row, Rows, check_line, drift_line, show, table
 from holdfast.control import ask
 from holdfast.errors import HoldfastError
 from holdfast.settings import Settings, load, plain, schema
@@ -145,6 +145,8 @@ def status(config: Path | None, state_dir: Path | None, output: str) -> None:
         click.echo(table(report["resources"], ["name", "devices", "healthy", "offered", "locked"]))
         for check in report["checks"]:
             click.echo(check_line(check))
+        for each in report["drift"]:
+            click.echo(drift_line(each))
     if not all(check["passes"] for check in report["checks"]):
         raise click.exceptions.Exit(1)
 

@@ -55,6 +55,7 @@ def status(folder: Path, problem: str) -> Row:
         "version": None,
         "pid": None,
         "bootId": None,
+        "drift": [],
         "checks": [{"name": "daemon", "passes": False, "reason": problem}],
         "resources": [
             {"name": name, "devices": None, "healthy": None, "offered": None, "locked": count}

@@ -38,6 +38,12 @@ def check_line(check: Row) -> str:
     return f"{sign} {check['name']}" + (f": {check['reason']}" if check["reason"] else "")
 
 
+def drift_line(each: Row) -> str:
+    """Return one line for a disagreement between the ledger, kubelet and the kernel."""
+    text = f"{each['subject']}: {each['one']}, but {each['other']}; {each['advice']}"
+    return f"drift  {each['kind']}: {_cell('drift', text)}"
+
+
 def _cell(column: str, value: object) -> str:
     if value is None or value in ("", []):
         return "-"

@@ -62,6 +62,8 @@ class Books:
         self.writes = True
         self.plain_lists = False
         """Write DeviceIDs as kubelets before 1.20 did: without NUMA nodes."""
+        self.leaked: dict[str, set[str]] = {}
+        """Ids by resource that are taken by no pod, as after some failed admissions."""
 
     def drop(self, active: Collection[str]) -> None:
         """Forget the devices of every pod that is not *active*; kubelet does this lazily."""
@@ -69,7 +71,8 @@ class Books:
 
     def taken(self, resource: str) -> set[str]:
         """Return the ids of *resource* that some pod has."""
-        return {id_ for entry in self.entries if entry.resource == resource for id_ in entry.ids}
+        had = {id_ for entry in self.entries if entry.resource == resource for id_ in entry.ids}
+        return had | self.leaked.get(resource, set())
 
     def of(self, pod: Pod, container: Container, resource: str) -> Entry | None:
         """Return the entry of one container's resource."""

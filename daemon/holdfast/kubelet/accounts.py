@@ -211,6 +211,7 @@ class Accounts:
                 answered=True,
                 # One that came while we asked may have the devices of one that List still named.
                 pods=() if came else pods,
+                registered=look.registered,
             )
         )
         if came:
@@ -265,6 +266,7 @@ class Accounts:
                 problem="" if was.problem and not was.readable else was.problem,
                 written_at=look.written_at,
                 answered=was.answered and same,
+                registered=look.registered,
             )
         )
         ours_and_late = same and (

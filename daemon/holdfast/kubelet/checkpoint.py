@@ -3,7 +3,8 @@
 import base64
 import binascii
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -83,6 +84,16 @@ class Checkpoint:
     problem: str = ""
     written_at: float = 0.0
     file: FileId | None = None
+    registered: Mapping[ResourceName, frozenset[DeviceId]] = field(default_factory=dict)
+    """The devices that kubelet takes for healthy, by resource."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What one checkpoint says."""
+
+    entries: tuple[CheckpointEntry, ...]
+    registered: Mapping[ResourceName, frozenset[DeviceId]]
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -97,14 +108,17 @@ class _Entry(msgspec.Struct, frozen=True):
 class _Data(msgspec.Struct, frozen=True):
     # Go writes an empty list as null; a key that is not there at all is another version's file.
     entries: list[_Entry] | None = msgspec.field(name="PodDeviceEntries")
+    registered: dict[str, list[str] | None] | None = msgspec.field(
+        name="RegisteredDevices", default=None
+    )
 
 
 class _File(msgspec.Struct, frozen=True):
     data: _Data = msgspec.field(name="Data")
 
 
-def parse(content: bytes) -> tuple[CheckpointEntry, ...]:
-    """Return the entries in *content*; raise KubeletError when any part of it is not understood.
+def parse(content: bytes) -> Contents:
+    """Return what *content* says; raise KubeletError when any part of it is not understood.
 
     All or nothing: a pod that is missing because its line was not understood would look like one
     that kubelet let go of.
@@ -117,7 +131,13 @@ def parse(content: bytes) -> tuple[CheckpointEntry, ...]:
         raise KubeletError(f"it is of no known version ({error})") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise KubeletError(f"it is not whole JSON ({error})") from error
-    return tuple(_entry(each) for each in file.data.entries or ())
+    return Contents(
+        entries=tuple(_entry(each) for each in file.data.entries or ()),
+        registered={
+            ResourceName(resource): frozenset(map(DeviceId, ids or ()))
+            for resource, ids in (file.data.registered or {}).items()
+        },
+    )
 
 
 def read(path: Path) -> Checkpoint:
@@ -143,13 +163,19 @@ def read(path: Path) -> Checkpoint:
     try:
         if len(content) > _LARGEST:
             raise KubeletError(f"it is larger than {_LARGEST >> 20} MiB")  # noqa: TRY301 - one answer for all that is wrong inside
-        entries = parse(content)
+        contents = parse(content)
     except KubeletError as error:
         problem = f"cannot understand kubelet's checkpoint {path}: {error}; {advice}"
         return Checkpoint(
             state=CheckpointState.GARBAGE, problem=problem, written_at=written_at, file=file
         )
-    return Checkpoint(state=CheckpointState.READ, entries=entries, written_at=written_at, file=file)
+    return Checkpoint(
+        state=CheckpointState.READ,
+        entries=contents.entries,
+        registered=contents.registered,
+        written_at=written_at,
+        file=file,
+    )
 
 
 def _entry(entry: _Entry) -> CheckpointEntry:

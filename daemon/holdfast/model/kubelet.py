@@ -1,6 +1,7 @@
 """What kubelet has in its books: facts read from its checkpoint and from PodResources."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ProcessId, ResourceName
 
@@ -50,6 +51,8 @@ class KubeletView:
     """Whether `entries` are what kubelet wrote for the last question, not what it wrote since."""
     pods: tuple[ListedPod, ...] = ()
     """What the last List said; empty before the first one."""
+    registered: Mapping[ResourceName, frozenset[DeviceId]] = field(default_factory=dict)
+    """The devices that kubelet's checkpoint says are healthy, by resource, whoever sent them."""
 
     def entries_of(
         self, resource: ResourceName, devices: frozenset[DeviceId]

@@ -169,6 +169,15 @@ class Reclaim(Section, frozen=True):
     """For a pod whose cgroup was never seen."""
 
 
+class Drift(Section, frozen=True):
+    """When ledger, kubelet and kernel disagree."""
+
+    settle: Duration = Duration(30)
+    """How long a disagreement must stand before it is reported: most are gone in a moment."""
+    beat: Interval = Interval(60)
+    """How often they are compared while nothing changes."""
+
+
 class History(Section, frozen=True):
     """How much of each device's story is kept."""
 
@@ -214,6 +223,7 @@ class Settings(Section, frozen=True):
     allocate: Allocate = msgspec.field(default_factory=Allocate)
     gate: Gate = msgspec.field(default_factory=Gate)
     reclaim: Reclaim = msgspec.field(default_factory=Reclaim)
+    drift: Drift = msgspec.field(default_factory=Drift)
     history: History = msgspec.field(default_factory=History)
     http: Http = msgspec.field(default_factory=Http)
     log: Log = msgspec.field(default_factory=Log)

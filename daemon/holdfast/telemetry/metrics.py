@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from holdfast.model.book import Allocation, Phase
+from holdfast.model.drift import Drift
 from holdfast.model.locks import LockState, Move
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
@@ -111,6 +112,12 @@ class Metrics:
             "What the last look through the processes could not see; 0 when it saw everything.",
             registry=registry,
         )
+        self._drift = Gauge(
+            "holdfast_drift",
+            "Disagreements that stand between the ledger, kubelet's books and the kernel, by kind.",
+            ["kind"],
+            registry=registry,
+        )
         self._memory_limit = Gauge(
             "holdfast_memory_limit_bytes",
             "What this process may use: the machine's memory or the tightest cgroup's, of all "
@@ -183,6 +190,12 @@ class Metrics:
     def show_questions(self, count: int) -> None:
         """Show how many questions kubelet answered."""
         self._questions.reached(count)
+
+    def show_drift(self, kinds: Iterable[str]) -> None:
+        """Show how many disagreements of each kind stand."""
+        counts = Counted(kinds)
+        for kind in Drift:
+            self._drift.labels(kind.value).set(counts[kind.value])
 
     def show_memory_limit(self, limit: int) -> None:
         """Show how many bytes of memory this process may use."""

@@ -1,0 +1,130 @@
+"""Tells once of each disagreement between the ledger, kubelet's books and the kernel."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from holdfast.allocation.preference import Preference
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.devices import Inventory
+from holdfast.model.drift import (
+    Disagreement,
+    DriftFacts,
+    about_kubelet,
+    comparable,
+    disagreements,
+)
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.offers import Offers
+from holdfast.reclaim.kernel import KernelWatch
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+_LEAST_PAUSE = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftTimes:
+    """Durations in seconds."""
+
+    settle: float = 30.0
+    """How long a disagreement must stand before it is told."""
+    beat: float = 60.0
+    """How often to compare while nothing changes."""
+    lock_patience: float = 60.0
+    """How long a lock may be without a pod that kubelet knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """When a disagreement was seen first and last, by the monotonic clock."""
+
+    first: float
+    last: float
+
+
+class DriftWatch:
+    """Compares on every change and at a slow beat; `standing` are those that were told.
+
+    One that comes and goes, as two plugins take turns in kubelet's books, counts as standing.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        view: Watched[KubeletView],
+        inventory: Watched[Inventory],
+        offers: Watched[Offers],
+        kernel: KernelWatch,
+        preference: Preference,
+        clock: Clock,
+        times: DriftTimes,
+    ) -> None:
+        """Read what the other parts publish; nothing is asked for it."""
+        self._ledger = ledger
+        self._view = view
+        self._inventory = inventory
+        self._offers = offers
+        self._kernel = kernel
+        self._preference = preference
+        self._clock = clock
+        self._times = times
+        self._seen: dict[Disagreement, _Seen] = {}
+        self._told: dict[Disagreement, float] = {}
+
+    @property
+    def standing(self) -> Mapping[Disagreement, float]:
+        """Return the disagreements that were told, with since when (seconds since the epoch)."""
+        return self._told
+
+    async def run(self) -> None:
+        """Compare for ever."""
+        while True:
+            changes = Changes([self._ledger.book, self._view, self._inventory, self._offers])
+            self.compare()
+            await changes.wait(self._pause())
+
+    def compare(self) -> None:
+        """Look for disagreements, tell those that stand, and tell when one is over."""
+        now = self._clock.monotonic()
+        view = self._view.value
+        found = disagreements(
+            DriftFacts(
+                book=self._ledger.book.value,
+                view=view,
+                inventory=self._inventory.value,
+                offers=self._offers.value,
+                holders=self._kernel.holders,
+                kept_back=self._preference.kept_back,
+                lock_patience=self._times.lock_patience,
+            )
+        )
+        kept = () if comparable(view) else tuple(filter(about_kubelet, self._seen))
+        for each in (*found, *kept):
+            first = self._seen[each].first if each in self._seen else now
+            self._seen[each] = _Seen(first=first, last=now)
+            if each not in self._told and now - first >= self._times.settle:
+                self._told[each] = self._clock.wall() - (now - first)
+                log.warning(
+                    "drift",
+                    kind=each.kind,
+                    subject=each.subject,
+                    one=each.one,
+                    other=each.other,
+                    advice=each.advice,
+                )
+        for each, seen in list(self._seen.items()):
+            if now - seen.last > self._times.settle:
+                del self._seen[each]
+                if self._told.pop(each, None) is not None:
+                    log.info("drift is over", kind=each.kind, subject=each.subject)
+
+    def _pause(self) -> float:
+        """Return how long until something is due without any change, in seconds."""
+        soon = max(_LEAST_PAUSE, self._times.settle)
+        return min(self._times.beat, soon) if self._seen else self._times.beat

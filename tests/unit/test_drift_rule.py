@@ -1,0 +1,168 @@
+"""Where the truths part: each kind of disagreement, and what looks like one and is none."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from fakes.books import (
+    NOW,
+    WHOLE,
+    X,
+    Y,
+    allocated,
+    book_of,
+    drafted,
+    entry,
+    ids,
+    inventory,
+    name,
+    seen,
+    silicon,
+)
+from holdfast.model.book import Book, PodRecord
+from holdfast.model.draft import Draft
+from holdfast.model.drift import Drift, DriftFacts, disagreements, kept_back
+from holdfast.model.ids import BootId, DeviceId, PodUid, ProcessId, ResourceName
+from holdfast.model.kubelet import KubeletView, ListedPod
+from holdfast.model.locks import LockState
+from holdfast.model.offers import OfferedDevice, Offers
+from holdfast.model.use import Grip, Holder
+
+CHIPS = silicon(d0="a", d1="b")
+NODE = inventory({WHOLE: CHIPS})
+LATER = NOW + 61.0
+
+
+def _named(uid: PodUid, called: str) -> Callable[[Draft], None]:
+    record = PodRecord(uid=uid, boot=BootId("boot-1"), namespace="default", name=called)
+    return lambda draft: draft.note_pod(record)
+
+
+def _listed(called: str, *devices: str) -> ListedPod:
+    return ListedPod(
+        namespace="default", name=called, devices=frozenset(name(each) for each in devices)
+    )
+
+
+def _holder(pod: PodUid | None) -> Holder:
+    return Holder(process=ProcessId(42, 1), command="python", grips=frozenset({Grip.NODE}), pod=pod)
+
+
+HELD_BY_X = book_of(allocated(silicon(d0="a"), pod=X, active=True), _named(X, "x"))
+OF_X = seen(entry(X, "d0"), asked_at=LATER)
+OFFERS = Offers(
+    devices={WHOLE: tuple(OfferedDevice(id=id_, healthy=True) for id_ in sorted(CHIPS))}
+)
+
+
+def _kinds(book: Book, view: KubeletView, **more: object) -> list[str]:
+    facts = DriftFacts(book=book, view=view, inventory=NODE, offers=OFFERS, **more)  # type: ignore[arg-type]
+    return [each.kind for each in disagreements(facts)]
+
+
+def test_truths_that_agree_are_silent() -> None:
+    view = replace(OF_X, pods=(_listed("x", "d0"),), registered={WHOLE: ids("d0", "d1")})
+    assert _kinds(HELD_BY_X, view, holders={name("d0"): (_holder(X),)}) == []
+
+
+def test_a_pod_that_kubelet_counts_and_does_not_list_is_stale_accounting() -> None:
+    view = replace(OF_X, pods=(_listed("another"),))
+    assert _kinds(HELD_BY_X, view) == [Drift.STALE_ACCOUNTING.value]
+
+
+def test_a_pod_that_was_never_listed_by_name_may_have_init_containers_only() -> None:
+    book = book_of(allocated(silicon(d0="a"), pod=X, active=True))
+    assert _kinds(book, replace(OF_X, pods=(_listed("another"),))) == []
+
+
+def test_a_device_that_nobody_has_and_kubelet_keeps_back_is_stale_accounting() -> None:
+    assert _kinds(HELD_BY_X, OF_X, kept_back={WHOLE: ids("d1")}) == [Drift.STALE_ACCOUNTING.value]
+
+
+def test_a_device_that_was_granted_since_is_not_kept_back() -> None:
+    assert _kinds(HELD_BY_X, OF_X, kept_back={WHOLE: ids("d0")}) == []
+
+
+def test_a_pod_that_kubelet_runs_without_the_devices_it_has_is_lost_books() -> None:
+    view = replace(seen(asked_at=NOW), pods=(_listed("x"),))
+    assert _kinds(HELD_BY_X, view) == [Drift.LOST_BOOKS.value]
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [(), (_listed("x", "d1"),), (_listed("another"),)],
+    ids=["it is over", "its successor has others", "it is over and another runs"],
+)
+def test_a_pod_that_is_over_or_was_made_anew_is_no_lost_book(pods: tuple[ListedPod, ...]) -> None:
+    assert _kinds(HELD_BY_X, replace(seen(asked_at=NOW), pods=pods)) == []
+
+
+def test_a_device_that_this_node_does_not_have_was_never_granted() -> None:
+    view = seen(entry(X, "d0"), entry(Y, "gpu-7"), asked_at=LATER)
+    assert _kinds(HELD_BY_X, view) == [Drift.NEVER_GRANTED.value]
+
+
+def test_devices_of_other_resources_are_not_ours_to_judge() -> None:
+    other = entry(Y, "gpu-7", resource=ResourceName("nvidia.com/gpu"))
+    assert _kinds(HELD_BY_X, seen(entry(X, "d0"), other, asked_at=LATER)) == []
+
+
+def test_two_pods_with_one_device_are_counted_twice() -> None:
+    view = seen(entry(X, "d0"), entry(Y, "d0"), asked_at=LATER)
+    assert _kinds(HELD_BY_X, view) == [Drift.COUNTED_TWICE.value]
+
+
+def test_two_containers_of_one_pod_share_a_device() -> None:
+    view = seen(entry(X, "d0"), entry(X, "d0", container="init"), asked_at=LATER)
+    assert _kinds(HELD_BY_X, view) == []
+
+
+def test_a_lock_for_no_pod_of_kubelets_is_told_when_it_stays_so() -> None:
+    assert _kinds(HELD_BY_X, seen(asked_at=LATER)) == [Drift.LOCK_WITHOUT_POD.value]
+    assert _kinds(HELD_BY_X, seen(asked_at=NOW + 59.0)) == []
+
+
+@pytest.mark.parametrize("registered", [ids("d0"), ids("d0", "d1", "d9"), ids("0", "1"), ids()])
+def test_other_devices_under_our_resource_are_another_plugins(
+    registered: frozenset[DeviceId],
+) -> None:
+    assert _kinds(HELD_BY_X, replace(OF_X, registered={WHOLE: registered})) == [
+        Drift.NOT_OUR_LIST.value
+    ]
+
+
+def test_a_holder_from_another_pod_than_the_locks_is_told() -> None:
+    for stranger in (Y, None):
+        holders = {name("d0"): (_holder(X), _holder(stranger))}
+        assert _kinds(HELD_BY_X, OF_X, holders=holders) == [Drift.HELD_BY_ANOTHER.value]
+
+
+def test_a_foreign_holder_is_told_even_while_kubelet_does_not_answer() -> None:
+    draft = drafted()
+    draft.withhold(name("d1"), CHIPS[name("d1").id], "held by pid 42 (python) outside any pod")
+    assert draft.book.locks[name("d1")].state is LockState.FOREIGN
+    assert _kinds(draft.book, KubeletView(), holders={name("d1"): (_holder(None),)}) == [
+        Drift.HELD_BY_ANOTHER.value
+    ]
+
+
+@pytest.mark.parametrize(
+    "view", [replace(OF_X, answered=False, entries=()), replace(OF_X, readable=False, entries=())]
+)
+def test_kubelet_is_compared_by_a_complete_answer_alone(view: KubeletView) -> None:
+    assert _kinds(HELD_BY_X, replace(view, pods=(_listed("x"),))) == []
+
+
+def test_what_kubelet_keeps_back_is_healthy_unlocked_and_not_called_available() -> None:
+    assert kept_back(WHOLE, ids("d0"), NODE, Book()) == ids("d1")
+    assert kept_back(WHOLE, ids("d0", "d1"), NODE, Book()) == ids()
+    assert kept_back(WHOLE, ids("d1"), NODE, HELD_BY_X) == ids()
+
+
+def test_under_a_topology_policy_other_numa_nodes_are_not_kept_back() -> None:
+    apart = replace(
+        NODE,
+        devices=tuple(replace(each, numa_node=place) for place, each in enumerate(NODE.devices)),
+    )
+    assert kept_back(WHOLE, ids("d0"), apart, Book()) == ids()
