@@ -36,5 +36,9 @@ class GateRefusedError(HoldfastError):
     """A container may not start yet; kubelet shows the text and asks again."""
 
 
+class RequestRefusedError(HoldfastError):
+    """What a person asked for by hand cannot be done as things stand; nothing was changed."""
+
+
 class KubeletError(HoldfastError):
     """Kubelet could not be reached, refused, or wrote something that cannot be read."""

@@ -30,7 +30,9 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
 
     told = capsys.readouterr().out
-    for command in ("run", "status", "devices", "locks", "holders", "history", "config", "demo"):
+    looking = ("status", "devices", "locks", "holders", "history", "config")
+    by_hand = ("quarantine", "unquarantine", "drain", "undrain")
+    for command in ("run", "demo", *looking, *by_hand):
         assert f"\n  {command} " in told
 
 

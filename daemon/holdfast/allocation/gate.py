@@ -13,7 +13,7 @@ from holdfast.host.look import Look
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.free import Freedom, KernelFacts, Opened, Verdict, judge_kernel
-from holdfast.model.gate import Caller, Passage, enter, who_calls, why_wait
+from holdfast.model.gate import Caller, Passage, enter, who_calls, why_kept_away, why_wait
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.reconcile import translate
@@ -54,6 +54,7 @@ class Outcome(Enum):
     PROMISE = "promise"
     LEDGER = "ledger"
     STARTING = "starting"
+    WITHHELD = "withheld"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +165,9 @@ class Gate:
         )
         caller = await self._caller(passage, start)
         self._check_promise(passage, caller, devices)
+        withheld = why_kept_away(passage, caller, self._ledger.book.value)
+        if withheld is not None:
+            raise _Wait(Outcome.WITHHELD, withheld)
         reason = why_wait(passage, caller, self._ledger.book.value)
         if reason is not None:
             # The pod in the way may be over by now: kubelet tells only when it is asked.

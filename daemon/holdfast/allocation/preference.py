@@ -1,4 +1,4 @@
-"""GetPreferredAllocation: devices that are free before those still being released."""
+"""GetPreferredAllocation: devices that are free before those that are released or quarantined."""
 
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Inventory
@@ -29,6 +29,9 @@ class Preference:
         inventory, book = self._inventory.value, self._ledger.book.value
         self.kept_back[resource] = kept_back(resource, available, inventory, book)
         devices = inventory.of(resource)
-        locked = frozenset().union(*(each.keys for each in book.locks.values()))
-        avoid = {device.name.id for device in devices if device.keys & locked}
+        avoid = {
+            device.name.id
+            for device in devices
+            if book.lock_on(device.keys) is not None or book.marks.on(device.keys)
+        }
         return preferred(devices, available, must_include, size, avoid=avoid)

@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 import holdfast
-from holdfast.app import reports
+from holdfast.app import byhand, reports
 from holdfast.app.parts import Parts, build, build_host
 from holdfast.app.readiness import readiness
 from holdfast.control.server import ControlServer, Handler
@@ -222,6 +222,7 @@ def _handlers(parts: Parts) -> dict[str, Handler]:
         "locks": lambda _: reports.lock_reports(parts.ledger.book.value),
         "holders": holders,
         "history": history,
+        **byhand.handlers(parts),
     }
 
 
@@ -238,4 +239,5 @@ def _status(parts: Parts) -> reports.Report:
             parts.scanner.inventory.value, parts.ledger.book.value, parts.offering.offers.value
         ),
         "drift": reports.drift_reports(parts.drift.standing),
+        "byHand": reports.mark_reports(parts.ledger.book.value.marks),
     }

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.model.book import Book
-from holdfast.model.devices import Inventory
+from holdfast.model.devices import Device, Inventory
 from holdfast.model.drift import Disagreement
 from holdfast.model.holding import cause
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.locks import DeviceLock, Move
+from holdfast.model.marks import Marks, why_withheld
 from holdfast.model.offers import Offers
 from holdfast.model.use import Holder
 
@@ -32,7 +33,7 @@ def device_reports(inventory: Inventory, book: Book, offers: Offers) -> list[Rep
                 "model": device.model,
                 "health": "Healthy" if device.healthy else "Unhealthy",
                 "offered": offered.get(device.name, False),
-                "reasons": [fault.text for fault in device.faults],
+                "reasons": [*(fault.text for fault in device.faults), *_withheld(book, device)],
                 "numa": device.numa_node,
                 "nodes": [node.path for node in device.nodes],
                 "lock": lock.state.value if lock is not None else "free",
@@ -52,7 +53,8 @@ def lock_reports(book: Book) -> list[Report]:
             "fence": None,
             "pod": allocation.pod,
             "since": allocation.created_at,
-            "reason": "waits for the one that has it",
+            "reason": why_withheld(book.marks, keys, book.started(allocation))
+            or "waits for the one that has it",
             "keys": sorted(keys),
         }
         for allocation in book.queue()
@@ -96,6 +98,23 @@ def history_reports(moves: Iterable[Move]) -> list[Report]:
     ]
 
 
+def mark_reports(marks: Marks) -> list[Report]:
+    """Return one report for each thing withheld by hand: the whole node first, as no device."""
+    drain = [] if marks.drain is None else [(None, marks.drain)]
+    quarantines = [(str(name), marks.quarantines[name].mark) for name in sorted(marks.quarantines)]
+    return [
+        {
+            "device": device,
+            "state": "quarantined" if device else "draining",
+            "since": mark.at,
+            "uid": mark.asker.uid,
+            "pid": mark.asker.pid,
+            "reason": mark.reason,
+        }
+        for device, mark in [*drain, *quarantines]
+    ]
+
+
 def device_called(text: str, inventory: Inventory) -> DeviceName:
     """Return the device that a person means by ``resource/id``, or by the id alone."""
     found = next(
@@ -134,6 +153,11 @@ def drift_reports(standing: Mapping[Disagreement, float]) -> list[Report]:
         }
         for each, since in sorted(standing.items())
     ]
+
+
+def _withheld(book: Book, device: Device) -> list[str]:
+    reason = why_withheld(book.marks, device.keys)
+    return [] if reason is None else [reason]
 
 
 def _lock_report(lock: DeviceLock, book: Book) -> Report:

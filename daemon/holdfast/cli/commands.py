@@ -1,19 +1,26 @@
 """The commands. Each imports what only it needs when it runs, so that asking is fast."""
 
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import yaml
 
 import holdfast
-from holdfast.cli.tables import Row, Rows, check_line, drift_line, show, table
-from holdfast.control import ask
+from holdfast.cli import byhand
+from holdfast.cli.options import (
+    ask_daemon,
+    load_settings,
+    state_folder,
+    with_config,
+    with_output,
+    with_set,
+    with_state,
+)
+from holdfast.cli.tables import Row, Rows, check_line, drift_line, mark_line, show, table
 from holdfast.errors import HoldfastError
-from holdfast.settings import Settings, load, plain, schema
+from holdfast.settings import plain, schema
 
 _INTERRUPTED = 130
 
@@ -39,50 +46,13 @@ def commands() -> None:
     """Grant accelerators to one pod at a time, and prove them free."""
 
 
-def _overrides(
-    _context: click.Context, _option: click.Parameter, changes: tuple[str, ...]
-) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for change in changes:
-        key, equals, value = change.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{change!r} is not of the form KEY=VALUE")
-        found[key.strip()] = value
-    return found
-
-
-_config = click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    envvar="HOLDFAST_CONFIG",
-    help="The YAML file with the settings.",
-)
-_set = click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="KEY=VALUE",
-    callback=_overrides,
-    help="Change one setting, such as gate.wait=10s; may be given more than once.",
-)
-_output = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="For people or programs.",
-)
-_state = click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path),
-    help="The state folder of the daemon to ask; otherwise that of the settings.",
-)
+for _command in byhand.COMMANDS:
+    commands.add_command(_command)
 
 
 @commands.command()
-@_config
-@_set
+@with_config
+@with_set
 @click.option(
     "--state-dir",
     type=click.Path(resolve_path=True),
@@ -100,7 +70,7 @@ def run(
     """Run the daemon until SIGTERM."""
     named = {"stateDir": state_dir, "http.port": http_port, "log.level": log_level}
     given = {path: text for path, text in named.items() if text is not None}
-    settings = _load(config, changes | given)
+    settings = load_settings(config, changes | given)
     import asyncio  # noqa: PLC0415 - no other command needs these
 
     from holdfast.app.daemon import run as run_daemon  # noqa: PLC0415
@@ -111,38 +81,40 @@ def run(
 
 
 @commands.command("config")
-@_config
-@_set
+@with_config
+@with_set
 @click.option("--schema", "as_schema", is_flag=True, help="Print the JSON schema of the file.")
 def show_config(config: Path | None, changes: dict[str, str], *, as_schema: bool) -> None:
     """Check the settings, and print all of them with their values."""
     if as_schema:
         click.echo(json.dumps(schema(), indent=2))
         return
-    settings = _load(config, changes)
+    settings = load_settings(config, changes)
     click.echo(yaml.safe_dump(plain(settings), sort_keys=False), nl=False)
 
 
 @commands.command()
-@_config
-@_state
-@_output
+@with_config
+@with_state
+@with_output
 def status(config: Path | None, state_dir: Path | None, output: str) -> None:
     """Say whether everything is registered, readable and seen; exit 1 when something is not."""
-    folder = _folder(config, state_dir)
+    folder = state_folder(config, state_dir)
 
     def read(problem: str) -> Row:
         from holdfast.cli import down  # noqa: PLC0415 - SQLite only when it is needed
 
         return down.status(folder, problem)
 
-    report: Row = _ask(folder, "status", read)
+    report: Row = ask_daemon(folder, "status", read)
     if output == "json":
         click.echo(json.dumps(report, indent=2))
     else:
         if report["pid"] is not None:
             click.echo(f"holdfast {report['version']}, pid {report['pid']}")
         click.echo(table(report["resources"], ["name", "devices", "healthy", "offered", "locked"]))
+        for mark in report["byHand"]:
+            click.echo(mark_line(mark))
         for check in report["checks"]:
             click.echo(check_line(check))
         for each in report["drift"]:
@@ -152,47 +124,47 @@ def status(config: Path | None, state_dir: Path | None, output: str) -> None:
 
 
 @commands.command()
-@_config
-@_state
-@_output
+@with_config
+@with_state
+@with_output
 def devices(config: Path | None, state_dir: Path | None, output: str) -> None:
     """List the devices: health, lock, pod."""
-    folder = _folder(config, state_dir)
+    folder = state_folder(config, state_dir)
 
     def read(_problem: str) -> Rows:
         from holdfast.cli import down  # noqa: PLC0415 - as above
 
         return down.devices(folder)
 
-    rows: Rows = _ask(folder, "devices", read)
+    rows: Rows = ask_daemon(folder, "devices", read)
     columns = ["resource", "id", "model", "health", "offered", "numa", "lock", "pod", "reasons"]
     show(rows, columns, output)
 
 
 @commands.command()
-@_config
-@_state
-@_output
+@with_config
+@with_state
+@with_output
 def locks(config: Path | None, state_dir: Path | None, output: str) -> None:
     """List who has what, since when, and who waits."""
-    folder = _folder(config, state_dir)
+    folder = state_folder(config, state_dir)
 
     def read(_problem: str) -> Rows:
         from holdfast.cli import down  # noqa: PLC0415 - as above
 
         return down.locks(folder)
 
-    rows: Rows = _ask(folder, "locks", read)
+    rows: Rows = ask_daemon(folder, "locks", read)
     show(rows, ["device", "state", "pod", "podName", "since", "fence", "reason"], output)
 
 
 @commands.command()
-@_config
-@_state
-@_output
+@with_config
+@with_state
+@with_output
 def holders(config: Path | None, state_dir: Path | None, output: str) -> None:
     """Look now which processes hold devices; needs the daemon, which may see them all."""
-    rows: Rows = _ask(_folder(config, state_dir), "holders")
+    rows: Rows = ask_daemon(state_folder(config, state_dir), "holders")
     show(rows, ["device", "pid", "command", "uid", "grips", "pod", "container", "cause"], output)
 
 
@@ -205,21 +177,21 @@ def holders(config: Path | None, state_dir: Path | None, output: str) -> None:
     show_default=True,
     help="How many moves at the most.",
 )
-@_config
-@_state
-@_output
+@with_config
+@with_state
+@with_output
 def history(
     device: str | None, limit: int, config: Path | None, state_dir: Path | None, output: str
 ) -> None:
     """Tell the story of DEVICE, or of all: each move of a lock, and what had been seen."""
-    folder = _folder(config, state_dir)
+    folder = state_folder(config, state_dir)
 
     def read(_problem: str) -> Rows:
         from holdfast.cli import down  # noqa: PLC0415 - as above
 
         return down.history(folder, device, limit)
 
-    rows: Rows = _ask(folder, "history", read, device=device, limit=limit)
+    rows: Rows = ask_daemon(folder, "history", read, device=device, limit=limit)
     show(rows, ["at", "device", "from", "to", "pod", "fence", "evidence"], output)
 
 
@@ -230,31 +202,3 @@ def demo(*, keep: bool) -> None:
     from holdfast.demo.story import main as tell  # noqa: PLC0415 - no other command needs it
 
     raise click.exceptions.Exit(tell(keep=keep))
-
-
-def _load(config: Path | None, overrides: dict[str, str]) -> Settings:
-    # HOLDFAST_CONFIG names the file; it is no setting in it.
-    environ = {key: value for key, value in os.environ.items() if key != "HOLDFAST_CONFIG"}
-    return load(config, environ, overrides)
-
-
-def _folder(config: Path | None, state_dir: Path | None) -> Path:
-    return state_dir if state_dir is not None else Path(_load(config, {}).state_dir)
-
-
-def _ask(
-    folder: Path,
-    question: str,
-    read: Callable[[str], Any] | None = None,
-    **details: Any,  # noqa: ANN401 - JSON
-) -> Any:  # noqa: ANN401 - JSON
-    """Return the daemon's answer; when it is down, what *read* finds out without it."""
-    try:
-        return ask(folder, question, **details)
-    except OSError as error:
-        problem = f"cannot ask the daemon in {folder}: {error.strerror or error}"
-        if read is None or not isinstance(error, (ConnectionError, FileNotFoundError)):
-            advice = "is it running, and is this its state folder (--state-dir)?"
-            raise HoldfastError(f"{problem}; {advice}") from error
-    click.echo(f"{problem}; reading the ledger there instead", err=True)
-    return read(problem)

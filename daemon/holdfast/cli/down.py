@@ -6,7 +6,7 @@ Everything that only the hardware could tell is null. Imported when it is needed
 from collections import Counter
 from pathlib import Path
 
-from holdfast.app.reports import device_called, history_reports, lock_reports
+from holdfast.app.reports import device_called, history_reports, lock_reports, mark_reports
 from holdfast.cli.tables import Row, Rows
 from holdfast.ledger.store import read_only, read_only_history
 from holdfast.model.devices import Inventory
@@ -50,7 +50,8 @@ def devices(folder: Path) -> Rows:
 
 def status(folder: Path, problem: str) -> Row:
     """Return the status of a daemon that could not be asked because of *problem*."""
-    counts: Counter[ResourceName] = Counter(name.resource for name in read_only(folder).locks)
+    book = read_only(folder)
+    counts: Counter[ResourceName] = Counter(name.resource for name in book.locks)
     return {
         "version": None,
         "pid": None,
@@ -61,4 +62,5 @@ def status(folder: Path, problem: str) -> Row:
             {"name": name, "devices": None, "healthy": None, "offered": None, "locked": count}
             for name, count in sorted(counts.items())
         ],
+        "byHand": mark_reports(book.marks),
     }

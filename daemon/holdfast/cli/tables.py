@@ -44,6 +44,13 @@ def drift_line(each: Row) -> str:
     return f"drift  {each['kind']}: {_cell('drift', text)}"
 
 
+def mark_line(mark: Row) -> str:
+    """Return one line for what a person withholds: what, since when, who asked, and why."""
+    what = f"QUARANTINED {mark['device']} by hand" if mark["device"] else "DRAINING"
+    asked = f"since {_cell('since', mark['since'])}, asked by uid {mark['uid']}, pid {mark['pid']}"
+    return f"{what} {asked}" + (f": {_cell('reason', mark['reason'])}" if mark["reason"] else "")
+
+
 def _cell(column: str, value: object) -> str:
     if value is None or value in ("", []):
         return "-"

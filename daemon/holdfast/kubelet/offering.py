@@ -6,6 +6,7 @@ from holdfast.model.devices import Device, Inventory
 from holdfast.model.ids import DeviceName, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import DeviceLock, LockState
+from holdfast.model.marks import why_withheld
 from holdfast.model.offers import OfferedDevice, OfferFacts, Offers, offered
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
@@ -90,6 +91,7 @@ class Offering:
             releasing_for=self._clock.wall() - lock.since if lock is not None else 0.0,
             uncommitted_for=0.0 if failing is None else self._clock.monotonic() - failing,
             withhold_after=self._withhold_after,
+            withheld=why_withheld(book.marks, device.keys) is not None,
         )
         return OfferedDevice(id=device.name.id, healthy=offered(facts), numa_node=device.numa_node)
 

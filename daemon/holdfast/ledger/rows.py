@@ -4,6 +4,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable
 
+from holdfast.ledger import marks
 from holdfast.model.book import Allocation, Book, Phase, PodRecord
 from holdfast.model.ids import (
     BootId,
@@ -26,6 +27,7 @@ def read_book(db: sqlite3.Connection) -> Book:
         allocations={each.id: each for each in _read_allocations(db)},
         locks={each.device: each for each in _read_locks(db)},
         pods={each.uid: each for each in _read_pods(db)},
+        marks=marks.read(db),
     )
 
 
@@ -76,6 +78,8 @@ def write_difference(db: sqlite3.Connection, before: Book, after: Book) -> None:
     for pod in after.pods.values():
         if before.pods.get(pod.uid) != pod:
             _write_pod(db, pod)
+    if before.marks != after.marks:
+        marks.write(db, after.marks)
 
 
 def write_moves(db: sqlite3.Connection, moves: Iterable[Move]) -> None:

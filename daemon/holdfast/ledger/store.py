@@ -15,7 +15,9 @@ from holdfast.model.ids import DeviceName
 from holdfast.model.locks import Move
 
 FILE = "ledger.db"
-SCHEMA_VERSION = 1
+_SCHEMA = ("schema-1.sql", "schema-2.sql")
+"""What made each version from the one before; a file that was ever released is never edited."""
+SCHEMA_VERSION = len(_SCHEMA)
 _APPLICATION_ID = 0x686F6C64  # "hold"
 _RESERVE_BYTES = 1 << 20
 _BUSY_TIMEOUT_MS = 500
@@ -133,6 +135,9 @@ class Store:
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("BEGIN IMMEDIATE")  # fails on a read-only or locked file, now and not later
         db.execute("ROLLBACK")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version != SCHEMA_VERSION:
+            db.executescript(_upgrade(version))
 
     def _unusable(self, error: Exception) -> LedgerUnusableError:
         return LedgerUnusableError(
@@ -196,23 +201,28 @@ def _create(path: Path) -> None:
     half = path.with_name(f".{path.name}.new")
     for suffix in ("", "-journal", "-wal", "-shm"):  # what a creation that was killed left behind
         half.with_name(half.name + suffix).unlink(missing_ok=True)
-    schema = resources.files("holdfast.ledger").joinpath("schema.sql").read_text("utf-8")
-    script = (
-        "BEGIN IMMEDIATE;",
-        schema,
-        "INSERT INTO counters VALUES (1, 0, 0);",
-        f"PRAGMA application_id = {_APPLICATION_ID};",
-        f"PRAGMA user_version = {SCHEMA_VERSION};",
-        "COMMIT;",
-    )
     with closing(sqlite3.connect(half, isolation_level=None)) as db:
-        db.executescript("\n".join(script))
+        db.executescript(_upgrade(0))
     half.replace(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _upgrade(version: int) -> str:
+    """Return the one transaction that makes a ledger of *version* one of ours; 0: an empty file."""
+    folder = resources.files("holdfast.ledger")
+    return "\n".join(
+        (
+            "BEGIN IMMEDIATE;",
+            *(folder.joinpath(name).read_text("utf-8") for name in _SCHEMA[version:]),
+            f"PRAGMA application_id = {_APPLICATION_ID};",
+            f"PRAGMA user_version = {SCHEMA_VERSION};",
+            "COMMIT;",
+        )
+    )
 
 
 def _inspect(path: Path) -> bool:

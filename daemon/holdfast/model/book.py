@@ -14,6 +14,7 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.locks import DeviceLock
+from holdfast.model.marks import Marks
 
 
 class Phase(Enum):
@@ -91,6 +92,7 @@ class Book:
     allocations: Mapping[int, Allocation] = field(default_factory=dict)
     locks: Mapping[DeviceName, DeviceLock] = field(default_factory=dict)
     pods: Mapping[PodUid, PodRecord] = field(default_factory=dict)
+    marks: Marks = field(default_factory=Marks)
 
     def lock_on(self, keys: frozenset[HardwareKey]) -> DeviceLock | None:
         """Return a lock on one of *keys*, under whatever resource name, or None."""
@@ -113,6 +115,17 @@ class Book:
     def queue(self) -> list[Allocation]:
         """Return the live Allocations, the one with the first right to its keys first."""
         return sorted(self.allocations.values(), key=self.rank)
+
+    def started(self, allocation: Allocation) -> frozenset[HardwareKey]:
+        """Return the hardware that a container of its pod has started on."""
+        return frozenset().union(
+            *(
+                each.keys
+                for each in self.allocations.values()
+                if each.phase is Phase.ACTIVE
+                and (each.id == allocation.id or same_pod(each.pod, allocation.pod))
+            )
+        )
 
     def pod(self, uid: PodUid | None) -> str:
         """Return how to name the pod to a person."""

@@ -7,6 +7,7 @@ from holdfast.errors import LedgerError
 from holdfast.model.book import Allocation, Book, Phase, PodRecord, same_pod
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.locks import NEXT, DeviceLock, LockState, Move
+from holdfast.model.marks import Marks, why_withheld
 
 
 class Draft:
@@ -26,6 +27,7 @@ class Draft:
         self._allocations = dict(book.allocations)
         self._locks = dict(book.locks)
         self._pods = dict(book.pods)
+        self._marks = book.marks
         self._moves: list[Move] = []
 
     @property
@@ -47,6 +49,7 @@ class Draft:
             allocations=dict(self._allocations),
             locks=dict(self._locks),
             pods=dict(self._pods),
+            marks=self._marks,
         )
         return self._before if book == self._before else book
 
@@ -202,6 +205,26 @@ class Draft:
             replace(lock, fence=self._next_fence(), evidence=evidence, boot=self._boot), lock.state
         )
 
+    def mark(self, marks: Marks) -> None:
+        """Withhold by hand what *marks* say, and nothing else."""
+        self._marks = marks
+
+    def tell(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
+        """Write into the history of *device* what a person asked for; its lock stays as it is."""
+        lock = self.book.lock_on(keys)
+        state = lock.state if lock is not None else LockState.FREE
+        self._moves.append(
+            Move(
+                at=self._now,
+                device=device,
+                fence=self._next_fence(),
+                before=state,
+                after=state,
+                pod=lock.pod if lock is not None else None,
+                evidence=evidence,
+            )
+        )
+
     def note_pod(self, record: PodRecord, *, only_new: bool = False) -> None:
         """Write down what is known of a pod."""
         if not (only_new and record.uid in self._pods):
@@ -216,15 +239,20 @@ class Draft:
 
         Walks the queue once, oldest pod first, all the keys of a pod before any of the next; so two
         pods that wait for each other's devices cannot both get one. What has started comes before
-        all of them: it was so when its pod was adopted.
+        all of them: it was so when its pod was adopted. What is withheld by hand stays free.
         """
         wanted: set[HardwareKey] = set()
         for allocation in sorted(self.book.queue(), key=lambda each: each.phase is Phase.PENDING):
             for device, keys in allocation.names():
                 missing = keys - self._had_by(allocation)
-                if missing and not missing & wanted:
+                if missing and not missing & wanted and not self._is_withheld(allocation, missing):
                     self._lock_for(allocation, device, missing)
             wanted |= allocation.keys
+
+    def _is_withheld(self, allocation: Allocation, keys: frozenset[HardwareKey]) -> bool:
+        if not self._marks:
+            return False
+        return why_withheld(self._marks, keys, self.book.started(allocation)) is not None
 
     def _had_by(self, allocation: Allocation) -> frozenset[HardwareKey]:
         """Return the keys in locks of *allocation*, or of another of its pod's."""

@@ -9,6 +9,7 @@ from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView, ListedPod
 from holdfast.model.locks import LockState
+from holdfast.model.marks import why_withheld
 from holdfast.model.offers import Offers
 from holdfast.model.reconcile import translate
 from holdfast.model.use import Holder
@@ -111,6 +112,7 @@ def kept_back(
         and device.name.id not in named
         and device.numa_node in nodes
         and book.lock_on(device.keys) is None
+        and why_withheld(book.marks, device.keys) is None
     )
 
 

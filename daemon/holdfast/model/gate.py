@@ -8,6 +8,7 @@ from holdfast.model.draft import Draft
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import DeviceLock, LockState
+from holdfast.model.marks import why_withheld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,9 @@ def why_wait(passage: Passage, caller: Caller, book: Book) -> str | None:
 
     What the kernel shows is asked apart from this, and both must agree.
     """
+    withheld = why_kept_away(passage, caller, book)
+    if withheld is not None:
+        return withheld
     for lock in book.locks_on(passage.keys):
         if not _own(lock, passage, caller, book):
             return _belongs_to(lock, book)
@@ -80,6 +84,13 @@ def why_wait(passage: Passage, caller: Caller, book: Book) -> str | None:
                 f"{book.pod(others[0].pod)} waits for the same hardware"
             )
     return None
+
+
+def why_kept_away(passage: Passage, caller: Caller, book: Book) -> str | None:
+    """Return why a person withholds the devices from *caller*, or None: `why_wait` includes it."""
+    if not book.marks:
+        return None
+    return why_withheld(book.marks, passage.keys, _started(passage, caller, book))
 
 
 def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> str | None:
@@ -142,6 +153,16 @@ def _own(lock: DeviceLock, passage: Passage, caller: Caller, book: Book) -> bool
     # Its pod is not known. It can only be this very start's, if ids and resource are the same.
     alone = len(_allocations_of(passage, book)) == 1
     return owner.resource == passage.resource and owner.ids == set(passage.devices) and alone
+
+
+def _started(passage: Passage, caller: Caller, book: Book) -> frozenset[HardwareKey]:
+    """Return what *caller*'s pod has started on; nothing where that is not certain."""
+    if caller.pod is None:
+        same = _allocations_of(passage, book)
+        mine = same if len(same) == 1 and _fits(same[0], caller) else []
+    else:
+        mine = [each for each in book.allocations.values() if each.pod == caller.pod]
+    return frozenset().union(*(book.started(each) for each in mine))
 
 
 def _others(passage: Passage, caller: Caller, book: Book) -> list[Allocation]:

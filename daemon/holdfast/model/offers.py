@@ -40,6 +40,7 @@ class OfferFacts:
     has the device or waits for it under this very resource name and id. `owner_counted`: kubelet
     counts the lock's pod, under whatever name. `releasing_for` are the
     seconds the lock has been RELEASING, `uncommitted_for` those the ledger could not commit.
+    `withheld`: a person keeps it from new pods.
     """
 
     healthy: bool
@@ -50,6 +51,7 @@ class OfferFacts:
     releasing_for: float = 0.0
     uncommitted_for: float = 0.0
     withhold_after: float = 30.0
+    withheld: bool = False
 
 
 def offered(facts: OfferFacts) -> bool:
@@ -62,7 +64,7 @@ def offered(facts: OfferFacts) -> bool:
         return False
     if facts.has_or_awaits:
         return True
-    if facts.uncommitted_for > facts.withhold_after:
+    if facts.withheld or facts.uncommitted_for > facts.withhold_after:
         return False
     lock = facts.lock
     if lock is None:

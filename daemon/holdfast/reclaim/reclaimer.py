@@ -103,6 +103,10 @@ class Reclaimer:
             self._attempts.pop(pod, None)
             self._runtime_gone_at.pop(pod, None)
 
+    def retry(self, pod: PodUid) -> None:
+        """Try again at the next step what was given up on, without the pause that is left of it."""
+        self._attempts.pop(pod, None)
+
     async def step(self, lock: DeviceLock, facts: ReleaseFacts, reason: str) -> None:
         """Do what is due for an ending lock; *reason* says why its device is not free."""
         self._say(lock, "not free yet", reason)

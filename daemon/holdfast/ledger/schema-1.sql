@@ -68,3 +68,5 @@ CREATE TABLE history (
 ) STRICT;
 
 CREATE INDEX history_of_device ON history (resource, device, seq);
+
+INSERT INTO counters VALUES (1, 0, 0);

@@ -1,0 +1,140 @@
+"""Answers what a person asks for by hand; who asks is the kernel's word, not theirs."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from holdfast.app import reports
+from holdfast.app.parts import Parts
+from holdfast.control.server import Handler
+from holdfast.errors import RequestRefusedError
+from holdfast.model.byhand import (
+    RemovalFacts,
+    Target,
+    drain,
+    quarantine,
+    target,
+    undrain,
+    unquarantine,
+    why_not_removable,
+)
+from holdfast.model.draft import Draft
+from holdfast.model.ids import DeviceName
+from holdfast.model.marks import Asker, Mark
+
+log = structlog.get_logger(__name__)
+
+_LONGEST_REASON = 500
+
+Question = Mapping[str, Any]
+
+
+def handlers(parts: Parts) -> dict[str, Handler]:
+    """Return the requests that change something, and who carries them out."""
+    hand = _Hand(parts)
+    return {
+        "quarantine": hand.quarantine,
+        "unquarantine": hand.unquarantine,
+        "drain": hand.drain,
+        "undrain": hand.undrain,
+        "removable": hand.removable,
+    }
+
+
+class _Hand:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def quarantine(self, question: Question) -> reports.Report:
+        what, asker = self._target(question), _asker(question)
+        reason = _reason(question)
+        if not reason:
+            raise RequestRefusedError(f"cannot quarantine {what.device}: say why (--reason)")
+        text = await self._parts.ledger.apply(
+            lambda draft: quarantine(draft, what, Mark(asker=asker, at=draft.now, reason=reason))
+        )
+        return self._done("quarantined by hand", asker, text, device=what.device, reason=reason)
+
+    async def unquarantine(self, question: Question) -> reports.Report:
+        what, asker = self._target(question), _asker(question)
+        lifted = await self._parts.ledger.apply(
+            lambda draft: unquarantine(draft, what, Mark(asker=asker, at=draft.now))
+        )
+        if lifted.retry is not None:
+            self._parts.reclaimer.retry(lifted.retry)
+            self._parts.watcher.nudge()
+        return self._done("unquarantined by hand", asker, lifted.text, device=what.device)
+
+    async def drain(self, question: Question) -> reports.Report:
+        return await self._mark_all(drain, "draining", question)
+
+    async def undrain(self, question: Question) -> reports.Report:
+        return await self._mark_all(undrain, "draining ended", question)
+
+    def removable(self, _: Question) -> list[str]:
+        """Return what still needs the plugin."""
+        parts = self._parts
+        view = parts.accounts.view.value
+        offers = parts.offering.offers.value.devices
+        return list(
+            why_not_removable(
+                RemovalFacts(
+                    book=parts.ledger.book.value,
+                    offered=tuple(
+                        DeviceName(resource, each.id)
+                        for resource, devices in offers.items()
+                        for each in devices
+                        if each.healthy
+                    ),
+                    # A node that never had a pod with devices has no checkpoint.
+                    problem=view.problem
+                    if not view.readable and parts.folder.checkpoint.exists()
+                    else "",
+                    looked=parts.watcher.looked.is_set(),
+                )
+            )
+        )
+
+    async def _mark_all(
+        self,
+        change: Callable[[Draft, tuple[Target, ...], Mark], str],
+        what: str,
+        question: Question,
+    ) -> reports.Report:
+        asker, reason = _asker(question), _reason(question)
+        devices = tuple(
+            Target(device=each.name, keys=each.keys)
+            for each in self._parts.scanner.inventory.value.devices
+        )
+        text = await self._parts.ledger.apply(
+            lambda draft: change(draft, devices, Mark(asker=asker, at=draft.now, reason=reason))
+        )
+        return self._done(what, asker, text, reason=reason)
+
+    def _target(self, question: Question) -> Target:
+        return target(
+            str(question.get("device")),
+            self._parts.scanner.inventory.value,
+            self._parts.ledger.book.value,
+        )
+
+    def _done(self, what: str, asker: Asker, text: str, **about: object) -> reports.Report:
+        log.warning(
+            what,
+            uid=asker.uid,
+            pid=asker.pid,
+            **{name: str(each) for name, each in about.items() if each},
+        )
+        return {"text": text}
+
+
+def _asker(question: Question) -> Asker:
+    caller = question["caller"]
+    return Asker(uid=caller["uid"], pid=caller["pid"])
+
+
+def _reason(question: Question) -> str:
+    """Return the reason as one line: it is shown in logs, tables and `kubectl describe`."""
+    text = " ".join(str(question.get("reason") or "").split())
+    return "".join(each for each in text if each.isprintable())[:_LONGEST_REASON]

@@ -1,0 +1,90 @@
+"""What a person keeps from new pods by hand: quarantined devices, and a node that is drained.
+
+A mark is no state of a lock. The lock goes on telling who has the hardware, and a mark only says
+that nobody new may have it; so a running pod keeps its device, and no retry can lift a mark.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from holdfast.model.ids import DeviceName, HardwareKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Who asked for something by hand, by the kernel's word about the other end of the socket."""
+
+    uid: int
+    pid: int
+
+    def __str__(self) -> str:
+        """Return ``asked by uid 0, pid 4711``."""
+        return f"asked by uid {self.uid}, pid {self.pid}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """That a person asked, when (seconds since the epoch), and why; the reason may be empty."""
+
+    asker: Asker
+    at: float
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Return the reason, who asked, and when."""
+        when = datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        told = f"{self.asker} at {when}"
+        return f"{self.reason} ({told})" if self.reason else told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """A device that a person withholds, with the hardware that it had when they asked."""
+
+    device: DeviceName
+    keys: frozenset[HardwareKey]
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """All that is withheld by hand; `drain` is set while the whole node is."""
+
+    quarantines: Mapping[DeviceName, Quarantine] = field(default_factory=dict)
+    drain: Mark | None = None
+
+    def __bool__(self) -> bool:
+        """Tell whether anything is withheld."""
+        return bool(self.quarantines) or self.drain is not None
+
+    def on(self, keys: frozenset[HardwareKey]) -> tuple[Quarantine, ...]:
+        """Return every quarantine of one of *keys*, under whatever resource name."""
+        return tuple(each for each in self.quarantines.values() if each.keys & keys)
+
+    def with_quarantine(self, quarantine: Quarantine) -> "Marks":
+        """Return the same with *quarantine*, in place of a former one of its device."""
+        changed = {**self.quarantines, quarantine.device: quarantine}
+        return replace(self, quarantines=changed)
+
+    def without(self, device: DeviceName) -> "Marks":
+        """Return the same without the quarantine of *device*."""
+        kept = {name: each for name, each in self.quarantines.items() if name != device}
+        return replace(self, quarantines=kept)
+
+
+def why_withheld(
+    marks: Marks, keys: frozenset[HardwareKey], started: frozenset[HardwareKey] = frozenset()
+) -> str | None:
+    """Return why a start on *keys* has to wait for a person, or None when it has not.
+
+    *started* is the hardware that a container of the same pod has started on before. A pod that
+    runs is not stopped by either mark: its containers may start again on what they had, and under
+    a drain the rest of its containers may follow.
+    """
+    for quarantine in marks.on(keys):
+        if quarantine.keys & keys - started:
+            return f"{quarantine.device} is quarantined by hand: {quarantine.mark}"
+    if marks.drain is not None and not started:
+        return f"holdfast is draining: {marks.drain}"
+    return None

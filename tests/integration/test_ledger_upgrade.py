@@ -1,0 +1,196 @@
+"""A ledger from before there were marks: brought up whole, or left as it was; and marks on disk."""
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from fakes.books import BOOT, NOW, WHOLE, X, Y, allocated, drafted, keys, name, silicon
+from holdfast.errors import LedgerUnusableError
+from holdfast.ledger.store import FILE, SCHEMA_VERSION, Store, read_only
+from holdfast.model.book import Book
+from holdfast.model.draft import Draft
+from holdfast.model.ids import HardwareKey
+from holdfast.model.locks import LockState
+from holdfast.model.marks import Asker, Mark, Marks, Quarantine
+
+_MARK = Mark(asker=Asker(uid=1000, pid=77), at=NOW, reason="ECC errors")
+_QUARANTINE = Quarantine(device=name("d0"), keys=keys("a", "b"), mark=_MARK)
+_ALL = Marks(quarantines={name("d0"): _QUARANTINE}, drain=replace(_MARK, reason=""))
+
+
+def _version_1(folder: Path) -> None:
+    """Write what the first release of the schema left behind: a lock, an Allocation, history."""
+    schema = resources.files("holdfast.ledger").joinpath("schema-1.sql").read_text("utf-8")
+    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
+        db.executescript(schema)
+        db.execute("PRAGMA application_id = 0x686F6C64")
+        db.execute("PRAGMA user_version = 1")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("UPDATE counters SET fence = 7, last_allocation = 3")
+        db.execute(
+            "INSERT INTO allocations VALUES (3, ?, ?, ?, 0, 'active', ?)", (WHOLE, NOW, BOOT, X)
+        )
+        db.execute("INSERT INTO allocation_keys VALUES (3, 'd0', 'a')")
+        db.execute(
+            "INSERT INTO locks VALUES (?, 'd0', 'held', 7, ?, ?, 3, ?, 'gate passed')",
+            (WHOLE, NOW, BOOT, X),
+        )
+        db.execute("INSERT INTO lock_keys VALUES ('a', ?, 'd0')", (WHOLE,))
+        db.execute(
+            "INSERT INTO pods VALUES (?, ?, NULL, NULL, '', '', NULL, NULL, NULL)", (X, BOOT)
+        )
+        db.execute(
+            "INSERT INTO history VALUES (1, ?, ?, 'd0', 7, 'free', 'held', ?, 'allocated')",
+            (NOW, WHOLE, X),
+        )
+
+
+def _schema(folder: Path) -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(folder / FILE)) as db:
+        return db.execute("SELECT name, sql FROM sqlite_schema ORDER BY name").fetchall()
+
+
+def _version(folder: Path) -> int:
+    with closing(sqlite3.connect(folder / FILE)) as db:
+        version: int = db.execute("PRAGMA user_version").fetchone()[0]
+        return version
+
+
+def _set(store: Store, marks: Marks) -> Book:
+    before = store.read()
+    draft = drafted(before)
+    draft.mark(marks)
+    store.write(before, draft.book, draft.moves)
+    return draft.book
+
+
+def test_an_older_ledger_is_brought_up_with_all_that_it_has(tmp_path: Path) -> None:
+    _version_1(tmp_path)
+    with closing(Store(tmp_path)) as store:
+        book = store.read()
+        (lock,) = book.locks.values()
+        assert (lock.device, lock.keys, lock.state, lock.pod, lock.fence) == (
+            name("d0"),
+            keys("a"),
+            LockState.HELD,
+            X,
+            7,
+        )
+        assert (book.fence, book.last_allocation, [*book.allocations]) == (7, 3, [3])
+        assert book.marks == Marks()
+        assert [move.evidence for move in store.history(None, 10)] == ["allocated"]
+        assert _set(store, _ALL) == store.read()
+    assert _version(tmp_path) == SCHEMA_VERSION
+
+
+def test_a_ledger_that_was_brought_up_is_the_same_as_a_new_one(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+    _version_1(old)
+    for folder in (old, new):
+        Store(folder).close()
+    assert _schema(old) == _schema(new)
+
+
+def test_an_upgrade_that_is_killed_at_any_moment_is_done_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    script = (
+        "import sys; from pathlib import Path; from holdfast.ledger.store import Store\n"
+        "print('go', flush=True); Store(Path(sys.argv[1]))"
+    )
+    for n in range(6):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        _version_1(folder)
+        with subprocess.Popen(
+            [sys.executable, "-c", script, str(folder)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            time.sleep(n * 0.001)  # not to wait for anything: to be killed at different moments
+            child.send_signal(signal.SIGKILL)
+        with closing(Store(folder)) as store:
+            assert store.read().locks.keys() == {name("d0")}
+            _set(store, _ALL)
+
+
+def test_an_upgrade_that_fails_leaves_the_older_ledger_as_it_was(tmp_path: Path) -> None:
+    _version_1(tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE)) as db:
+        db.execute("CREATE TABLE drain (mine INTEGER)")  # half of it works, the rest cannot
+    before = _schema(tmp_path)
+    for _ in range(2):
+        with pytest.raises(LedgerUnusableError, match="table drain already exists"):
+            Store(tmp_path)
+        assert _schema(tmp_path) == before
+        assert _version(tmp_path) == 1
+
+
+def test_an_older_ledger_can_be_read_while_the_daemon_is_down_and_is_not_changed(
+    tmp_path: Path,
+) -> None:
+    _version_1(tmp_path)
+    book = read_only(tmp_path)
+    assert book.locks.keys() == {name("d0")}
+    assert book.marks == Marks()
+    assert _version(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        _ALL,
+        Marks(drain=_MARK),
+        Marks(quarantines=_ALL.quarantines),
+        _ALL.with_quarantine(Quarantine(device=name("d1"), keys=keys("c"), mark=_MARK)),
+        _ALL.without(name("d0")),
+        Marks(),
+    ],
+)
+def test_marks_are_read_as_they_were_written_whatever_was_there_before(
+    tmp_path: Path, marks: Marks
+) -> None:
+    with closing(Store(tmp_path)) as store:
+        for before in (Marks(), _ALL):
+            _set(store, before)
+            assert _set(store, marks).marks == marks
+            assert store.read().marks == marks
+    with closing(Store(tmp_path)) as store:
+        assert store.read().marks == marks
+    assert read_only(tmp_path).marks == marks
+
+
+def _allocate(draft: Draft) -> None:
+    allocated(silicon(d1="c"), pod=Y)(draft)
+    draft.settle()
+
+
+def _unmark(draft: Draft) -> None:
+    draft.mark(Marks())
+
+
+@pytest.mark.parametrize("step", [_allocate, _unmark])
+def test_a_mark_and_its_line_of_history_are_one_commit(
+    tmp_path: Path, step: Callable[[Draft], None]
+) -> None:
+    with closing(Store(tmp_path)) as store:
+        before = _set(store, _ALL)
+        draft = drafted(before)
+        step(draft)
+        draft.tell(name("d0"), frozenset({HardwareKey("a")}), "told")
+        store.write(before, draft.book, draft.moves)
+        assert store.read() == draft.book
+        assert store.history(name("d0"), 1)[0].evidence == "told"

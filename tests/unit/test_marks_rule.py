@@ -1,0 +1,188 @@
+"""What is withheld by hand: from whom, at the gate, in the queue, and in what kubelet is told."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from fakes.books import (
+    BOOT,
+    WHOLE,
+    X,
+    Y,
+    allocated,
+    book_of,
+    drafted,
+    entry,
+    ids,
+    inventory,
+    keys,
+    lock_of,
+    name,
+    seen,
+    silicon,
+)
+from holdfast.model.book import Book
+from holdfast.model.draft import Draft
+from holdfast.model.drift import kept_back
+from holdfast.model.gate import Caller, Passage, enter, who_calls, why_wait
+from holdfast.model.locks import LockState
+from holdfast.model.marks import Asker, Mark, Marks, Quarantine, why_withheld
+from holdfast.model.offers import OfferFacts, offered
+from holdfast.model.reconcile import Surroundings, reconcile
+
+_D0 = silicon(d0="a")
+_D1 = silicon(d1="b")
+_BOTH = silicon(d0="a", d1="b")
+_NODE = inventory({WHOLE: _BOTH})
+_MARK = Mark(asker=Asker(uid=1000, pid=77), at=0.0, reason="ECC errors")
+_TOLD = "ECC errors (asked by uid 1000, pid 77 at 1970-01-01 00:00:00 UTC)"
+_BY_HAND = Quarantine(device=name("d0"), keys=keys("a"), mark=_MARK)
+_BAD = Marks(quarantines={name("d0"): _BY_HAND})
+_DRAIN = Marks(drain=_MARK)
+_BAD_TEXT = f"google.com/tpu/d0 is quarantined by hand: {_TOLD}"
+_DRAIN_TEXT = f"holdfast is draining: {_TOLD}"
+_START = Passage(resource=WHOLE, asked=ids("d0"), devices=_D0)
+
+_Step = Callable[[Draft], object]
+
+
+@pytest.mark.parametrize(
+    ("marks", "wanted", "started", "reason"),
+    [
+        (Marks(), "a", "", None),
+        (_BAD, "a", "", _BAD_TEXT),
+        (_BAD, "b", "", None),
+        (_BAD, "ab", "", _BAD_TEXT),
+        (_BAD, "ab", "b", _BAD_TEXT),
+        (_BAD, "a", "a", None),
+        (_BAD, "ab", "a", None),
+        (_BAD, "a", "ab", None),
+        (_DRAIN, "a", "", _DRAIN_TEXT),
+        (_DRAIN, "a", "a", None),
+        (_DRAIN, "b", "a", None),
+        (Marks(quarantines=_BAD.quarantines, drain=_MARK), "a", "a", None),
+        (Marks(quarantines=_BAD.quarantines, drain=_MARK), "a", "b", _BAD_TEXT),
+    ],
+    ids=[
+        "no mark",
+        "quarantined",
+        "another device",
+        "one of two",
+        "the one of two that it has not started on",
+        "it has started on it",
+        "it has started on it, and wants more",
+        "it has started on it among others",
+        "draining",
+        "draining, and it has started",
+        "draining, and the rest of a pod that has started",
+        "both, and it has started",
+        "a drain of what has started does not lift the quarantine",
+    ],
+)
+def test_a_mark_keeps_from_new_pods_and_from_no_pod_what_it_started_on(
+    marks: Marks, wanted: str, started: str, reason: str | None
+) -> None:
+    assert why_withheld(marks, keys(*wanted), keys(*started)) == reason
+
+
+def _marked(marks: Marks, *steps: _Step) -> Book:
+    draft = drafted(book_of(*steps))
+    draft.mark(marks)
+    draft.settle()
+    return draft.book
+
+
+@pytest.mark.parametrize("marks", [_BAD, _DRAIN], ids=["quarantined", "draining"])
+@pytest.mark.parametrize(
+    ("steps", "caller", "waits"),
+    [
+        ((), Caller(pods=(X,)), True),
+        ((allocated(_D0),), Caller(pods=(X,)), True),
+        ((allocated(_D0, pod=X),), Caller(pods=(X,)), True),
+        ((allocated(_D0, pod=X, active=True),), Caller(pods=(X,)), False),
+        ((allocated(_D0, active=True),), Caller(), False),
+        ((allocated(_D0, active=True),), Caller(allocation=1), False),
+        ((allocated(_D0),), Caller(), True),
+        ((allocated(_D0, pod=Y, active=True),), Caller(pods=(X,)), True),
+    ],
+    ids=[
+        "a pod nobody knows of",
+        "allocated",
+        "allocated and known",
+        "running",
+        "running, its pod not known",
+        "running, the only one of these ids",
+        "allocated, its pod not known",
+        "another pod runs",
+    ],
+)
+def test_only_a_pod_that_has_started_passes_the_gate_of_what_is_withheld(
+    marks: Marks, steps: tuple[_Step, ...], caller: Caller, waits: bool
+) -> None:
+    book = _marked(marks, *steps)
+    reason = why_wait(_START, caller, book)
+    assert (reason is not None) is waits
+    if waits:
+        assert reason in {_BAD_TEXT, _DRAIN_TEXT}
+    assert enter(drafted(book), _START, caller, "gate passed") == reason, "the commit agrees"
+
+
+def test_an_unknown_start_does_not_pass_in_the_name_of_a_known_pod_that_runs() -> None:
+    book = _marked(_DRAIN, allocated(_D0, pod=Y, active=True))
+    assert why_wait(_START, who_calls(_START, seen(), book), book) == _DRAIN_TEXT
+
+
+@pytest.mark.parametrize("marks", [_BAD, _DRAIN], ids=["quarantined", "draining"])
+def test_a_withheld_device_is_queued_for_and_locked_when_the_mark_is_lifted(marks: Marks) -> None:
+    draft = drafted(_marked(marks))
+    allocated(_D0, pod=X)(draft)
+    draft.settle()
+    assert draft.book.locks == {}
+    draft.mark(Marks())
+    draft.settle()
+    assert lock_of(draft.book, "d0").pod == X
+
+
+def test_the_other_devices_of_a_pod_are_locked_and_another_pod_gets_them_not() -> None:
+    draft = drafted(_marked(_BAD))
+    allocated(_BOTH, pod=X)(draft)
+    allocated(_D1, pod=Y)(draft)
+    draft.settle()
+    assert {lock.device: lock.pod for lock in draft.book.locks.values()} == {name("d1"): X}
+
+
+def test_a_mark_takes_no_lock_from_whoever_has_it() -> None:
+    for active in (False, True):
+        before = book_of(allocated(_D0, pod=X, active=active))
+        after = _marked(_BAD, allocated(_D0, pod=X, active=active))
+        assert after.locks == before.locks
+        draft = drafted(after)
+        reconcile(draft, Surroundings(view=seen(entry(X, "d0")), inventory=_NODE, boot=BOOT))
+        assert draft.book.locks == after.locks
+
+
+@pytest.mark.parametrize("state", list(LockState))
+@pytest.mark.parametrize(
+    ("healthy", "has_or_awaits", "expected"),
+    [(True, False, False), (True, True, True), (False, True, False)],
+    ids=["nobody has it", "a counted pod has or awaits it", "broken"],
+)
+def test_kubelet_is_told_that_a_withheld_device_is_unhealthy_unless_a_counted_pod_has_it(
+    state: LockState, healthy: bool, has_or_awaits: bool, expected: bool
+) -> None:
+    lock = replace(lock_of(book_of(allocated(_D0, pod=X)), "d0"), state=state)
+    facts = OfferFacts(
+        healthy=healthy,
+        name=name("d0"),
+        lock=None if state is LockState.FREE else lock,
+        has_or_awaits=has_or_awaits,
+        withheld=True,
+    )
+    assert offered(facts) is expected
+
+
+@pytest.mark.parametrize("marks", [_BAD, _DRAIN], ids=["quarantined", "draining"])
+def test_what_a_person_withholds_is_no_drift_of_kubelets(marks: Marks) -> None:
+    assert kept_back(WHOLE, ids("d1"), _NODE, Book()) == ids("d0")
+    assert kept_back(WHOLE, ids("d1"), _NODE, _marked(marks)) == ids()
