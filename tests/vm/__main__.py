@@ -13,14 +13,18 @@ def main(pattern: str) -> int:
         print(f"vm: no case has {pattern!r} in its name")
         return 2
     verdicts: Counter[str] = Counter()
+    closings: list[str] = []
 
     def report(outcome: Outcome) -> None:
         verdicts[outcome.verdict] += 1
+        closings.extend([outcome.closing] if outcome.closing else ())
         print(outcome, flush=True)
 
     run_cases(cases, report=report, tell=lambda words: print(f"vm: {words}", flush=True))
     skipped = f", {verdicts[SKIPPED]} skipped" if verdicts[SKIPPED] else ""
     print(f"vm: {verdicts[PASSED]} passed, {verdicts[FAILED]} failed{skipped}")
+    for closing in closings:
+        print(closing)
     return 1 if verdicts[FAILED] else 0
 
 

@@ -17,7 +17,8 @@ class Case:
 
     `deadline` is in seconds of the guest's clock; a case that is `last` runs after all others,
     since it may leave the kernel in a state that nothing but a boot undoes. `daemon` names the way
-    in which the daemon runs meanwhile (see MODES of guest/stage.py), none if empty.
+    in which the daemon runs meanwhile (see MODES of guest/stage.py), none if empty. `needs` names
+    a program that does not come with the machine's other parts (see PROGRAMS of packages.py).
     """
 
     name: str
@@ -25,15 +26,16 @@ class Case:
     deadline: float = 60.0
     last: bool = False
     daemon: str = ""
+    needs: str = ""
 
 
 def case(
-    *, deadline: float = 60.0, last: bool = False, daemon: str = ""
+    *, deadline: float = 60.0, last: bool = False, daemon: str = "", needs: str = ""
 ) -> Callable[[Function], Function]:
     """Decorate a case that needs other settings than the usual ones."""
 
     def mark(function: Function) -> Function:
-        settings = {"deadline": deadline, "last": last, "daemon": daemon}
+        settings = {"deadline": deadline, "last": last, "daemon": daemon, "needs": needs}
         function.case_settings = settings  # type: ignore[attr-defined]
         return function
 

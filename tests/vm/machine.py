@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,13 @@ class Machine:
 
 
 @contextlib.contextmanager
-def booted(parts: Parts, work: Path, *, runner: list[str]) -> Iterator[Machine]:
-    """Boot, with the guest's *runner* started as `python RUNNER...`; power off at the end."""
+def booted(
+    parts: Parts, work: Path, *, runner: list[str], programs: Mapping[str, Path]
+) -> Iterator[Machine]:
+    """Boot, with the guest's *runner* started as `python RUNNER...`; power off at the end.
+
+    *programs* are those that some cases need, by the variables that name them in the guest.
+    """
     (work / "console.log").unlink(missing_ok=True)
     command = [
         "/bin/bash",
@@ -50,6 +55,8 @@ def booted(parts: Parts, work: Path, *, runner: list[str]) -> Iterator[Machine]:
         "/usr/bin/env",
         f"PYTHONPATH={REPOSITORY / 'tests'}:{REPOSITORY / 'daemon'}",
         f"HOLD_DEVICE={parts.hold_device}",
+        f"SHIM={parts.shim}",
+        *(f"{name}={path}" for name, path in programs.items()),
         sys.executable,
         *runner,
     ]

@@ -21,6 +21,7 @@ _TOOLS = {
     "make": "make",
 }
 _SBIN = ("/usr/sbin", "/sbin")
+_MODULE = "faketpu"
 _FIRST_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 
 
@@ -38,6 +39,7 @@ class Parts:
     first_modules: tuple[Path, ...]
     faketpu: Path
     hold_device: Path
+    shim: Path
     busybox: Path
 
 
@@ -57,8 +59,9 @@ def gather(work: Path, *, tell: Callable[[str], None]) -> Parts:
         kernel=kernel_tree / f"boot/vmlinuz-{release}",
         modules=modules,
         first_modules=_with_dependencies(kernel_tree, release, built, _FIRST_MODULES),
-        faketpu=built / "faketpu.ko",
+        faketpu=built / f"{_MODULE}.ko",
         hold_device=built / "hold_device",
+        shim=built / "containerd-shim-runsc-v1",
         busybox=Path(_which("busybox") or "busybox"),
     )
 
@@ -78,8 +81,8 @@ def _install_tools(tell: Callable[[str], None]) -> None:
         raise LackingError(f"not root, and these packages are missing: {wanted}")
     tell(f"installing {wanted}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    _run(["apt-get", "update", "-q"], environment=environment)
-    _run(
+    run(["apt-get", "update", "-q"], environment=environment)
+    run(
         ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages],
         environment=environment,
     )
@@ -105,7 +108,7 @@ def _fetch_kernel(work: Path, tell: Callable[[str], None]) -> str:
     if not _which("apt-get"):
         raise LackingError("this is not Debian: there is no apt-get to fetch a kernel with")
     if os.geteuid() == 0:
-        _run(["apt-get", "update", "-q"])
+        run(["apt-get", "update", "-q"])
     found = _depends("linux-image-amd64", r"linux-image-(\d\S*)")
     if not found:
         raise LackingError("apt knows no package linux-image-amd64 (run apt-get update?)")
@@ -121,14 +124,14 @@ def _fetch_kernel(work: Path, tell: Callable[[str], None]) -> str:
         headers,
         *_depends(headers, r"(linux-headers-\S+-common|linux-kbuild-\S+)"),
     ]
-    _run(["apt-get", "download", "-q", *packages], folder=debs)
+    run(["apt-get", "download", "-q", *packages], folder=debs)
     for deb in sorted(debs.iterdir()):
-        _run(["dpkg-deb", "-x", str(deb), str(tree)])
+        run(["dpkg-deb", "-x", str(deb), str(tree)])
     shutil.rmtree(debs)
     # The headers say where they would be installed; they stay here instead, which takes no root.
     makefile = tree / "usr/src" / headers / "Makefile"
     makefile.write_text(makefile.read_text().replace("/usr/src", f"{tree}/usr/src"))
-    _run(["depmod", "-b", str(tree), release])
+    run(["depmod", "-b", str(tree), release])
     (tree / "complete").write_text(str(tree))
     return release
 
@@ -147,9 +150,11 @@ def _build_native(work: Path, tree: Path, release: str, tell: Callable[[str], No
         shutil.rmtree(stale)
     shutil.copytree(NATIVE, built)
     headers = tree / f"usr/src/linux-headers-{release}"
-    _run(["make", "-s", "-C", str(headers), f"M={built}", "modules"])
-    program = built / "hold_device"
-    _run(["gcc", "-static", "-O1", "-Wall", "-o", str(program), f"{program}.c", "-lpthread"])
+    run(["make", "-s", "-C", str(headers), f"M={built}", "modules"])
+    for source in sorted(NATIVE.glob("*.c")):
+        if source.stem != _MODULE:
+            program = str(built / source.stem)
+            run(["gcc", "-static", "-O1", "-Wall", "-o", program, str(source), "-lpthread"])
     (built / "complete").touch()
     return built
 
@@ -160,7 +165,7 @@ def _with_dependencies(
     """Return the files of the modules *names*, each after what it needs, uncompressed."""
     found: dict[str, Path] = {}
     for name in names:
-        text = _run(["modprobe", "-d", str(tree), "-S", release, "--show-depends", name])
+        text = run(["modprobe", "-d", str(tree), "-S", release, "--show-depends", name])
         for path in re.findall(r"^insmod (\S+)", text, flags=re.MULTILINE):
             found.setdefault(Path(path).name, Path(path))
     return tuple(_uncompressed(path, built) for path in found.values())
@@ -174,7 +179,7 @@ def _uncompressed(module: Path, folder: Path) -> Path:
     return plain
 
 
-def _run(
+def run(
     command: Sequence[str],
     *,
     folder: Path | None = None,

@@ -2,13 +2,13 @@
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vm import machine, parts
+from vm import machine, packages, parts
 from vm.catalogue import Case
 from vm.lines import SilenceError
 from vm.parts import LackingError
@@ -22,12 +22,16 @@ _BOOTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a case ended: `text` is what was seen, or why it failed, or why it could not run."""
+    """How a case ended: `text` is what was seen, or why it failed, or why it could not run.
+
+    `closing` is what the whole run is to end with.
+    """
 
     name: str
     verdict: str
     text: str
     seconds: float = 0.0
+    closing: str = ""
 
     def __str__(self) -> str:
         """Return the line of `make vm`."""
@@ -49,34 +53,55 @@ def run_cases(
         try:
             built = parts.gather(WORK, tell=tell)
         except LackingError as error:
-            # On CI a machine is known to have all it takes: there a skip would hide a failure.
-            verdict = FAILED if os.environ.get("CI") and os.geteuid() == 0 else SKIPPED
-            for case in cases:
-                report(Outcome(name=case.name, verdict=verdict, text=f"no test machine: {error}"))
+            _lack(cases, f"no test machine: {error}", report)
             return
-        left = list(cases)
+        left, programs = _with_programs(cases, report, tell)
         for boot in range(_BOOTS):
             if not left:
                 break
             tell(f"booting {built.release}" + (" again" if boot else ""))
-            left = _one_boot(built, left, report)
+            left = _one_boot(built, left, programs, report, tell)
         for case in left:
             report(Outcome(name=case.name, verdict=FAILED, text="the machine died too often"))
 
 
+def _lack(cases: Sequence[Case], text: str, report: Callable[[Outcome], None]) -> None:
+    """Report *cases* as skipped; on CI a machine has all it takes, there a skip would hide a failure."""
+    verdict = FAILED if os.environ.get("CI") and os.geteuid() == 0 else SKIPPED
+    for case in cases:
+        report(Outcome(name=case.name, verdict=verdict, text=text))
+
+
+def _with_programs(
+    cases: Sequence[Case], report: Callable[[Outcome], None], tell: Callable[[str], None]
+) -> tuple[list[Case], Mapping[str, Path]]:
+    """Fetch what some cases need; return the cases that can run, and where their programs are."""
+    found: dict[str, Path] = {}
+    for name in sorted({case.needs for case in cases} - {""}):
+        try:
+            found[name] = packages.program(WORK, name, tell=tell)
+        except LackingError as error:
+            _lack([case for case in cases if case.needs == name], str(error), report)
+    return [case for case in cases if case.needs in {"", *found}], found
+
+
 def _one_boot(
-    built: parts.Parts, cases: Sequence[Case], report: Callable[[Outcome], None]
+    built: parts.Parts,
+    cases: Sequence[Case],
+    programs: Mapping[str, Path],
+    report: Callable[[Outcome], None],
+    tell: Callable[[str], None],
 ) -> list[Case]:
     """Run *cases* until one takes the machine down; return those that did not run."""
     left = list(cases)
     greeted = False
     runner = [str(_RUNNER), *(case.name for case in cases)]
     try:
-        with machine.booted(built, WORK, runner=runner) as up:
+        with machine.booted(built, WORK, runner=runner, programs=programs) as up:
             machine.serve_until(up, limit=_BOOT_LIMIT, handle=lambda word: word["kind"] == "hello")
             greeted = True
             while left:
-                report(_outcome(up, left[0]))
+                report(_outcome(up, left[0], tell))
                 left.pop(0)
     except SilenceError as error:
         text = f"the machine died: {error}\n{_tail('console.log')}\n{_tail('qemu.log')}".rstrip()
@@ -88,11 +113,13 @@ def _one_boot(
     return left
 
 
-def _outcome(up: machine.Machine, case: Case) -> Outcome:
-    """Wait for the runner's word on *case*."""
+def _outcome(up: machine.Machine, case: Case, tell: Callable[[str], None]) -> Outcome:
+    """Wait for the runner's word on *case*, and pass on what it tells meanwhile."""
     results: list[dict[str, Any]] = []
 
     def handle(message: dict[str, Any]) -> bool:
+        if message["kind"] == "line":
+            tell(message["text"])
         if message["kind"] == "result" and message["case"] == case.name:
             results.append(message)
         return bool(results)
@@ -105,6 +132,7 @@ def _outcome(up: machine.Machine, case: Case) -> Outcome:
         verdict=PASSED if seen["passed"] else FAILED,
         text=text,
         seconds=seen["seconds"],
+        closing=seen["closing"],
     )
 
 

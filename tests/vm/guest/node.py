@@ -10,6 +10,7 @@ from typing import Any
 
 from vm import topology
 from vm.guest import holding, pods
+from vm.guest.gvisor import Program, Sandbox
 from vm.guest.holding import HoldFailedError, Holding
 from vm.guest.pci import Function, below, opened
 from vm.guest.stage import PodOnStage, Stage
@@ -24,6 +25,8 @@ class GuestNode:
     """What a case gets. Everything made through it is undone when the case ends."""
 
     control: JsonLines
+    closing: str = ""
+    """What the whole run is to end with, if this case passes."""
     _undo: ExitStack = field(default_factory=ExitStack)
     _stage: Stage | None = None
 
@@ -129,6 +132,10 @@ class GuestNode:
         self._undo.callback(remove)
         return made
 
+    def tell(self, line: str) -> None:
+        """Have a line of the case's story printed, as it happens."""
+        self.control.send({"kind": "line", "text": line})
+
     def later(self, undo: Callable[[], object]) -> None:
         """Do *undo* when the case ends, before what was made earlier is undone."""
         self._undo.callback(undo)
@@ -148,13 +155,25 @@ class GuestNode:
         assert self._stage is not None, "the case must say @case(daemon=...)"
         return self._stage
 
-    def submit(self, name: str, steps: Sequence[str] = holding.ALL, **wishes: Any) -> PodOnStage:
+    def sandbox(self, pod: pods.Pod) -> Sandbox:
+        """Start a gVisor sandbox in *pod* without a kubelet; it is gone when the case ends."""
+        made = Sandbox(pod)
+        self._undo.callback(made.forget)
+        self._undo.callback(made.stop)
+        made.start()
+        return made
+
+    def submit(
+        self, name: str, steps: Sequence[str] | Program = holding.ALL, **wishes: Any
+    ) -> PodOnStage:
         """Submit a pod to kubelet whose program does *steps*; it is gone when the case ends."""
         pod = self.stage.submit(name, steps, **wishes)
         self._undo.callback(self.stage.end, pod)
         return pod
 
-    def run_pod(self, name: str, steps: Sequence[str] = holding.ALL, **wishes: Any) -> PodOnStage:
+    def run_pod(
+        self, name: str, steps: Sequence[str] | Program = holding.ALL, **wishes: Any
+    ) -> PodOnStage:
         """Submit a pod and wait until its program runs."""
         pod = self.submit(name, steps, **wishes)
         pod.await_running()

@@ -38,12 +38,19 @@ def main(names: list[str]) -> None:
         passed, text = _run(cases[name], node)
         seconds = time.monotonic() - began
         control.send(
-            {"kind": "result", "case": name, "passed": passed, "text": text, "seconds": seconds}
+            {
+                "kind": "result",
+                "case": name,
+                "passed": passed,
+                "text": text,
+                "seconds": seconds,
+                "closing": node.closing if passed else "",
+            }
         )
 
 
 def _run(case: Case, node: GuestNode) -> tuple[bool, str]:
-    passed, text = True, ""
+    passed, text, node.closing = True, "", ""
     for what in (lambda: node.play(case.daemon), lambda: case.run(node), node.restore):
         signal.setitimer(signal.ITIMER_REAL, case.deadline)
         try:

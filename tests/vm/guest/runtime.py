@@ -1,4 +1,4 @@
-"""The container runtime of the guest: containers are hold_device, in the cgroups of real pods."""
+"""The container runtime of the guest: hold_device in the cgroups of real pods, or real gVisor."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ from pathlib import Path
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.demo.pods import Container, Pod
 from vm.guest import holding, pods
+from vm.guest.gvisor import Contained, Program, Sandbox
 from vm.guest.holding import HoldFailedError, Holding
 from vm.guest.pci import Function
 
@@ -16,11 +17,16 @@ _LOOK = 0.01
 
 
 class GuestRuntime:
-    """Runs each pod's containers by the steps that were written down for the pod's name."""
+    """Runs each pod's containers by what was written down for the pod's name.
+
+    That is the steps of hold_device, or a Program, which runs in a sandbox of the pod's.
+    """
 
     def __init__(self) -> None:
-        self.steps: dict[str, Sequence[str]] = {}
-        self.running: dict[tuple[str, str], Holding] = {}
+        self.steps: dict[str, Sequence[str] | Program] = {}
+        self.running: dict[tuple[str, str], Holding | Contained] = {}
+        self.sandboxes: dict[str, Sandbox] = {}
+        """The last one of each pod."""
         self.granted: dict[str, tuple[Function, ...]] = {}
         self.failures: list[str] = []
         """Programs that could not use what they were granted: what a user would see."""
@@ -35,6 +41,8 @@ class GuestRuntime:
 
     def emptied(self, uid: str) -> bool:
         """Kill what is left of a pod, and tell whether its cgroup is gone."""
+        if uid in self.sandboxes:
+            self.sandboxes[uid].forget()
         cgroup = self._cgroups.get(uid)
         if cgroup is None or not cgroup.path.exists():
             return True
@@ -47,11 +55,15 @@ class GuestRuntime:
     async def start(
         self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
     ) -> None:
-        """Start hold_device on what was granted; a step that fails is the program's end."""
+        """Start the program on what was granted; a step that fails is hold_device's end."""
         functions = granted_functions([each.host_path for each in grant.devices])
-        cgroup = self.cgroup(pod.uid).container(container.name)
         self.granted[pod.uid] = functions
         steps = self.steps[pod.spec.name]
+        if isinstance(steps, Program):
+            contained = await asyncio.to_thread(self._contain, pod, steps, functions)
+            self.running[pod.uid, container.name] = contained
+            return
+        cgroup = self.cgroup(pod.uid).container(container.name)
         try:
             held = await asyncio.to_thread(holding.start, steps, functions, cgroup=cgroup)
         except HoldFailedError as error:
@@ -59,15 +71,28 @@ class GuestRuntime:
             held = await asyncio.to_thread(holding.start, (), (), cgroup=cgroup)
         self.running[pod.uid, container.name] = held
 
+    def _contain(self, pod: Pod, program: Program, functions: Sequence[Function]) -> Contained:
+        """Run *program* in the pod's sandbox, made anew if it has none that lives."""
+        sandbox = self.sandboxes.get(pod.uid)
+        if sandbox is None or not sandbox.alive:
+            if sandbox is not None:
+                sandbox.forget()
+            sandbox = self.sandboxes[pod.uid] = Sandbox(self.cgroup(pod.uid))
+            sandbox.start()
+        return sandbox.run(program, functions, start=pod.starts + 1)
+
     async def wait(self, pod: Pod, container: Container) -> int:
         """Return the container's exit code when it has ended."""
         held = self.running[pod.uid, container.name]
         while held.alive:
             await asyncio.sleep(_LOOK)
-        return held.wait()
+        return await asyncio.to_thread(held.wait)
 
     async def stop(self, pod: Pod, grace: float) -> None:
         """End the containers of the pod, not what they left behind in its cgroup."""
+        if pod.uid in self.sandboxes:
+            await asyncio.to_thread(self.sandboxes[pod.uid].stop)
+            return
         for (uid, _), held in self.running.items():
             if uid == pod.uid and held.alive:
                 held.kill()

@@ -21,6 +21,7 @@ from holdfast.demo.pods import Container, Phase, Pod, PodSpec
 from holdfast.errors import HoldfastError
 from vm import topology
 from vm.guest import pods
+from vm.guest.gvisor import Contained, Program, Sandbox
 from vm.guest.holding import ALL, Holding
 from vm.guest.pci import Function
 from vm.guest.runtime import GuestRuntime
@@ -102,8 +103,22 @@ class PodOnStage:
 
     @property
     def main(self) -> Holding:
-        """Its program."""
-        return self.stage.runtime.running[self.uid, "main"]
+        """Its program, which is a process of the node."""
+        running = self.stage.runtime.running[self.uid, "main"]
+        assert isinstance(running, Holding)
+        return running
+
+    @property
+    def contained(self) -> Contained:
+        """Its program, which runs in its sandbox."""
+        running = self.stage.runtime.running[self.uid, "main"]
+        assert isinstance(running, Contained)
+        return running
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox that it has now, or had last."""
+        return self.stage.runtime.sandboxes[self.uid]
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -348,11 +363,21 @@ class Stage:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_SLOW)
 
     def submit(
-        self, name: str, steps: Sequence[str] = ALL, *, chips: int = 1, resource: str = TPU
+        self,
+        name: str,
+        steps: Sequence[str] | Program = ALL,
+        *,
+        chips: int = 1,
+        resource: str = TPU,
+        restart: str = "Never",
     ) -> PodOnStage:
-        """Submit a pod that asks for *chips* and whose program does *steps* with them."""
+        """Submit a pod that asks for *chips* and whose program does *steps* with them.
+
+        If *steps* are a Program, it runs in a gVisor sandbox of its own.
+        """
         self.runtime.steps[name] = steps
-        spec = PodSpec(name=name, containers=(Container(limits={resource: chips}),))
+        containers = (Container(limits={resource: chips}),)
+        spec = PodSpec(name=name, containers=containers, restart=restart)
         return PodOnStage(self.call(self.kubelet.submit(spec)), self)
 
     def allocate(self, resource: str, device: str) -> str:
