@@ -42,19 +42,15 @@ TIMES = KubeletTimes(retry_first=0.1, retry=0.3, finished=0.1)
 class WatchfulRuntime(Runtime):
     """A runtime that notes each start on a node that somebody has open: it must never happen."""
 
-    def __init__(self, node: SimulatedNode) -> None:
-        super().__init__(node)
+    def __init__(self, node: SimulatedNode, cdi: Path) -> None:
+        super().__init__(node, cdi=cdi)
         self._tree = node.tree
         self.trespasses: list[str] = []
 
     async def start(
         self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
     ) -> None:
-        taken = [
-            each.host_path
-            for each in grant.devices
-            if each.host_path != "/dev/vfio/vfio" and self._tree.in_use(each.host_path)
-        ]
+        taken = [path for path in self.paths(grant) if self._tree.in_use(path)]
         if taken:
             self.trespasses.append(f"{pod.spec.name} started on {taken}, which somebody has open")
         await super().start(pod, container, grant)
@@ -83,6 +79,11 @@ class Stage:
     def checkpoint(self) -> Path:
         return self.kubelet.folder / "kubelet_internal_checkpoint"
 
+    @property
+    def specs(self) -> Path:
+        """The folder of CDI specs."""
+        return self.folder / "cdi"
+
     def start(self) -> None:
         """Start the daemon."""
         root = self.node.root
@@ -91,6 +92,7 @@ class Stage:
             **_SETTINGS,
             **self.changes,
             "stateDir": str(self.state),
+            "cdi": {"specDir": str(self.specs)},
             "host": {name: str(getattr(root, name)) for name in names},
             "kubelet": {
                 "pluginDir": str(self.kubelet.folder),
@@ -132,11 +134,19 @@ class Stage:
         self.start()
         await self.until(lambda: self.heard() > before, "the daemon to register")
 
-    async def reboot(self, *, groups: dict[int, int] | None = None) -> None:
-        """Reboot the node, and return when the plugin is back and every pod was admitted anew."""
+    async def reboot(
+        self, *, groups: dict[int, int] | None = None, keeps_specs: bool = False
+    ) -> None:
+        """Reboot the node, and return when the plugin is back and every pod was admitted anew.
+
+        `keeps_specs`: the CDI specs are on a disk, and not in memory as they should be.
+        """
         await self.kubelet.power_off()
         await self.stop()
         self.node.reboot(groups=groups)
+        if not keeps_specs:
+            for file in self.specs.iterdir():
+                file.unlink()
         self.another_kubelet()
         await self.kubelet.start()
         await self.start_and_register()
@@ -401,7 +411,8 @@ async def stage(
     At the end no program may have started on a device that somebody else had open.
     """
     node = SimulatedNode(folder / "node", chips=chips)
-    runtime = WatchfulRuntime(node)
+    (folder / "cdi").mkdir()
+    runtime = WatchfulRuntime(node, folder / "cdi")
     kubelet = Kubelet(folder / "dp", folder / "pr.sock", runtime, times=times)
     made = Stage(
         folder=folder,

@@ -78,7 +78,7 @@ def test_config_prints_every_setting_as_a_file_that_is_taken_again(
 
     printed = yaml.safe_load(capsys.readouterr().out)
     assert convert(printed) == load(None, {}, {"gate.wait": "1s", "tpu.topology": "2x4"})
-    assert printed.keys() == {"stateDir", "withholdAfter"} | {
+    assert printed.keys() == {"stateDir", "withholdAfter", "deviceListStrategy"} | {
         field for field in printed if isinstance(printed[field], (dict, list))
     }
 

@@ -149,6 +149,18 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
         ({"stateDir": "state"}, "stateDir: 'state' is not an absolute path"),
         ({"stateDir": "/" + "x" * 100}, "stateDir: the path is too long for a unix socket"),
         ({"kubelet.pluginDir": "/a/../b"}, "kubelet.pluginDir: '/a/../b' is not an absolute path"),
+        ({"cdi.specDir": "cdi"}, "cdi.specDir: 'cdi' is not an absolute path"),
+        (
+            {"deviceListStrategy": "cdi", "tpu.resourceName": "example.com/4chips"},
+            "deviceListStrategy: 'example.com/4chips' can be no CDI kind",
+        ),
+        (
+            {
+                "deviceListStrategy": "cdi",
+                "pools": "[{resourceName: 3com.com/nic, classes: ['02']}]",
+            },
+            "deviceListStrategy: '3com.com/nic' can be no CDI kind",
+        ),
         ({"host.proc": ""}, "host.proc: '' is not an absolute path"),
         ({"kubelet.socketPrefix": ""}, "kubelet.socketPrefix: '' cannot begin"),
         ({"kubelet.socketPrefix": "a/b"}, "kubelet.socketPrefix: 'a/b' cannot begin"),

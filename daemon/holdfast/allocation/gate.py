@@ -11,11 +11,13 @@ import structlog
 from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
 from holdfast.host.look import Look
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.cdi import Published
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.free import Freedom, KernelFacts, Opened, Verdict, judge_kernel
 from holdfast.model.gate import Caller, Passage, enter, who_calls, why_kept_away, why_wait
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
+from holdfast.model.promise import breach
 from holdfast.model.reconcile import translate
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
@@ -52,6 +54,7 @@ class Outcome(Enum):
     GONE = "gone"
     HARDWARE = "hardware"
     PROMISE = "promise"
+    SPEC = "spec"
     LEDGER = "ledger"
     STARTING = "starting"
     WITHHELD = "withheld"
@@ -102,11 +105,13 @@ class Gate:
         obstacle: Callable[[DeviceName], str],
         clock: Clock,
         times: GateTimes,
+        published: Callable[[], Published] = Published,
         exclusive_open: bool = True,
     ) -> None:
         """Decide from *inventory*, *books* and *look*; nobody passes before *looked* is set.
 
-        `obstacle` tells what was last seen to keep a device from its next pod, empty for nothing.
+        `obstacle` tells what was last seen to keep a device from its next pod, empty for nothing;
+        `published` what the CDI spec files say.
         """
         self._ledger = ledger
         self._inventory = inventory
@@ -116,6 +121,7 @@ class Gate:
         self._obstacle = obstacle
         self._clock = clock
         self._times = times
+        self._published = published
         self._exclusive_open = exclusive_open
         self.observe: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
 
@@ -231,21 +237,15 @@ class Gate:
 
     def _check_promise(self, passage: Passage, caller: Caller, devices: tuple[Device, ...]) -> None:
         """After a reboot kubelet replays its old answer, and groups may have other numbers."""
-        own = {node.path for device in devices for node in device.nodes}
-        theirs = {
-            node.path for device in self._inventory.value.devices for node in device.nodes
-        } - own
         for entry in self._books.view.value.entries_of(passage.resource, passage.asked):
-            if entry.pod != caller.pod or not entry.promised:
+            if entry.pod != caller.pod:
                 continue
-            promised = set(entry.promised)
-            if not own <= promised or promised & theirs:
-                raise _Wait(
-                    Outcome.PROMISE,
-                    f"the pod was promised {', '.join(sorted(promised))}, but "
-                    f"{', '.join(sorted(passage.asked))} is now {', '.join(sorted(own))} (group "
-                    "numbers change with a reboot); delete the pod",
-                )
+            broken = breach(
+                entry, devices, inventory=self._inventory.value, published=self._published()
+            )
+            if broken is not None:
+                outcome = Outcome.PROMISE if broken.final else Outcome.SPEC
+                raise _Wait(outcome, broken.reason)
 
     async def _judge(self, devices: tuple[Device, ...]) -> list[Verdict]:
         """Return whether the kernel shows anybody on each device, the caller's own pod included.

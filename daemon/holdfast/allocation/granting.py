@@ -3,14 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.model.cdi import Published, cdi_name
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.grants import VFIO_CONTAINER, ContainerGrant, GrantedNode
 from holdfast.model.ids import ResourceName
 from holdfast.model.tpu import GENERATIONS, TpuGeneration
 from holdfast.model.tpu_env import TpuHostFacts, environment, resolve
-
-VFIO_CONTAINER = "/dev/vfio/vfio"
-"""The node every VFIO user needs beside its groups; shared by all and exclusive to none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +26,33 @@ class TpuInputs:
 class Granting:
     """Builds answers to Allocate from values alone; `from_file` is what /etc/tpu/tpu-env says."""
 
-    def __init__(self, tpu: TpuInputs | None, *, from_file: Callable[[], TpuHostFacts]) -> None:
-        """Give TPU variables for *tpu*'s resource; None: the node offers no TPUs."""
+    def __init__(
+        self,
+        tpu: TpuInputs | None,
+        *,
+        from_file: Callable[[], TpuHostFacts],
+        published: Callable[[], Published] | None = None,
+    ) -> None:
+        """Give TPU variables for *tpu*'s resource; None: the node offers no TPUs.
+
+        `published` is what the CDI spec files say; None: devices are never handed over by name.
+        """
         self._tpu = tpu
         self._from_file = from_file
+        self._published = published
 
     def grant(
         self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
     ) -> ContainerGrant:
-        """Return exactly the granted nodes, the VFIO container's where needed, and variables."""
+        """Return exactly the granted nodes, the VFIO container's where needed, and variables.
+
+        With a spec that has them all it returns CDI names for the nodes. Without one the nodes
+        themselves: the container then runs as it would, and only a reboot may take it its chip.
+        """
+        envs = self._environment(resource, devices, inventory)
+        if self._published is not None and all(map(self._published().covers, devices)):
+            names = tuple(cdi_name(device.name) for device in devices)
+            return ContainerGrant(cdi_devices=names, envs=envs)
         nodes = [
             GrantedNode(host_path=node.path, container_path=node.path)
             for device in devices
@@ -44,9 +60,7 @@ class Granting:
         ]
         if any(device.kind is DeviceKind.VFIO for device in devices):
             nodes.append(GrantedNode(host_path=VFIO_CONTAINER, container_path=VFIO_CONTAINER))
-        return ContainerGrant(
-            nodes=tuple(dict.fromkeys(nodes)), envs=self._environment(resource, devices, inventory)
-        )
+        return ContainerGrant(nodes=tuple(dict.fromkeys(nodes)), envs=envs)
 
     def _environment(
         self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory

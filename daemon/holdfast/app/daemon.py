@@ -100,6 +100,8 @@ async def _first_facts(parts: Parts) -> None:
     parts.folder.refresh()
     try:
         await parts.accounts.refresh()
+        # Kubelet's checkpoint tells whether some pod counts on names of a former setting.
+        await parts.specs.publish(parts.scanner.inventory.value)
         await parts.watcher.catch_up()
     except HoldfastError as error:
         log.warning("started with less than is known", reason=str(error))

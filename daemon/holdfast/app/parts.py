@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.allocation.allocator import Allocator
+from holdfast.allocation.cdi import CdiSpecs
 from holdfast.allocation.gate import Gate, GateTimes
 from holdfast.allocation.granting import Granting, TpuInputs
 from holdfast.allocation.preference import Preference
@@ -14,6 +15,7 @@ from holdfast.discovery.inventory import Offered
 from holdfast.discovery.scanner import Scanner
 from holdfast.discovery.tpu_env import read_tpu_env, tpu_env_path
 from holdfast.host.boot import boot_id
+from holdfast.host.cdi import SpecFolder
 from holdfast.host.cgroups import Cgroups
 from holdfast.host.inotify import PathWatcher
 from holdfast.host.look import Look
@@ -34,6 +36,7 @@ from holdfast.kubelet.registrar import Registrar
 from holdfast.kubelet.traffic import Traffic
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.ids import BootId, DeviceName, PodUid, ProcessId, ResourceName
+from holdfast.model.promise import names_of_ours
 from holdfast.model.reclaim import ReclaimTimes
 from holdfast.model.tpu_env import TpuHostFacts
 from holdfast.reclaim.kernel import KernelWatch
@@ -44,7 +47,7 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.settings import Settings
 
-_LANES = {"ledger": 30.0, "scan": 30.0, "discovery": 30.0, "pods": 10.0, "kubelet": 5.0}
+_LANES = {"ledger": 30.0, "scan": 30.0, "discovery": 30.0, "cdi": 5.0, "pods": 10.0, "kubelet": 5.0}
 """Each lane with its deadline in seconds; a call that takes longer is a fact for /readyz."""
 
 Called = Callable[[str, str, str, float], None]
@@ -69,6 +72,7 @@ class Parts:
 
     host: Hosts
     ledger: Ledger
+    specs: CdiSpecs
     scanner: Scanner
     folder: FolderWatch
     accounts: Accounts
@@ -112,7 +116,20 @@ def build(
     settings: Settings, host: Hosts, ledger: Ledger, clock: Clock, *, called: Called
 ) -> Parts:
     """Wire everything; nothing runs yet. *called* hears of each of kubelet's calls."""
-    scanner = _scanner(settings, host, ledger, clock)
+
+    def names_wanted() -> bool:
+        # Pods that were promised names need them also where new ones get their nodes by path.
+        return settings.device_list_strategy == "cdi" or any(
+            entry.resource in scanner.inventory.value.resources and names_of_ours(entry)
+            for entry in accounts.view.value.entries
+        )
+
+    specs = CdiSpecs(
+        SpecFolder(Path(settings.cdi.spec_dir), prefix=settings.kubelet.socket_prefix),
+        lane=host.lanes["cdi"],
+        wanted=names_wanted,
+    )
+    scanner = _scanner(settings, host, ledger=ledger, specs=specs, clock=clock)
     folder = FolderWatch(
         folder=Path(settings.kubelet.plugin_dir),
         prefix=settings.kubelet.socket_prefix,
@@ -153,12 +170,13 @@ def build(
             poll=settings.gate.poll,
             caller_lookup=settings.gate.caller_lookup,
         ),
+        published=lambda: specs.published,
         exclusive_open=settings.gate.exclusive_open,
     )
     allocator = Allocator(
         ledger=ledger,
         inventory=scanner.inventory,
-        granting=_granting(settings, host),
+        granting=_granting(settings, host, specs),
         node_rdev=lambda path: node_rdev(host.root, path),
         checkpoint_at=lambda: _modified(folder.checkpoint),
         commit_timeout=settings.allocate.commit_timeout,
@@ -188,6 +206,7 @@ def build(
     return Parts(
         host=host,
         ledger=ledger,
+        specs=specs,
         scanner=scanner,
         folder=folder,
         accounts=accounts,
@@ -215,7 +234,9 @@ def build(
     )
 
 
-def _scanner(settings: Settings, host: Hosts, ledger: Ledger, clock: Clock) -> Scanner:
+def _scanner(
+    settings: Settings, host: Hosts, *, ledger: Ledger, specs: CdiSpecs, clock: Clock
+) -> Scanner:
     def held() -> tuple[DeviceName, ...]:
         return tuple(ledger.book.value.locks)
 
@@ -230,6 +251,7 @@ def _scanner(settings: Settings, host: Hosts, ledger: Ledger, clock: Clock) -> S
             pools=tuple(pool.spec() for pool in settings.pools),
         ),
         held=held,
+        before=specs.publish,
         rescan=settings.discovery.rescan,
         debounce=settings.discovery.debounce,
         held_look=settings.discovery.held_check,
@@ -355,7 +377,7 @@ def _watcher(
     return watcher, kernel, reclaimer
 
 
-def _granting(settings: Settings, host: Hosts) -> Granting:
+def _granting(settings: Settings, host: Hosts, specs: CdiSpecs) -> Granting:
     tpu = settings.tpu
     file = Path(tpu.env_file) if tpu.env_file else tpu_env_path(host.root)
     configured = TpuHostFacts(
@@ -370,7 +392,12 @@ def _granting(settings: Settings, host: Hosts) -> Granting:
         configured=configured,
         generation=tpu.generation,
     )
-    return Granting(inputs if tpu.enabled else None, from_file=lambda: read_tpu_env(file).facts)
+    by_name = settings.device_list_strategy == "cdi"
+    return Granting(
+        inputs if tpu.enabled else None,
+        from_file=lambda: read_tpu_env(file).facts,
+        published=(lambda: specs.published) if by_name else None,
+    )
 
 
 def _modified(path: Path) -> float:

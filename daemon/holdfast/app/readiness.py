@@ -14,6 +14,7 @@ def readiness(parts: Parts) -> tuple[Check, ...]:
         _ledger(parts),
         *_lanes(parts),
         _hardware(parts),
+        _specs(parts),
         _looked(parts),
         _sight(parts),
     )
@@ -59,6 +60,12 @@ def _hardware(parts: Parts) -> Check:
     devices = len(parts.scanner.inventory.value.devices)
     reason = parts.scanner.problem or ("no devices on this node" if not devices else "")
     return Check(name="hardware", passes=not parts.scanner.problem, reason=reason)
+
+
+def _specs(parts: Parts) -> Check:
+    """Tell whether names lead anywhere; without them new containers get their nodes by path."""
+    problem = parts.specs.published.problem
+    return Check(name="CDI specs", passes=not problem, reason=problem)
 
 
 def _looked(parts: Parts) -> Check:

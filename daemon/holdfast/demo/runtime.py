@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from holdfast.demo.cdi import resolve
 from holdfast.demo.pods import Container, Pod
 
 _WORKLOAD = Path(__file__).with_name("workload.py")
@@ -45,9 +46,10 @@ class Node(Protocol):
 class Runtime:
     """Runs `workload.py` for each container."""
 
-    def __init__(self, node: Node) -> None:
-        """Run containers on *node*."""
+    def __init__(self, node: Node, *, cdi: Path | None = None) -> None:
+        """Run containers on *node*; look CDI names up in the folder *cdi*."""
         self._node = node
+        self._cdi = cdi
         self._running: dict[tuple[str, str], asyncio.subprocess.Process] = {}
         self.failures: list[str] = []
         """What programs said when a device could not be opened: what a user would see."""
@@ -56,8 +58,7 @@ class Runtime:
         self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
     ) -> None:
         """Start the container and return when it has opened its nodes."""
-        paths = [each.host_path for each in grant.devices if each.host_path != _SHARED]
-        nodes = [self._node.node(path) for path in paths]
+        nodes = [self._node.node(path) for path in self.paths(grant)]
         for node in nodes:
             if not node.exists():
                 raise FileNotFoundError(f"error gathering device information: no such node {node}")
@@ -79,6 +80,16 @@ class Runtime:
             process.stdin.write(b"go\n")
         self._running[pod.uid, container.name] = process
         await self._until_ready(pod, container, process)
+
+    def paths(self, grant: api.ContainerAllocateResponse) -> list[str]:
+        """Return the nodes that a container with *grant* gets; raise OSError for unknown names."""
+        paths = [each.host_path for each in grant.devices]
+        for named in resolve(self._cdi, [each.name for each in grant.cdi_devices]):
+            paths.append(named.path)
+            # It makes the node by its number, whatever lies at the path on the host.
+            if named.rdev is not None and named.rdev != self._node.node(named.path).stat().st_rdev:
+                raise OSError(f"the CDI spec gives {named.path} the number of another device")
+        return [path for path in dict.fromkeys(paths) if path != _SHARED]
 
     async def _until_ready(
         self, pod: Pod, container: Container, process: asyncio.subprocess.Process

@@ -1,7 +1,7 @@
 """Keeps the inventory true: follows the kernel's events, and looks again now and then anyway."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
 import structlog
@@ -30,6 +30,10 @@ def _nobody() -> Collection[DeviceName]:
     return ()
 
 
+async def _nothing(_inventory: Inventory) -> None:
+    return
+
+
 class Scanner:
     """Publishes the inventory, and a new one whenever the hardware has changed.
 
@@ -46,11 +50,14 @@ class Scanner:
         clock: Clock,
         offered: Offered,
         held: Callable[[], Collection[DeviceName]] = _nobody,
+        before: Callable[[Inventory], Awaitable[None]] = _nothing,
         rescan: float = 60.0,
         debounce: float = 0.02,
         held_look: float = 1.0,
     ) -> None:
         """Scan below *root* on *lane*. *held* names the devices that somebody has been granted.
+
+        *before* is given what each scan found, and awaited before anybody else hears of it.
 
         Seconds: *rescan* between full scans without cause, *debounce* from an event to the scan
         that answers it and its neighbours, *held_look* between looks at held devices' drivers.
@@ -61,6 +68,7 @@ class Scanner:
         self._clock = clock
         self._offered = offered
         self._held = held
+        self._before = before
         self._rescan = rescan
         self._debounce = debounce
         self._held_look = held_look
@@ -98,6 +106,7 @@ class Scanner:
         self.problem = ""
         self._retries = backoff(_FIRST_RETRY, self._rescan)
         self.scans += 1
+        await self._before(found)
         before = self.inventory.value
         if (found.devices, found.resources) != (before.devices, before.resources):
             self._report(before, found)

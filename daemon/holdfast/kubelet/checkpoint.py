@@ -182,24 +182,24 @@ def _entry(entry: _Entry) -> CheckpointEntry:
     if not entry.pod or not entry.resource:
         raise KubeletError("it is of no known version (an entry without a pod or a resource)")
     groups = entry.ids.values() if isinstance(entry.ids, dict) else [entry.ids]
+    answer = _answer(entry.answer)
     return CheckpointEntry(
         pod=PodUid(entry.pod),
         container=entry.container,
         resource=ResourceName(entry.resource),
         # A device with two NUMA nodes stands there twice.
         devices=frozenset(DeviceId(id_) for group in groups for id_ in group or ()),
-        promised=_promised(entry.answer),
+        promised=tuple(dict.fromkeys(spec.host_path for spec in answer.devices)),
+        promised_names=tuple(dict.fromkeys(device.name for device in answer.cdi_devices)),
     )
 
 
-def _promised(answer: str | None) -> tuple[str, ...]:
-    if not answer:
-        return ()
+def _answer(answer: str | None) -> api_pb2.ContainerAllocateResponse:
+    """Return our answer to the Allocate; an empty one where it cannot be read."""
     try:
-        response = api_pb2.ContainerAllocateResponse.FromString(
-            base64.b64decode(answer, validate=True)
+        return api_pb2.ContainerAllocateResponse.FromString(
+            base64.b64decode(answer or "", validate=True)
         )
     except (binascii.Error, ValueError, DecodeError):
         # Who has the devices is still known, and that matters more.
-        return ()
-    return tuple(dict.fromkeys(spec.host_path for spec in response.devices))
+        return api_pb2.ContainerAllocateResponse()

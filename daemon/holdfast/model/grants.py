@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+VFIO_CONTAINER = "/dev/vfio/vfio"
+"""The node every VFIO user needs beside its groups; shared by all and exclusive to none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedNode:
@@ -24,7 +27,10 @@ class GrantedMount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerGrant:
-    """The answer to one container's Allocate: nodes, environment, mounts, annotations, CDI."""
+    """The answer to one container's Allocate: nodes, environment, mounts, annotations, CDI.
+
+    `cdi_devices` are qualified names, ``kind=device``, which the runtime looks up itself.
+    """
 
     nodes: tuple[GrantedNode, ...] = ()
     envs: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,8 @@ class CheckpointEntry:
     """One container's devices of one resource, as kubelet wrote them.
 
     `promised` are the host paths of the device nodes in the answer that kubelet replays at each
-    start of the container; empty when the answer could not be read.
+    start of the container, `promised_names` the CDI names in it; both are empty when the answer
+    could not be read.
     """
 
     pod: PodUid
@@ -19,6 +20,7 @@ class CheckpointEntry:
     resource: ResourceName
     devices: frozenset[DeviceId]
     promised: tuple[str, ...] = ()
+    promised_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

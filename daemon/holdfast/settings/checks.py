@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from holdfast.model.cdi import is_kind
 from holdfast.model.ids import ResourceName
 from holdfast.model.pools import PoolSpec
 from holdfast.model.tpu import GENERATIONS
@@ -35,6 +36,7 @@ def _paths(settings: Settings) -> Iterator[str]:
         "host.etc": host.etc,
         "kubelet.pluginDir": kubelet.plugin_dir,
         "kubelet.podResourcesSocket": kubelet.pod_resources_socket,
+        "cdi.specDir": settings.cdi.spec_dir,
     }.items():
         path = PurePosixPath(text)
         if not path.is_absolute() or ".." in path.parts or "\0" in text:
@@ -62,6 +64,20 @@ def _resources(settings: Settings) -> Iterator[str]:
             yield f"pools[{place}].{_renamed(problem)}"
     if not settings.tpu.enabled and not settings.pools:
         yield "tpu.enabled: nothing is left to advertise; name a pool"
+    if settings.device_list_strategy == "cdi":
+        yield from _kinds(settings)
+
+
+def _kinds(settings: Settings) -> Iterator[str]:
+    names = [pool.resource_name for pool in settings.pools]
+    if settings.tpu.enabled:
+        names.insert(0, settings.tpu.resource_name)
+    for name in names:
+        if not is_kind(ResourceName(name)):
+            yield (
+                f"deviceListStrategy: {name!r} can be no CDI kind, both parts of which begin with "
+                "a letter; choose another resourceName or device-nodes"
+            )
 
 
 def _renamed(problem: str) -> str:

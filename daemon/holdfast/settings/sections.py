@@ -103,6 +103,13 @@ class Pool(Section, frozen=True):
         )
 
 
+class Cdi(Section, frozen=True):
+    """Where container runtimes look up devices that are handed over by CDI name."""
+
+    spec_dir: str = "/var/run/cdi"
+    """The host's own folder, one of those that the runtime reads; holdfast does not make it."""
+
+
 class Discovery(Section, frozen=True):
     """How the hardware is followed."""
 
@@ -219,6 +226,14 @@ class Settings(Section, frozen=True):
     kubelet: Kubelet = msgspec.field(default_factory=Kubelet)
     tpu: Tpu = msgspec.field(default_factory=Tpu)
     pools: tuple[Pool, ...] = ()
+    device_list_strategy: Literal["device-nodes", "cdi"] = "device-nodes"
+    """How kubelet is told what to give a container: by the paths of nodes, or by CDI name.
+
+    After a reboot kubelet replays its old answer, and IOMMU groups may have other numbers. A path
+    then leads to another chip, and the pod must be deleted; a name leads to the right one. It needs
+    kubelet 1.29 and a container runtime with CDI turned on.
+    """
+    cdi: Cdi = msgspec.field(default_factory=Cdi)
     discovery: Discovery = msgspec.field(default_factory=Discovery)
     allocate: Allocate = msgspec.field(default_factory=Allocate)
     gate: Gate = msgspec.field(default_factory=Gate)

@@ -1,0 +1,52 @@
+"""Looks CDI names up as a container runtime does: in a folder of spec files, and nowhere else."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedNode:
+    """A device node that a name stands for; `rdev` None: the runtime asks the host's node."""
+
+    path: str
+    rdev: int | None
+
+
+def resolve(folder: Path | None, names: Sequence[str]) -> tuple[NamedNode, ...]:
+    """Return the nodes behind *names*; raise OSError, as containerd says it, for any that fails.
+
+    A name that two files explain is nobody's: containerd refuses both.
+    """
+    specs = [] if folder is None else [json.loads(each.read_text()) for each in _files(folder)]
+    found: list[NamedNode] = []
+    unknown: list[str] = []
+    for name in names:
+        kind, _, device = name.partition("=")
+        edits = [
+            each["containerEdits"]
+            for spec in specs
+            for each in spec["devices"]
+            if (spec["kind"], each["name"]) == (kind, device)
+        ]
+        if len(edits) == 1:
+            found += [_node(node) for node in edits[0]["deviceNodes"]]
+        else:
+            unknown.append(name)
+    if unknown:
+        raise OSError(f"CDI device injection failed: unresolvable CDI devices {', '.join(unknown)}")
+    return tuple(found)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.json"))
+
+
+def _node(node: dict[str, Any]) -> NamedNode:
+    numbered = "type" in node and "major" in node
+    return NamedNode(
+        path=node["path"], rdev=os.makedev(node["major"], node["minor"]) if numbered else None
+    )

@@ -1,0 +1,113 @@
+"""CDI: the spec files in which a container runtime looks up what a device's name stands for today.
+
+Names that kubelet replays after a reboot still lead to the right chip; the paths of nodes do not.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.grants import VFIO_CONTAINER
+from holdfast.model.ids import DeviceName, ResourceName
+
+_KIND = re.compile(
+    r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/(?P<kind>[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?)"
+)
+_DEVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+
+# Runtimes refuse a file that uses more than its version has, and older ones a newer version: names
+# may begin with a digit, as PCI addresses do, since 0.5.0, and kinds may have dots since 0.6.0.
+_VERSION = "0.5.0"
+_VERSION_OF_DOTS = "0.6.0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What the spec files on disk say: the nodes behind each name that a runtime can resolve.
+
+    `problem` says why they are not as they should be; empty when they are.
+    """
+
+    nodes: Mapping[str, tuple[DeviceNode, ...]] = field(default_factory=dict)
+    problem: str = ""
+
+    def covers(self, device: Device) -> bool:
+        """Tell whether *device*, handed over by its name, is what the container gets."""
+        return bool(device.nodes) and self.nodes.get(cdi_name(device.name)) == device.nodes
+
+
+def is_kind(resource: ResourceName) -> bool:
+    """Tell whether *resource* can be a CDI kind: both of its parts must begin with a letter."""
+    return _KIND.fullmatch(resource) is not None
+
+
+def cdi_name(device: DeviceName) -> str:
+    """Return the name by which kubelet hands *device* to the runtime: ``kind=device``."""
+    return f"{device.resource}={device.id}"
+
+
+def can_be_named(device: Device) -> bool:
+    """Tell whether a spec can have *device*: its names are legal and there is a node to give."""
+    legal = is_kind(device.name.resource) and _DEVICE.fullmatch(device.name.id) is not None
+    return legal and bool(device.nodes)
+
+
+def named_nodes(inventory: Inventory) -> Mapping[str, tuple[DeviceNode, ...]]:
+    """Return the nodes behind each name, once `spec_files` of the same inventory are on disk."""
+    return {cdi_name(each.name): each.nodes for each in inventory.devices if can_be_named(each)}
+
+
+def spec_files(inventory: Inventory) -> Mapping[str, str]:
+    """Return the content of each spec file by the end of its name: one for each resource.
+
+    The same inventory has the same content to the byte. A resource without devices has no file,
+    because a spec must have one.
+    """
+    files: dict[str, str] = {}
+    for resource in inventory.resources:
+        devices = [device for device in inventory.of(resource) if can_be_named(device)]
+        if devices:
+            files[f"{resource.replace('/', '-')}.json"] = _spec(resource, devices)
+    return files
+
+
+def _spec(resource: ResourceName, devices: list[Device]) -> str:
+    found = _KIND.fullmatch(resource)
+    dotted = found is not None and "." in found["kind"]
+    content = {
+        "cdiVersion": _VERSION_OF_DOTS if dotted else _VERSION,
+        "kind": resource,
+        "devices": [
+            {"name": device.name.id, "containerEdits": {"deviceNodes": _nodes(device)}}
+            for device in sorted(devices, key=lambda device: device.name)
+        ],
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _nodes(device: Device) -> list[dict[str, object]]:
+    nodes: list[dict[str, object]] = [
+        {
+            "path": node.path,
+            "type": "c",
+            "major": _major(node.rdev),
+            "minor": _minor(node.rdev),
+            "permissions": "rw",
+        }
+        for node in device.nodes
+    ]
+    if device.kind is DeviceKind.VFIO:
+        # Its number is the runtime's to look up: it does not change with the groups.
+        nodes.append({"path": VFIO_CONTAINER, "permissions": "rw"})
+    return nodes
+
+
+def _major(rdev: int) -> int:
+    """Return what os.major does: a number of the kernel's has its major in two places."""
+    return (rdev >> 8) & 0xFFF | (rdev >> 32) & ~0xFFF
+
+
+def _minor(rdev: int) -> int:
+    return rdev & 0xFF | (rdev >> 12) & 0xFFFFFF00

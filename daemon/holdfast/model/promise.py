@@ -1,0 +1,81 @@
+"""Is what a pod was promised still what it gets? Kubelet replays its old answer after a reboot."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.model.cdi import Published, cdi_name
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.kubelet import CheckpointEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    """Why a container must not start on the answer that it has. `final`: waiting mends nothing."""
+
+    reason: str
+    final: bool
+
+
+def breach(
+    entry: CheckpointEntry,
+    devices: Sequence[Device],
+    *,
+    inventory: Inventory,
+    published: Published,
+) -> Breach | None:
+    """Return why *entry*'s answer leads elsewhere than to *devices*, None where it leads there.
+
+    Paths of nodes must be theirs, and nobody else's. CDI names must be theirs, and mean today's
+    nodes in the spec files: the runtime looks them up there, and an old file names another's chip.
+    An answer of another plugin's names promises nothing that can be judged.
+    """
+    if entry.promised:
+        broken = _nodes(entry, devices, inventory)
+        if broken is not None:
+            return broken
+    names = names_of_ours(entry)
+    return _names(names, devices, published) if names else None
+
+
+def names_of_ours(entry: CheckpointEntry) -> frozenset[str]:
+    """Return the CDI names in *entry*'s answer that only our specs can explain."""
+    kind = f"{entry.resource}="
+    return frozenset(name for name in entry.promised_names if name.startswith(kind))
+
+
+def _nodes(
+    entry: CheckpointEntry, devices: Sequence[Device], inventory: Inventory
+) -> Breach | None:
+    promised = set(entry.promised)
+    own = {node.path for device in devices for node in device.nodes}
+    theirs = {node.path for device in inventory.devices for node in device.nodes} - own
+    if own <= promised and not promised & theirs:
+        return None
+    return Breach(
+        reason=f"the pod was promised {_list(promised)}, but {_list(entry.devices)} is now "
+        f"{_list(own)} (group numbers change with a reboot); delete the pod",
+        final=True,
+    )
+
+
+def _names(names: frozenset[str], devices: Sequence[Device], published: Published) -> Breach | None:
+    own = {cdi_name(device.name) for device in devices}
+    if names != own:
+        return Breach(
+            reason=f"the pod was promised {_list(names)}, but what it has is {_list(own)}; "
+            "delete the pod",
+            final=True,
+        )
+    missing = {cdi_name(device.name) for device in devices if not published.covers(device)}
+    if not missing:
+        return None
+    why = f": {published.problem}" if published.problem else ""
+    return Breach(
+        reason=f"the pod was promised {_list(missing)} by name, and the CDI spec does not say yet "
+        f"which node that is now{why}",
+        final=False,
+    )
+
+
+def _list(texts: set[str] | frozenset[str]) -> str:
+    return ", ".join(sorted(texts))

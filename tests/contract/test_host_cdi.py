@@ -1,0 +1,122 @@
+"""The folder of CDI specs, on real folders: whole files, only ours, and clear when it cannot be."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import HostError
+from holdfast.host.cdi import SpecFolder
+
+NAME = "google.com-tpu.json"
+FILE = f"holdfast_{NAME}"
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A folder that not even root can write to, with one file of ours in it."""
+    folder = tmp_path / "ro"
+    folder.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "none", folder], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs root, to mount a folder read-only")
+    try:
+        (folder / FILE).write_text("old")
+        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_a_file_is_written_for_everybody_to_read_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        changed = SpecFolder(tmp_path, prefix="holdfast").hold({NAME: "{}"})
+    finally:
+        os.umask(before)
+
+    assert changed == (FILE,)
+    assert (tmp_path / FILE).read_text() == "{}"
+    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o644
+    assert [each.name for each in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_file_is_replaced_whole_and_never_written_in_place(tmp_path: Path) -> None:
+    folder = SpecFolder(tmp_path, prefix="holdfast")
+    folder.hold({NAME: "old"})
+    with (tmp_path / FILE).open() as reader:
+        folder.hold({NAME: "new"})
+        assert reader.read() == "old"
+    assert (tmp_path / FILE).read_text() == "new"
+
+
+def test_a_file_that_says_so_already_is_left_alone(tmp_path: Path) -> None:
+    folder = SpecFolder(tmp_path, prefix="holdfast")
+    folder.hold({NAME: "{}"})
+    before = (tmp_path / FILE).stat()
+
+    assert folder.hold({NAME: "{}"}) == ()
+    assert (tmp_path / FILE).stat().st_ino == before.st_ino
+    assert (tmp_path / FILE).stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("damage", ["gone", "changed"])
+def test_a_file_that_somebody_removed_or_changed_is_written_anew(
+    tmp_path: Path, damage: str
+) -> None:
+    folder = SpecFolder(tmp_path, prefix="holdfast")
+    folder.hold({NAME: "{}"})
+    if damage == "gone":
+        (tmp_path / FILE).unlink()
+    else:
+        (tmp_path / FILE).write_text("?")
+
+    assert folder.hold({NAME: "{}"}) == (FILE,)
+    assert (tmp_path / FILE).read_text() == "{}"
+
+
+def test_only_our_own_files_are_removed(tmp_path: Path) -> None:
+    theirs = ["nvidia.yaml", "google.com-tpu.json", "holdfastx_a.json", "holdfast.json"]
+    for name in theirs:
+        (tmp_path / name).write_text("theirs")
+    folder = SpecFolder(tmp_path, prefix="holdfast")
+    folder.hold({NAME: "{}", "example.com-nvme.json": "{}"})
+    (tmp_path / f"{FILE}.tmp").write_text("what a crash left")
+
+    assert folder.hold({NAME: "{}"}) == ("holdfast_example.com-nvme.json", f"{FILE}.tmp")
+    assert {each.name for each in tmp_path.iterdir()} == {*theirs, FILE}
+    folder.hold({})
+    assert {each.name for each in tmp_path.iterdir()} == set(theirs)
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=r"there is no such folder; make it on the host"):
+        SpecFolder(tmp_path / "cdi", prefix="holdfast").hold({NAME: "{}"})
+    assert not (tmp_path / "cdi").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cdi").write_text("")
+    with pytest.raises(HostError, match="there is no such folder"):
+        SpecFolder(tmp_path / "cdi", prefix="holdfast").hold({NAME: "{}"})
+
+
+def test_what_lies_in_the_place_of_our_file_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(HostError, match="cannot read"):
+        SpecFolder(tmp_path, prefix="holdfast").hold({NAME: "{}"})
+    assert [each.name for each in tmp_path.iterdir()] == [FILE]
+
+
+def test_a_read_only_folder_is_told_with_what_to_do(read_only: Path) -> None:
+    folder = SpecFolder(read_only, prefix="holdfast")
+
+    with pytest.raises(HostError, match=r"Read-only file system; let holdfast write to"):
+        folder.hold({NAME: "new"})
+    assert (read_only / FILE).read_text() == "old"
+    with pytest.raises(HostError, match=r"cannot remove .*; remove it"):
+        folder.hold({})
+    assert folder.hold({NAME: "old"}) == (), "what is right needs no writing"

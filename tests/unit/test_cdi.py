@@ -1,0 +1,192 @@
+"""The CDI spec files: names a runtime takes, versions it can read, and the nodes of today."""
+
+import json
+import os
+
+import pytest
+
+from holdfast.model.cdi import (
+    Published,
+    can_be_named,
+    cdi_name,
+    is_kind,
+    named_nodes,
+    spec_files,
+)
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+
+TPU = ResourceName("google.com/tpu")
+
+GOLDEN = """\
+{
+  "cdiVersion": "0.5.0",
+  "kind": "google.com/tpu",
+  "devices": [
+    {
+      "name": "0000:00:05.0",
+      "containerEdits": {
+        "deviceNodes": [
+          {
+            "path": "/dev/vfio/10",
+            "type": "c",
+            "major": 511,
+            "minor": 0,
+            "permissions": "rw"
+          },
+          {
+            "path": "/dev/vfio/vfio",
+            "permissions": "rw"
+          }
+        ]
+      }
+    },
+    {
+      "name": "0000:00:0a",
+      "containerEdits": {
+        "deviceNodes": [
+          {
+            "path": "/dev/vfio/12",
+            "type": "c",
+            "major": 511,
+            "minor": 2,
+            "permissions": "rw"
+          },
+          {
+            "path": "/dev/vfio/13",
+            "type": "c",
+            "major": 511,
+            "minor": 3,
+            "permissions": "rw"
+          },
+          {
+            "path": "/dev/vfio/vfio",
+            "permissions": "rw"
+          }
+        ]
+      }
+    }
+  ]
+}
+"""
+
+
+def _device(
+    id_: str,
+    *nodes: tuple[str, int],
+    resource: ResourceName = TPU,
+    kind: DeviceKind = DeviceKind.VFIO,
+) -> Device:
+    return Device(
+        name=DeviceName(resource, DeviceId(id_)),
+        kind=kind,
+        keys=frozenset(),
+        nodes=tuple(DeviceNode(path=path, rdev=rdev) for path, rdev in nodes),
+        functions=(),
+    )
+
+
+def _inventory(*devices: Device) -> Inventory:
+    resources = dict.fromkeys(device.name.resource for device in devices)
+    return Inventory(resources=tuple(resources), devices=devices)
+
+
+_CHIP = _device("0000:00:05.0", ("/dev/vfio/10", os.makedev(511, 0)))
+_TWIN = _device(
+    "0000:00:0a", ("/dev/vfio/12", os.makedev(511, 2)), ("/dev/vfio/13", os.makedev(511, 3))
+)
+
+
+def test_a_spec_is_written_to_the_byte_whatever_the_order_of_the_devices() -> None:
+    for inventory in (_inventory(_CHIP, _TWIN), _inventory(_TWIN, _CHIP)):
+        assert spec_files(inventory) == {"google.com-tpu.json": GOLDEN}
+
+
+def test_each_resource_has_a_file_and_one_without_devices_has_none() -> None:
+    pool = ResourceName("example.com/nvme")
+    nvme = _device("0000:01:00.0", ("/dev/vfio/20", 1), resource=pool)
+    inventory = Inventory(resources=(TPU, pool), devices=(nvme,))
+
+    assert list(spec_files(inventory)) == ["example.com-nvme.json"]
+
+
+def test_a_kind_with_dots_claims_the_version_that_allows_them() -> None:
+    name = ResourceName("example.com/nvme.fast")
+    files = spec_files(_inventory(_device("0", ("/dev/vfio/1", 1), resource=name)))
+
+    assert json.loads(files["example.com-nvme.fast.json"])["cdiVersion"] == "0.6.0"
+
+
+def test_a_chip_behind_its_own_driver_has_no_vfio_container() -> None:
+    accel = _device("0000:00:04.0", ("/dev/accel0", os.makedev(120, 0)), kind=DeviceKind.ACCEL)
+    (spec,) = spec_files(_inventory(accel)).values()
+
+    (device,) = json.loads(spec)["devices"]
+    assert [node["path"] for node in device["containerEdits"]["deviceNodes"]] == ["/dev/accel0"]
+
+
+@pytest.mark.parametrize(("major", "minor"), [(10, 196), (511, 255), (4095, 1048575), (136, 300)])
+def test_device_numbers_are_split_as_the_kernel_joins_them(major: int, minor: int) -> None:
+    device = _device("0", ("/dev/vfio/1", os.makedev(major, minor)))
+    (spec,) = spec_files(_inventory(device)).values()
+
+    node = json.loads(spec)["devices"][0]["containerEdits"]["deviceNodes"][0]
+    assert (node["major"], node["minor"]) == (major, minor)
+
+
+@pytest.mark.parametrize(
+    ("resource", "legal"),
+    [
+        ("google.com/tpu", True),
+        ("example.com/v5e.pod-slice_2", True),
+        ("x/y", True),
+        ("3com.com/nic", False),
+        ("example.com/4chips", False),
+        ("example.com/chip-", False),
+        ("chip", False),
+        ("a/b/c", False),
+    ],
+)
+def test_a_kind_has_two_parts_that_begin_with_a_letter(resource: str, legal: bool) -> None:
+    assert is_kind(ResourceName(resource)) is legal
+
+
+@pytest.mark.parametrize(
+    ("device", "named"),
+    [
+        (_CHIP, True),
+        (_device("0", ("/dev/vfio/0", 1)), True),
+        (_device("GPU-5a::1", ("/dev/vfio/0", 1)), True),
+        (_device("0000:00:05.0"), False),
+        (_device("a=b", ("/dev/vfio/0", 1)), False),
+        (_device("a,b", ("/dev/vfio/0", 1)), False),
+        (_device(".a", ("/dev/vfio/0", 1)), False),
+    ],
+)
+def test_only_what_has_a_legal_name_and_a_node_is_in_a_spec(device: Device, named: bool) -> None:
+    assert can_be_named(device) is named
+    assert bool(spec_files(_inventory(device))) is named
+    assert bool(named_nodes(_inventory(device))) is named
+
+
+def test_a_name_is_the_kind_and_the_id() -> None:
+    assert cdi_name(_CHIP.name) == "google.com/tpu=0000:00:05.0"
+
+
+@pytest.mark.parametrize(
+    ("on_disk", "covered"),
+    [
+        (_CHIP, True),
+        (_device("0000:00:05.0", ("/dev/vfio/11", os.makedev(511, 0))), False),
+        (_device("0000:00:05.0", ("/dev/vfio/10", os.makedev(511, 1))), False),
+        (_TWIN, False),
+    ],
+)
+def test_a_device_is_covered_by_a_spec_with_exactly_its_nodes_of_today(
+    on_disk: Device, covered: bool
+) -> None:
+    assert Published(nodes=named_nodes(_inventory(on_disk))).covers(_CHIP) is covered
+
+
+def test_a_device_without_a_node_is_never_covered() -> None:
+    assert not Published().covers(_device("0000:00:05.0"))

@@ -1,0 +1,103 @@
+"""What a pod was promised and what it would get now: the rule, case by case."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from holdfast.model.cdi import Published, named_nodes
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
+from holdfast.model.kubelet import CheckpointEntry
+from holdfast.model.promise import breach
+
+TPU = ResourceName("google.com/tpu")
+A, B = "0000:00:05.0", "0000:00:06.0"
+VFIO = "/dev/vfio/vfio"
+
+
+def _chip(address: str, group: int) -> Device:
+    return Device(
+        name=DeviceName(TPU, DeviceId(address)),
+        kind=DeviceKind.VFIO,
+        keys=frozenset(),
+        nodes=(DeviceNode(path=f"/dev/vfio/{group}", rdev=group),),
+        functions=(),
+    )
+
+
+NODE = Inventory(resources=(TPU,), devices=(_chip(A, 10), _chip(B, 11)))
+TODAY = Published(nodes=named_nodes(NODE))
+YESTERDAY = Published(
+    nodes=named_nodes(Inventory(resources=(TPU,), devices=(_chip(A, 11), _chip(B, 10))))
+)
+NOTHING = Published()
+READ_ONLY = Published(problem="cannot write the spec: Read-only file system")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    paths: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    published: Published = NOTHING
+    says: str | None = None
+    final: bool = False
+
+
+CASES = {
+    "an answer that could not be read promises nothing": Case(),
+    "the very nodes": Case(paths=("/dev/vfio/10", VFIO)),
+    "another number": Case(paths=("/dev/vfio/20", VFIO), says="delete the pod", final=True),
+    "another chip's number": Case(paths=("/dev/vfio/11",), says="delete the pod", final=True),
+    "another chip's node beside its own": Case(
+        paths=("/dev/vfio/10", "/dev/vfio/11"), says="delete the pod", final=True
+    ),
+    "a name that the spec explains": Case(names=(f"{TPU}={A}",), published=TODAY),
+    "a name that no spec explains": Case(names=(f"{TPU}={A}",), says="does not say yet"),
+    "a name that an old spec explains with another's node": Case(
+        names=(f"{TPU}={A}",), published=YESTERDAY, says="does not say yet"
+    ),
+    "a name in a spec that cannot be written": Case(
+        names=(f"{TPU}={A}",), published=READ_ONLY, says="Read-only file system"
+    ),
+    "another chip's name": Case(
+        names=(f"{TPU}={B}",), published=TODAY, says="delete the pod", final=True
+    ),
+    "another chip's name beside its own": Case(
+        names=(f"{TPU}={A}", f"{TPU}={B}"), published=TODAY, says="delete the pod", final=True
+    ),
+    "a former plugin's name, of which nothing is known": Case(names=("vendor.com/tpu=0",)),
+    "node and name together, both right": Case(
+        paths=("/dev/vfio/10",), names=(f"{TPU}={A}",), published=TODAY
+    ),
+    "node and name together, the node wrong": Case(
+        paths=("/dev/vfio/11",),
+        names=(f"{TPU}={A}",),
+        published=TODAY,
+        says="/dev/vfio/11",
+        final=True,
+    ),
+    "node and name together, the name unexplained": Case(
+        paths=("/dev/vfio/10",), names=(f"{TPU}={A}",), says="does not say yet"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_container_starts_only_on_an_answer_that_still_leads_to_its_devices(case: Case) -> None:
+    entry = CheckpointEntry(
+        pod=PodUid("pod"),
+        container="main",
+        resource=TPU,
+        devices=frozenset({DeviceId(A)}),
+        promised=case.paths,
+        promised_names=case.names,
+    )
+
+    found = breach(entry, (_chip(A, 10),), inventory=NODE, published=case.published)
+
+    if case.says is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert case.says in found.reason
+        assert found.final is case.final
