@@ -56,7 +56,7 @@ class Rig:
 
     def _settings(self, folder: Path) -> dict[str, Any]:
         root = self.node.root
-        names = ("sys", "proc", "dev", "cgroup", "etc")
+        names = ("sys", "proc", "dev", "cgroup", "etc", "run")
         return {
             "stateDir": str(self.state),
             "host": {name: str(getattr(root, name)) for name in names},

@@ -52,7 +52,7 @@ class Running:
 
     def start(self) -> asyncio.Task[None]:
         root = self.node.root
-        names = ("sys", "proc", "dev", "cgroup", "etc")
+        names = ("sys", "proc", "dev", "cgroup", "etc", "run")
         settings = {
             **_SETTINGS,
             **self.changes,

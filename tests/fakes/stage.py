@@ -87,7 +87,7 @@ class Stage:
     def start(self) -> None:
         """Start the daemon."""
         root = self.node.root
-        names = ("sys", "proc", "dev", "cgroup", "etc")
+        names = ("sys", "proc", "dev", "cgroup", "etc", "run")
         settings = {
             **_SETTINGS,
             **self.changes,

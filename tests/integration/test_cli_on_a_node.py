@@ -143,7 +143,7 @@ async def test_run_takes_its_flags_and_ends_cleanly_when_asked_to(short_path: Pa
                 {
                     "host": {
                         name: str(getattr(root, name))
-                        for name in ("sys", "proc", "dev", "cgroup", "etc")
+                        for name in ("sys", "proc", "dev", "cgroup", "etc", "run")
                     },
                     "kubelet": {
                         "pluginDir": str(short_path / "dp"),

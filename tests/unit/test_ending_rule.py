@@ -9,7 +9,6 @@ from fakes.books import BOOT, KUBELET, NOW, X, Y
 from holdfast.model.book import PodRecord
 from holdfast.model.ending import (
     RUNTIMES,
-    SANDBOXES,
     SHIMS,
     EndFacts,
     Member,
@@ -17,6 +16,7 @@ from holdfast.model.ending import (
     why_spare,
 )
 from holdfast.model.ids import ProcessId
+from holdfast.model.sandbox import SANDBOXES
 
 _ORPHAN = Member(
     process=ProcessId(4242, 99),
@@ -76,7 +76,7 @@ def test_an_orphan_is_ended_when_every_guard_agrees() -> None:
         ({"pod": replace(_POD, let_go_at=NOW - 29)}, "less than 30 s ago"),
         ({"let_go_grace": 61.0}, "less than 61 s ago"),
         *(
-            ({"command": each}, "whose runtime's state is not read")
+            ({"command": each}, "named as a sandbox is")
             for each in sorted(SANDBOXES - RUNTIMES - SHIMS)
         ),
         ({"runtime_gone_at": None}, "not been seen to let go"),

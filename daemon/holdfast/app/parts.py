@@ -23,6 +23,7 @@ from holdfast.host.peer import peer_of
 from holdfast.host.pidfd import Pidfds
 from holdfast.host.procfs import Procfs
 from holdfast.host.root import HostRoot
+from holdfast.host.runtimestate import RuntimeFiles
 from holdfast.host.sysfs import Sysfs
 from holdfast.host.vfio import node_rdev
 from holdfast.kubelet.accounts import Accounts, QuestionTimes
@@ -42,6 +43,7 @@ from holdfast.model.tpu_env import TpuHostFacts
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer, ReclaimRules
+from holdfast.reclaim.runtimes import Runtimes
 from holdfast.reclaim.watcher import Watcher, WatchTimes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
@@ -95,6 +97,7 @@ def host_root(settings: Settings) -> HostRoot:
         dev=Path(host.dev),
         cgroup=Path(host.cgroup),
         etc=Path(host.etc),
+        run=Path(host.run),
     )
 
 
@@ -337,10 +340,12 @@ def _watcher(
         lane=host.lanes["pods"],
         emptied=emptied,
     )
+    runtimes = Runtimes(files=RuntimeFiles(host.root), lane=host.lanes["pods"], clock=clock)
     reclaimer = Reclaimer(
         ledger=ledger,
         books=accounts,
         pods=pods,
+        runtimes=runtimes,
         cgroups=cgroups,
         pidfds=host.pidfds,
         lane=host.lanes["pods"],
@@ -349,6 +354,7 @@ def _watcher(
             terminate=rules.mode == "terminate",
             let_go_grace=rules.let_go_grace,
             orphan_grace=rules.orphan_grace,
+            sandbox_grace=rules.sandbox_grace,
             question_timeout=settings.kubelet.question.timeout,
             times=ReclaimTimes(
                 term_grace=rules.term_grace,

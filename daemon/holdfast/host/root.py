@@ -17,6 +17,7 @@ class HostRoot:
     dev: Path = Path("/dev")
     cgroup: Path = Path("/sys/fs/cgroup")
     etc: Path = Path("/etc")
+    run: Path = Path("/run")
 
     @classmethod
     def under(cls, root: Path) -> Self:
@@ -27,6 +28,7 @@ class HostRoot:
             dev=root / "dev",
             cgroup=root / "sys/fs/cgroup",
             etc=root / "etc",
+            run=root / "run",
         )
 
     def node(self, path: str) -> Path:

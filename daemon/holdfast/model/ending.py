@@ -1,17 +1,16 @@
 """May this process be ended? The guards that keep a signal from hitting somebody's work."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.model.book import PodRecord
 from holdfast.model.ids import PodUid, ProcessId
+from holdfast.model.runtime_state import RuntimeState
+from holdfast.model.sandbox import SANDBOXES, Sandbox
+from holdfast.model.use import Holder
 
 # Names as /proc/PID/comm shows them, cut to 15 characters by the kernel.
 SHIMS = frozenset({"containerd-shim", "conmon", "conmonrs"})
-# gVisor runs itself again by way of /proc/self/exe, so its command can be a bare "exe".
-SANDBOXES = frozenset(
-    {"exe", "runsc-sandbox", "runsc-gofer", "runsc", "qemu-system-x86", "cloud-hyperviso"}
-    | {"qemu-system-aar", "firecracker", "kata-clh"}
-)
 RUNTIMES = frozenset({"containerd", "crio", "dockerd", "kubelet"})
 
 
@@ -27,6 +26,7 @@ class Member:
     in_pod: PodUid | None = None
     inode: int | None = None
     """The inode of that pod's cgroup."""
+    sandbox: Sandbox | None = None
 
     @property
     def is_shim(self) -> bool:
@@ -35,8 +35,23 @@ class Member:
 
     @property
     def shows_a_container(self) -> bool:
-        """Tell whether the runtime still runs a container: a pause, or a living shim's child."""
-        return self.command == "pause" or self.is_shim or self.parent_command in SHIMS
+        """Tell whether the runtime still runs a container: a pause, or a living shim's child.
+
+        A sandbox is the child of its shim whatever runs in it, which only the runtime knows.
+        """
+        of_a_shim = self.parent_command in SHIMS and self.sandbox is None
+        return self.command == "pause" or self.is_shim or of_a_shim
+
+    @property
+    def lost_its_shim(self) -> bool:
+        """Tell whether the shim of the sandbox that it is of is certainly gone.
+
+        A virtual machine's monitor detaches itself from its shim, so its parent tells nothing; nor
+        does one that cannot be read.
+        """
+        if self.sandbox is Sandbox.STUB:
+            return True  # the sentry is its parent
+        return self.sandbox is not Sandbox.MACHINE and self.parent_command not in {*SHIMS, ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +60,9 @@ class EndFacts:
 
     `in_pod` and the cgroup's `inode` are where the process is now; `granted_to` is the pod of the
     device's lock. `members` are all processes of that pod's cgroup. `runtime_gone_at` is since
-    when none of them has shown a container.
+    when none of them has shown a container. `runtime` is what the runtime's files say of the pod,
+    None where they were not read, and `only_pause_at` since when they have shown that nothing but
+    pause runs in its sandbox.
     """
 
     terminate: bool
@@ -59,10 +76,14 @@ class EndFacts:
     kubelet: ProcessId | None
     members: tuple[Member, ...]
     runtime_gone_at: float | None
+    sandbox: Sandbox | None = None
+    runtime: RuntimeState | None = None
+    only_pause_at: float | None = None
     now: float
     own_pid: int
     let_go_grace: float = 30.0
     orphan_grace: float = 30.0
+    sandbox_grace: float = 900.0
 
 
 def why_spare(facts: EndFacts) -> str | None:
@@ -126,10 +147,33 @@ def _runtime_let_go(facts: EndFacts) -> str | None:
     for member in facts.members:
         if member.shows_a_container:
             return f"the runtime still runs a container of its pod (pid {member.process})"
-    if facts.command in SANDBOXES:
-        return f"it is a sandbox ({facts.command}) whose runtime's state is not read"
+    if facts.command in SANDBOXES and facts.sandbox is None:
+        return f"it is named as a sandbox is ({facts.command}), and nothing else shows which"
+    sandboxes = [member for member in facts.members if member.sandbox is not None]
+    if sandboxes or facts.sandbox is not None:
+        reason = _sandbox_let_go(facts, sandboxes)
+        if reason is not None:
+            return reason
     if facts.runtime_gone_at is None:
         return "the runtime has not been seen to let go of its pod"
+    return None
+
+
+def _sandbox_let_go(facts: EndFacts, sandboxes: list[Member]) -> str | None:
+    """Return why the sandbox may be at work: what runs in it is no process of this node."""
+    state = facts.runtime
+    if state is not None and state.containers:
+        return f"its runtime still runs container {state.containers[0]} in its sandbox"
+    if sandboxes and all(member.lost_its_shim for member in sandboxes):
+        return None
+    if state is None or not state.only_pause:
+        why = f" ({state.problem})" if state is not None else ""
+        return f"it is in a sandbox whose runtime's state cannot be read{why}"
+    if facts.only_pause_at is None or facts.now - facts.only_pause_at < facts.sandbox_grace:
+        return (
+            f"its runtime has shown for less than {facts.sandbox_grace:g} s that nothing but "
+            "pause runs in its sandbox"
+        )
     return None
 
 
@@ -153,3 +197,21 @@ def whole_cgroup(members: tuple[Member, ...], let_go_at: float) -> bool:
         member.is_shim or member.command in RUNTIMES or member.started_at > let_go_at
         for member in members
     )
+
+
+def in_the_way(
+    holders: Iterable[Holder], pod: PodUid, members: Iterable[Member]
+) -> tuple[Member, ...]:
+    """Return what keeps a device from being free: its holders, and what lives on of its pod."""
+    known: dict[ProcessId, Member] = {each.process: each for each in members}
+    for holder in holders:
+        known.setdefault(
+            holder.process,
+            Member(
+                process=holder.process,
+                command=holder.command,
+                in_pod=holder.pod,
+                sandbox=holder.sandbox,
+            ),
+        )
+    return tuple(each for each in known.values() if each.in_pod == pod)

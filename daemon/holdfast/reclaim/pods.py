@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from holdfast.errors import HostError
 from holdfast.host.cgroups import Cgroups
 from holdfast.host.inotify import PathWatcher
+from holdfast.host.lineage import sandbox_of
 from holdfast.host.procfs import Procfs
 from holdfast.model.ending import Member
 from holdfast.model.ids import PodUid
@@ -76,6 +77,7 @@ class Pods:
                     started_at=self._procfs.started_at(facts.process),
                     in_pod=pod,
                     inode=cgroup.inode if cgroup is not None else None,
+                    sandbox=sandbox_of(self._procfs, pid),
                 )
             )
         return tuple(found)

@@ -13,14 +13,14 @@ from holdfast.host.cgroups import Cgroups
 from holdfast.host.pidfd import Pidfds
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.draft import Draft
-from holdfast.model.ending import EndFacts, Member, whole_cgroup, why_spare
+from holdfast.model.ending import EndFacts, Member, in_the_way, whole_cgroup, why_spare
 from holdfast.model.free import ReleaseFacts
-from holdfast.model.ids import DeviceName, PodUid, ProcessId
+from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import DeviceLock, LockState
 from holdfast.model.reclaim import Attempt, ReclaimStep, ReclaimTimes, next_step
-from holdfast.model.use import Holder
 from holdfast.reclaim.pods import Pods
+from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -48,6 +48,7 @@ class ReclaimRules:
     terminate: bool = False
     let_go_grace: float = 30.0
     orphan_grace: float = 30.0
+    sandbox_grace: float = 900.0
     question_timeout: float = 5.0
     times: ReclaimTimes = field(default_factory=ReclaimTimes)
 
@@ -64,6 +65,7 @@ class Reclaimer:
         ledger: Ledger,
         books: KubeletBooks,
         pods: Pods,
+        runtimes: Runtimes,
         cgroups: Cgroups,
         pidfds: Pidfds,
         lane: Lane,
@@ -74,13 +76,13 @@ class Reclaimer:
         self._ledger = ledger
         self._books = books
         self._pods = pods
+        self._runtimes = runtimes
         self._cgroups = cgroups
         self._pidfds = pidfds
         self._lane = lane
         self._clock = clock
         self._rules = rules
         self._attempts: dict[PodUid, Attempt] = {}
-        self._runtime_gone_at: dict[PodUid, float] = {}
         self._said: dict[tuple[DeviceName, str], str] = {}
         self.observe: Callable[[ReclaimStep, str], None] = lambda _step, _outcome: None
 
@@ -90,7 +92,7 @@ class Reclaimer:
         others = (each.pod for each in self._ledger.book.value.locks.values() if each != lock)
         if lock.pod is not None and lock.pod not in others:
             self._attempts.pop(lock.pod, None)
-            self._runtime_gone_at.pop(lock.pod, None)
+            self._runtimes.forget(lock.pod)
         for about in ("not free yet", "not ended"):
             self._said.pop((device, about), None)
 
@@ -101,7 +103,7 @@ class Reclaimer:
         """
         for pod in pods:
             self._attempts.pop(pod, None)
-            self._runtime_gone_at.pop(pod, None)
+            self._runtimes.forget(pod)
 
     def retry(self, pod: PodUid) -> None:
         """Try again at the next step what was given up on, without the pause that is left of it."""
@@ -113,8 +115,8 @@ class Reclaimer:
         if lock.pod is None:
             return
         members = await self._pods.members(lock.pod)
-        self._note_runtime(lock.pod, members)
-        blockers = _blockers(facts.kernel.holders or (), lock.pod, members)
+        await self._runtimes.look(lock.pod, members)
+        blockers = in_the_way(facts.kernel.holders or (), lock.pod, members)
         attempt = self._attempts.get(lock.pod, Attempt())
         step = next_step(attempt, self._rules.times, self._clock.monotonic())
         if step is ReclaimStep.RETRY:
@@ -193,7 +195,7 @@ class Reclaimer:
             self._say(lock, "not ended", "kubelet did not answer")
             return False
         members = await self._pods.members(pod)
-        self._note_runtime(pod, members)
+        await self._runtimes.look(pod, members)
         if self._ledger.book.value.locks.get(lock.device) != lock or view.counts(pod):
             return False
         still = {each.process for each in members}
@@ -205,7 +207,9 @@ class Reclaimer:
         ]
         if not victims:
             return False
-        all_of_it = step is ReclaimStep.KILL and len(victims) == len(members)
+        # A sandbox has nobody in it that could mind a SIGTERM: it is ended as one, at once.
+        at_once = step is ReclaimStep.KILL or any(each.sandbox is not None for each in members)
+        all_of_it = at_once and len(victims) == len(members)
         if all_of_it and await self._kill_cgroup(lock, pod, members):
             return True
         number = signal.SIGKILL if step is ReclaimStep.KILL else signal.SIGTERM
@@ -247,6 +251,7 @@ class Reclaimer:
         if lock.pod is None:
             return "the device's pod was never identified"
         record = self._ledger.book.value.pods.get(lock.pod)
+        let_go = self._runtimes.seen(lock.pod)
         return why_spare(
             EndFacts(
                 terminate=self._rules.terminate,
@@ -259,19 +264,17 @@ class Reclaimer:
                 pod=record,
                 kubelet=self._books.view.value.kubelet,
                 members=tuple(members),
-                runtime_gone_at=self._runtime_gone_at.get(lock.pod),
+                runtime_gone_at=let_go.gone_at,
+                sandbox=each.sandbox,
+                runtime=let_go.state,
+                only_pause_at=let_go.only_pause_at,
                 now=self._clock.wall(),
                 own_pid=os.getpid(),
                 let_go_grace=self._rules.let_go_grace,
                 orphan_grace=self._rules.orphan_grace,
+                sandbox_grace=self._rules.sandbox_grace,
             )
         )
-
-    def _note_runtime(self, pod: PodUid, members: Sequence[Member]) -> None:
-        if any(each.shows_a_container for each in members):
-            self._runtime_gone_at.pop(pod, None)
-        else:
-            self._runtime_gone_at.setdefault(pod, self._clock.wall())
 
     def _say(self, lock: DeviceLock, what: str, reason: str) -> None:
         """Log why a device is not free, or its holder not ended, once for each reason."""
@@ -289,16 +292,3 @@ class Reclaimer:
             await self._ledger.apply(decide)
         except (LedgerError, LaneStuckError) as error:
             log.warning("cannot record a move", device=str(lock.device), reason=str(error))
-
-
-def _blockers(
-    holders: Sequence[Holder], pod: PodUid, members: Sequence[Member]
-) -> tuple[Member, ...]:
-    """Return what keeps the device from being free: its holders, and what lives on of its pod."""
-    known: dict[ProcessId, Member] = {each.process: each for each in members}
-    for holder in holders:
-        known.setdefault(
-            holder.process,
-            Member(process=holder.process, command=holder.command, in_pod=holder.pod),
-        )
-    return tuple(each for each in known.values() if each.in_pod == pod)

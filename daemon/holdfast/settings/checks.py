@@ -34,6 +34,7 @@ def _paths(settings: Settings) -> Iterator[str]:
         "host.dev": host.dev,
         "host.cgroup": host.cgroup,
         "host.etc": host.etc,
+        "host.run": host.run,
         "kubelet.pluginDir": kubelet.plugin_dir,
         "kubelet.podResourcesSocket": kubelet.pod_resources_socket,
         "cdi.specDir": settings.cdi.spec_dir,

@@ -33,6 +33,8 @@ class Host(Section, frozen=True):
     cgroup: str = "/sys/fs/cgroup"
     """The host's whole tree, not the part that a private cgroup namespace shows."""
     etc: str = "/etc"
+    run: str = "/run"
+    """Where container runtimes keep what they run: it tells whether a sandbox is at work."""
 
 
 class Question(Section, frozen=True):
@@ -158,6 +160,9 @@ class Reclaim(Section, frozen=True):
     """From kubelet's letting go of the pod."""
     orphan_grace: Duration = Duration(30)
     """From then on, and from the runtime's letting go."""
+    sandbox_grace: Duration = Duration(900)
+    """How long the runtime's own files must show that nothing but pause runs in a sandbox whose
+    shim lives, before that sandbox (gVisor, Kata) counts as let go of."""
     term_grace: Duration = Duration(10)
     """From SIGTERM to SIGKILL."""
     kill_grace: Duration = Duration(10)

@@ -1,0 +1,153 @@
+"""May a sandbox be ended? What runs in one is no process of the node: its runtime has to say."""
+
+from dataclasses import replace
+
+import pytest
+
+from fakes.books import BOOT, KUBELET, NOW, X
+from holdfast.model.book import PodRecord
+from holdfast.model.ending import SHIMS, EndFacts, Member, whole_cgroup, why_spare
+from holdfast.model.ids import ProcessId
+from holdfast.model.runtime_state import RuntimeState
+from holdfast.model.sandbox import Sandbox
+
+_SENTRY = Member(
+    process=ProcessId(4242, 99),
+    command="exe",
+    parent_command="containerd-shim",
+    started_at=NOW - 9000,
+    in_pod=X,
+    inode=7,
+    sandbox=Sandbox.SENTRY,
+)
+_STUB = replace(_SENTRY, process=ProcessId(4243, 99), parent_command="exe", sandbox=Sandbox.STUB)
+_GOFER = replace(_SENTRY, process=ProcessId(4240, 99), sandbox=Sandbox.GOFER)
+_MACHINE = replace(
+    _SENTRY,
+    process=ProcessId(4241, 99),
+    command="qemu-system-x86",
+    parent_command="systemd",
+    sandbox=Sandbox.MACHINE,
+)
+_SANDBOX = (_SENTRY, _STUB, _GOFER)
+_IDLE = RuntimeState()
+_BUSY = RuntimeState(containers=("c1",))
+_UNREADABLE = RuntimeState(problem="cannot read /run/containerd: Permission denied")
+
+_FACTS = EndFacts(
+    terminate=True,
+    scan_complete=True,
+    process=_SENTRY.process,
+    command="exe",
+    in_pod=X,
+    inode=7,
+    granted_to=X,
+    pod=PodRecord(
+        uid=X, boot=BOOT, cgroup="/kubepods/podx", inode=7, counted_by=KUBELET, let_go_at=NOW - 9000
+    ),
+    kubelet=KUBELET,
+    members=_SANDBOX,
+    runtime_gone_at=NOW - 9000,
+    sandbox=Sandbox.SENTRY,
+    runtime=_IDLE,
+    only_pause_at=NOW - 900,
+    now=NOW,
+    own_pid=999,
+)
+
+
+def _orphan(member: Member) -> Member:
+    return replace(member, parent_command="systemd")
+
+
+_ORPHANS = tuple(each if each.sandbox is Sandbox.STUB else _orphan(each) for each in _SANDBOX)
+
+
+@pytest.mark.parametrize(
+    ("members", "runtime", "since", "spared"),
+    [
+        # Under a living shim, only the runtime's own word over the whole grace ends it.
+        (_SANDBOX, _IDLE, 900, None),
+        (_SANDBOX, _IDLE, 899, "less than 900 s that nothing but pause runs"),
+        (_SANDBOX, _IDLE, None, "less than 900 s that nothing but pause runs"),
+        (_SANDBOX, _UNREADABLE, 9000, "whose runtime's state cannot be read (cannot read /run"),
+        (_SANDBOX, None, 9000, "whose runtime's state cannot be read"),
+        (_SANDBOX, _BUSY, 9000, "its runtime still runs container c1"),
+        # Without its shim the runtime has let go, whatever its files fail to say.
+        (_ORPHANS, _IDLE, None, None),
+        (_ORPHANS, _UNREADABLE, None, None),
+        (_ORPHANS, None, None, None),
+        (_ORPHANS, _BUSY, 9000, "its runtime still runs container c1"),
+        # Whose parent cannot be read may have a shim yet; one process of it is enough.
+        ((replace(_SENTRY, parent_command=""),), None, None, "state cannot be read"),
+        ((*_ORPHANS, _SENTRY), None, None, "state cannot be read"),
+        # A machine's monitor leaves its shim, so that its parent tells nothing.
+        ((_MACHINE,), _IDLE, 900, None),
+        ((_MACHINE,), _UNREADABLE, 9000, "state cannot be read"),
+        # Other processes of the runtime's are no part of the sandbox.
+        ((*_SANDBOX, replace(_SENTRY, sandbox=None)), _IDLE, 9000, "still runs a container"),
+        ((*_ORPHANS, replace(_SENTRY, command="pause")), _IDLE, 9000, "still runs a container"),
+        *(
+            ((*_SANDBOX, replace(_ORPHANS[0], command=shim)), _IDLE, 9000, "still runs a container")
+            for shim in sorted(SHIMS)
+        ),
+    ],
+)
+def test_a_sandbox_is_ended_only_when_its_shim_is_gone_or_its_runtime_says_that_it_is_idle(
+    members: tuple[Member, ...],
+    runtime: RuntimeState | None,
+    since: float | None,
+    spared: str | None,
+) -> None:
+    first = members[0]
+    facts = replace(
+        _FACTS,
+        process=first.process,
+        command=first.command,
+        sandbox=first.sandbox,
+        members=members,
+        runtime=runtime,
+        only_pause_at=None if since is None else NOW - since,
+    )
+    said = why_spare(facts)
+    assert (said is None) is (spared is None)
+    assert (spared or "") in (said or "")
+
+
+@pytest.mark.parametrize("member", _SANDBOX, ids=lambda each: each.sandbox.value)
+def test_every_process_of_a_sandbox_is_judged_as_the_sandbox_is(member: Member) -> None:
+    facts = replace(_FACTS, process=member.process, command="exe", sandbox=member.sandbox)
+    assert why_spare(facts) is None
+    assert "c1" in (why_spare(replace(facts, runtime=_BUSY)) or "")
+
+
+def test_a_program_beside_a_sandbox_is_spared_while_the_sandbox_is() -> None:
+    program = replace(_orphan(_SENTRY), command="python", sandbox=None)
+    facts = replace(
+        _FACTS,
+        process=program.process,
+        command="python",
+        sandbox=None,
+        members=(*_SANDBOX, program),
+        runtime=_UNREADABLE,
+    )
+    assert "state cannot be read" in (why_spare(facts) or "")
+
+
+def test_what_only_looks_like_a_sandbox_is_spared() -> None:
+    plain = replace(_orphan(_SENTRY), sandbox=None)
+    facts = replace(_FACTS, sandbox=None, members=(plain,))
+    assert "nothing else shows which" in (why_spare(facts) or "")
+
+
+def test_the_graces_of_kubelet_and_the_orphan_hold_for_a_sandbox_too() -> None:
+    young = replace(_FACTS, members=_ORPHANS, runtime_gone_at=NOW - 29)
+    assert "an orphan for less than 30 s" in (why_spare(young) or "")
+    counted = replace(_FACTS, pod=replace(_FACTS.pod, let_go_at=None))  # type: ignore[type-var]
+    assert "kubelet counts its pod" in (why_spare(counted) or "")
+
+
+@pytest.mark.parametrize("shim", sorted(SHIMS))
+def test_a_shim_in_the_cgroup_forbids_to_end_it_as_one(shim: str) -> None:
+    assert whole_cgroup(_SANDBOX, NOW - 60)
+    assert not whole_cgroup((*_SANDBOX, replace(_SENTRY, command=shim)), NOW - 60)
