@@ -63,6 +63,7 @@ class _Hand:
         )
         if lifted.retry is not None:
             self._parts.reclaimer.retry(lifted.retry)
+            self._parts.resetter.retry(what.device)
             self._parts.watcher.nudge()
         return self._done("unquarantined by hand", asker, lifted.text, device=what.device)
 

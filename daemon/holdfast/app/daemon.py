@@ -67,6 +67,7 @@ async def run(settings: Settings) -> None:
         )
         stack.push_async_callback(ledger.close)
         parts = build(settings, host, ledger, clock, called=metrics.called)
+        stack.callback(parts.resetter.close)
         _observe(parts, metrics)
         control = ControlServer(state, _handlers(parts))
         await control.start()
@@ -165,6 +166,7 @@ def _observe(parts: Parts, metrics: Metrics) -> None:
     parts.ledger.moved = metrics.moved
     parts.gate.observe = lambda outcome, seconds: metrics.passed_gate(outcome.value, seconds)
     parts.reclaimer.observe = lambda step, outcome: metrics.reclaimed(step.value, outcome)
+    parts.resetter.observe = metrics.reclaimed
 
 
 def _show(parts: Parts, metrics: Metrics) -> None:

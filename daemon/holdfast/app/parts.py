@@ -22,6 +22,7 @@ from holdfast.host.look import Look
 from holdfast.host.peer import peer_of
 from holdfast.host.pidfd import Pidfds
 from holdfast.host.procfs import Procfs
+from holdfast.host.reset import FunctionControl
 from holdfast.host.root import HostRoot
 from holdfast.host.runtimestate import RuntimeFiles
 from holdfast.host.sysfs import Sysfs
@@ -39,10 +40,12 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.ids import BootId, DeviceName, PodUid, ProcessId, ResourceName
 from holdfast.model.promise import names_of_ours
 from holdfast.model.reclaim import ReclaimTimes
+from holdfast.model.reset import ResetPolicy
 from holdfast.model.tpu_env import TpuHostFacts
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer, ReclaimRules
+from holdfast.reclaim.resetter import ResetRules, Resetter
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.reclaim.watcher import Watcher, WatchTimes
 from holdfast.runtime.clock import Clock
@@ -85,6 +88,7 @@ class Parts:
     look: Look
     gate: Gate
     reclaimer: Reclaimer
+    resetter: Resetter
     drift: DriftWatch
 
 
@@ -151,7 +155,7 @@ def build(
         clock=clock,
     )
     look = Look(host.root, host.lanes["scan"])
-    watcher, kernel, reclaimer = _watcher(
+    watcher, kernel, reclaimer, resetter = _watcher(
         settings,
         host,
         ledger=ledger,
@@ -220,6 +224,7 @@ def build(
         look=look,
         gate=gate,
         reclaimer=reclaimer,
+        resetter=resetter,
         drift=DriftWatch(
             ledger=ledger,
             view=accounts.view,
@@ -315,8 +320,14 @@ def _watcher(
     accounts: Accounts,
     look: Look,
     clock: Clock,
-) -> tuple[Watcher, KernelWatch, Reclaimer]:
+) -> tuple[Watcher, KernelWatch, Reclaimer, Resetter]:
     rules = settings.reclaim
+    times = ReclaimTimes(
+        term_grace=rules.term_grace,
+        kill_grace=rules.kill_grace,
+        retry_first=rules.retry.first,
+        retry_last=rules.retry.last,
+    )
     cgroups = Cgroups(host.root)
 
     def holder_exited(_process: ProcessId) -> None:
@@ -356,13 +367,24 @@ def _watcher(
             orphan_grace=rules.orphan_grace,
             sandbox_grace=rules.sandbox_grace,
             question_timeout=settings.kubelet.question.timeout,
-            times=ReclaimTimes(
-                term_grace=rules.term_grace,
-                kill_grace=rules.kill_grace,
-                retry_first=rules.retry.first,
-                retry_last=rules.retry.last,
-            ),
+            times=times,
         ),
+    )
+
+    def device_checked() -> None:
+        watcher.nudge()
+
+    resetter = Resetter(
+        ledger=ledger,
+        control=FunctionControl(host.root),
+        clock=clock,
+        rules=ResetRules(
+            policy=ResetPolicy(rules.reset),
+            timeout=rules.reset_timeout,
+            rebind=rules.rebind,
+            times=times,
+        ),
+        ended=device_checked,
     )
     watcher = Watcher(
         ledger=ledger,
@@ -371,6 +393,7 @@ def _watcher(
         kernel=kernel,
         pods=pods,
         reclaimer=reclaimer,
+        resetter=resetter,
         clock=clock,
         boot=host.boot,
         times=WatchTimes(
@@ -380,7 +403,7 @@ def _watcher(
             unseen_grace=rules.unseen_grace,
         ),
     )
-    return watcher, kernel, reclaimer
+    return watcher, kernel, reclaimer, resetter
 
 
 def _granting(settings: Settings, host: Hosts, specs: CdiSpecs) -> Granting:

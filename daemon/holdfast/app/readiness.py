@@ -13,6 +13,7 @@ def readiness(parts: Parts) -> tuple[Check, ...]:
         _books(parts),
         _ledger(parts),
         *_lanes(parts),
+        _resets(parts),
         _hardware(parts),
         _specs(parts),
         _looked(parts),
@@ -54,6 +55,11 @@ def _lanes(parts: Parts) -> list[Check]:
         reason = "" if since is None else f"stuck for {time.monotonic() - since:.0f} s"
         checks.append(Check(name=f"lane {name}", passes=since is None, reason=reason))
     return checks
+
+
+def _resets(parts: Parts) -> Check:
+    stuck = parts.resetter.stuck
+    return Check(name="resets of devices", passes=not stuck, reason=stuck)
 
 
 def _hardware(parts: Parts) -> Check:

@@ -45,9 +45,8 @@ class Attempt:
 def next_step(attempt: Attempt, times: ReclaimTimes, now: float) -> ReclaimStep:
     """Return the step that is due at *now* while something still holds the device."""
     if attempt.quarantined_at is not None:
-        doublings = min(attempt.number - 1, _MOST_DOUBLINGS)
-        pause = min(times.retry_first * 2**doublings, times.retry_last)
-        return ReclaimStep.RETRY if now - attempt.quarantined_at >= pause else ReclaimStep.WAIT
+        due = now - attempt.quarantined_at >= retry_pause(attempt.number, times)
+        return ReclaimStep.RETRY if due else ReclaimStep.WAIT
     if attempt.terminated_at is None:
         return ReclaimStep.TERMINATE
     if attempt.killed_at is None:
@@ -55,3 +54,9 @@ def next_step(attempt: Attempt, times: ReclaimTimes, now: float) -> ReclaimStep:
         return ReclaimStep.KILL if late else ReclaimStep.WAIT
     late = now - attempt.killed_at >= times.kill_grace
     return ReclaimStep.QUARANTINE if late else ReclaimStep.WAIT
+
+
+def retry_pause(number: int, times: ReclaimTimes) -> float:
+    """Return how many seconds to wait after the failure of attempt *number*, the first being 1."""
+    doublings = min(number - 1, _MOST_DOUBLINGS)
+    return min(times.retry_first * float(2**doublings), times.retry_last)

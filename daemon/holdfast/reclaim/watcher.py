@@ -28,6 +28,7 @@ from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
+from holdfast.reclaim.resetter import Resetter
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
@@ -80,6 +81,7 @@ class Watcher:
         kernel: KernelWatch,
         pods: Pods,
         reclaimer: Reclaimer,
+        resetter: Resetter,
         clock: Clock,
         boot: BootId,
         times: WatchTimes,
@@ -91,6 +93,7 @@ class Watcher:
         self._kernel = kernel
         self._pods = pods
         self._reclaimer = reclaimer
+        self._resetter = resetter
         self._clock = clock
         self._boot = boot
         self._times = times
@@ -231,14 +234,22 @@ class Watcher:
             if lock.state not in ENDING and lock.state is not LockState.FOREIGN:
                 continue
             self._not_free[lock.device] = before.get(lock.device, "")
+            if detained := await self._resetter.detains(lock):
+                self._not_free[lock.device] = detained
+                continue
             facts = await self._release_facts(lock, book, sightings)
             verdict = judge_release(facts)
             self._not_free[lock.device] = verdict.reason
             if verdict.freedom is Freedom.FREE:
+                cleared = self._resetter.clears(lock, self._device(lock), facts.kernel)
+                if cleared is None:
+                    continue
                 self._reclaimer.forget(lock)
                 self._kernel.forget(lock.device)
-                await self._apply(lambda draft, k=lock, r=verdict.reason: _free(draft, k, r))
-            elif lock.state in ENDING:
+                reason = "; ".join(filter(None, (verdict.reason, cleared)))
+                await self._apply(lambda draft, k=lock, r=reason: _free(draft, k, r))
+                continue
+            if lock.state in ENDING:
                 await self._reclaimer.step(lock, facts, verdict.reason)
 
     async def _release_facts(

@@ -168,6 +168,15 @@ class Reclaim(Section, frozen=True):
     kill_grace: Duration = Duration(10)
     """From SIGKILL to giving up until the next retry."""
     retry: Retry = msgspec.field(default_factory=Retry)
+    reset: Literal["never", "afterForcedRelease"] = "never"
+    """Whether functions with a reset of their own are reset once what we ended let go of them.
+
+    The kernel does it too, at the last close and the first open; it needs a /sys that is writable.
+    """
+    reset_timeout: Interval = Interval(30)
+    """From the beginning of a reset, or of the check that the functions answer, to quarantine."""
+    rebind: bool = False
+    """Whether a function that a rescan left without a driver is bound to vfio-pci again."""
     poll: Interval = Interval(2)
     """How often the pods of locked devices are looked at, besides events."""
     release_poll: Interval = Interval(0.2)

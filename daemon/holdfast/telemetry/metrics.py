@@ -54,7 +54,7 @@ class Metrics:
         )
         self._steps = Counter(
             "holdfast_reclaim_steps",
-            "Steps taken to end orphans, by outcome.",
+            "Steps taken to end orphans, and to reset and check their devices, by outcome.",
             ["step", "outcome"],
             registry=registry,
         )

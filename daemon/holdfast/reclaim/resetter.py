@@ -1,0 +1,241 @@
+"""Holds a device between a forced release and FREE until its functions were reset and answer."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from holdfast.errors import LaneStuckError, LedgerError
+from holdfast.host.reset import FunctionControl
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.draft import Draft
+from holdfast.model.free import Freedom, KernelFacts, judge_kernel
+from holdfast.model.ids import DeviceName
+from holdfast.model.locks import DeviceLock, LockState
+from holdfast.model.reclaim import ReclaimTimes, retry_pause
+from holdfast.model.reset import FORCED, ResetPolicy, TrialState, TrialStep, next_trial_step
+from holdfast.reclaim.trial import FORBIDDEN, Findings, Trial
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.lane import Lane
+
+_FRESH = 10.0
+"""For how many seconds what a trial found holds, where the device cannot become FREE at once."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetRules:
+    """What the operator allows; durations in seconds."""
+
+    policy: ResetPolicy = ResetPolicy.NEVER
+    timeout: float = 30.0
+    rebind: bool = False
+    times: ReclaimTimes = field(default_factory=ReclaimTimes)
+    """Of these, the pauses between two tries."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    """A trial that was begun for the lock with `fence`, and what came of it."""
+
+    fence: int
+    lane: Lane
+    began: float
+    number: int
+    answered: list[Findings] = field(default_factory=list)
+    """Filled on the lane, even long after the deadline."""
+    task: asyncio.Task[None] | None = None
+    findings: Findings | None = None
+    ended: float = 0.0
+
+
+class Resetter:
+    """Each device has a lane of its own: one that hangs costs that device alone.
+
+    Nothing ever waits for a lane; every method answers at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        control: FunctionControl,
+        clock: Clock,
+        rules: ResetRules,
+        ended: Callable[[], None],
+    ) -> None:
+        """Act by *rules*; *ended* is called on the loop when there is something new to see."""
+        self._ledger = ledger
+        self._control = control
+        self._clock = clock
+        self._rules = rules
+        self._ended = ended
+        self._running: dict[DeviceName, _Running] = {}
+        self._numbers: dict[DeviceName, int] = {}
+        self._told_forbidden = False
+        self.observe: Callable[[str, str], None] = lambda _step, _outcome: None
+
+    @property
+    def stuck(self) -> str:
+        """Name each lane with a call that is overdue, and for how long; empty: there is none."""
+        now = self._clock.monotonic()
+        return "; ".join(
+            f"lane {it.lane.name} is stuck for {now - it.began - self._rules.timeout:.0f} s"
+            for it in self._running.values()
+            if self._state(it) is TrialState.OVERDUE
+        )
+
+    def close(self) -> None:
+        """Leave everything behind; a call that hangs ends with the process."""
+        for it in self._running.values():
+            it.lane.close()
+            if it.task is not None:
+                it.task.cancel()
+
+    def retry(self, device: DeviceName) -> None:
+        """Try again what failed, without the pause that is left of it."""
+        self._numbers.pop(device, None)
+        it = self._running.get(device)
+        if it is not None and it.findings is not None:
+            del self._running[device]
+
+    async def detains(self, lock: DeviceLock) -> str:
+        """Do what is due about a trial that was begun; return why *lock* is to be left alone.
+
+        Empty: it is not. While a trial is at work we ourselves have the device open, so nothing
+        that is seen of it would be true.
+        """
+        it = self._running.get(lock.device)
+        if it is None:
+            return ""
+        self._take_in(lock.device, it)
+        if it.findings is not None and it.fence != lock.fence:
+            del self._running[lock.device]  # it was about another part of the lock's life
+            return ""
+        step = next_trial_step(lock.state, self._state(it), retry_due=self._retry_due(it))
+        if step in {TrialStep.CLEAR, TrialStep.BEGIN}:
+            return ""
+        if step is TrialStep.RETRY:
+            del self._running[lock.device]
+            if lock.state is LockState.QUARANTINED:
+                await self._move(lock, LockState.RECLAIMING, "its functions are tried again")
+            return "its functions are tried again"
+        reason = self._reason(it)
+        if step is TrialStep.QUARANTINE:
+            moved = await self._move(lock, LockState.QUARANTINED, reason)
+            if moved is not None:
+                it.fence = moved.fence
+                self.observe("quarantine", "done")
+        return reason
+
+    def clears(self, lock: DeviceLock, device: Device | None, facts: KernelFacts) -> str | None:
+        """Return what there is to say of a device that may become FREE, or None: it may not yet.
+
+        *facts* are what the kernel showed of it just now.
+        """
+        it = self._running.get(lock.device)
+        if it is None and (device is None or device.kind is not DeviceKind.VFIO):
+            return ""
+        state = TrialState.NONE if it is None else self._state(it)
+        step = next_trial_step(lock.state, state)
+        if step is TrialStep.CLEAR:
+            self._numbers.pop(lock.device, None)
+            it = self._running.pop(lock.device, None)
+            return "; ".join(each.text for each in it.findings.did) if it and it.findings else ""
+        if step is TrialStep.BEGIN and device is not None:
+            self._begin(lock, device, facts)
+        return None
+
+    def _begin(self, lock: DeviceLock, device: Device, facts: KernelFacts) -> None:
+        number = self._numbers[lock.device] = self._numbers.get(lock.device, 0) + 1
+        trial = Trial(
+            device=device,
+            policy=self._rules.policy,
+            rebind=self._rules.rebind,
+            idle=judge_kernel(facts).freedom is Freedom.FREE,
+            wanted=lambda: self._still_forced(lock),
+        )
+        it = _Running(
+            fence=lock.fence,
+            lane=Lane(f"reset {lock.device}", deadline=self._rules.timeout),
+            began=self._clock.monotonic(),
+            number=number,
+        )
+        self._running[lock.device] = it
+        it.task = asyncio.get_running_loop().create_task(self._run(it, trial))
+
+    async def _run(self, it: _Running, trial: Trial) -> None:
+        # Past the deadline the call goes on, and what it finds in the end is taken in then.
+        with contextlib.suppress(LaneStuckError):
+            await it.lane.run(lambda: it.answered.append(trial.run(self._control)))
+        self._ended()
+
+    def _still_forced(self, lock: DeviceLock) -> bool:
+        """Tell, from any thread, whether the lock is still one whose holder we ended."""
+        now = self._ledger.book.value.locks.get(lock.device)
+        return now is not None and now.state in FORCED and now.pod == lock.pod
+
+    def _take_in(self, device: DeviceName, it: _Running) -> None:
+        """Take in what the lane found, once it did; raise what it raised."""
+        if it.findings is not None:
+            return
+        if it.task is not None and it.task.done():
+            it.task.result()
+        if not it.answered:
+            return
+        found = it.findings = it.answered[0]
+        it.ended = self._clock.monotonic()
+        it.lane.close()
+        for each in found.did:
+            self.observe(each.step, each.outcome)
+            if each.outcome == FORBIDDEN and not self._told_forbidden:
+                self._told_forbidden = True  # it is so for every device, until we are started anew
+                log.warning("functions are not reset", reason=each.text)
+        did = [each.text for each in found.did]
+        took = round(it.ended - it.began, 3)
+        if found.problem:
+            log.warning("device failed", device=str(device), reason=found.problem, took=took)
+        else:
+            log.info("device checked", device=str(device), did=did, took=took)
+
+    def _reason(self, it: _Running) -> str:
+        if it.findings is not None and it.findings.problem:
+            return it.findings.problem
+        waited = self._rules.timeout
+        if self._state(it) is TrialState.OVERDUE:
+            return (
+                f"its reset or check has not returned within {waited:g} s (lane {it.lane.name}); "
+                "it returns by itself if the kernel lets go, else restart the machine"
+            )
+        return "its functions are reset and checked"
+
+    def _state(self, it: _Running) -> TrialState:
+        if it.findings is None:
+            late = self._clock.monotonic() - it.began >= self._rules.timeout
+            return TrialState.OVERDUE if late else TrialState.RUNNING
+        if it.findings.problem:
+            return TrialState.FAILED
+        fresh = self._clock.monotonic() - it.ended < _FRESH
+        return TrialState.PASSED if fresh else TrialState.NONE
+
+    def _retry_due(self, it: _Running) -> bool:
+        pause = retry_pause(it.number, self._rules.times)
+        return it.findings is not None and self._clock.monotonic() - it.ended >= pause
+
+    async def _move(self, lock: DeviceLock, state: LockState, evidence: str) -> DeviceLock | None:
+        def decide(draft: Draft) -> DeviceLock | None:
+            now = draft.book.locks.get(lock.device)
+            if now is None or now.fence != lock.fence:
+                return None
+            draft.move(lock.device, state, evidence)
+            return draft.book.locks.get(lock.device)
+
+        try:
+            return await self._ledger.apply(decide)
+        except (LedgerError, LaneStuckError) as error:
+            log.warning("cannot record a move", device=str(lock.device), reason=str(error))
+            return None
