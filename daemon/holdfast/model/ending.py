@@ -27,6 +27,8 @@ class Member:
     inode: int | None = None
     """The inode of that pod's cgroup."""
     sandbox: Sandbox | None = None
+    uninterruptible: bool = False
+    """It sleeps in the kernel, where no signal reaches it."""
 
     @property
     def is_shim(self) -> bool:

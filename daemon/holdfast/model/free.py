@@ -98,7 +98,8 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
         return Verdict(
             freedom=Freedom.IN_USE,
             reason=f"in use: {sign}, and no process has it open (an fd in flight between "
-            "processes, or the kernel itself: vhost, KVM); it returns when they let go",
+            "processes, or the kernel itself: vhost, KVM); it returns by itself when they let go: "
+            "end the programs that pass it on, or the virtual machine that has it",
         )
     if facts.holders is None:
         return Verdict(freedom=Freedom.UNKNOWN, reason="nobody has looked for holders yet")

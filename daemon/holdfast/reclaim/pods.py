@@ -12,6 +12,8 @@ from holdfast.model.ids import PodUid
 from holdfast.model.reconcile import PodSighting
 from holdfast.runtime.lane import Lane
 
+_UNINTERRUPTIBLE = "D"
+
 
 class Pods:
     """Looks at pods' cgroups on a lane, and watches those that exist for becoming empty."""
@@ -78,6 +80,7 @@ class Pods:
                     in_pod=pod,
                     inode=cgroup.inode if cgroup is not None else None,
                     sandbox=sandbox_of(self._procfs, pid),
+                    uninterruptible=facts.state == _UNINTERRUPTIBLE,
                 )
             )
         return tuple(found)

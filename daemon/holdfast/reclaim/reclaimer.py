@@ -128,7 +128,8 @@ class Reclaimer:
         # One attempt serves all locks of a pod; each of them follows it with a move of its own.
         given_up = attempt.quarantined_at is not None
         if lock.state is LockState.RECLAIMING and given_up:
-            await self._move(lock, LockState.QUARANTINED, f"could not be reclaimed: {reason}")
+            evidence = f"could not be reclaimed: {reason}{_asleep(members)}"
+            await self._move(lock, LockState.QUARANTINED, evidence)
         elif lock.state is LockState.QUARANTINED and not given_up:
             await self._move(lock, LockState.RECLAIMING, f"tried again: {reason}")
         elif step in {ReclaimStep.TERMINATE, ReclaimStep.KILL} and blockers:
@@ -292,3 +293,9 @@ class Reclaimer:
             await self._ledger.apply(decide)
         except (LedgerError, LaneStuckError) as error:
             log.warning("cannot record a move", device=str(lock.device), reason=str(error))
+
+
+def _asleep(members: Sequence[Member]) -> str:
+    """Return words for those that no signal can end for now, to complete a reason with."""
+    pids = ", ".join(str(each.process) for each in members if each.uninterruptible)
+    return f"; in uninterruptible sleep, which only the kernel ends: pid {pids}" if pids else ""

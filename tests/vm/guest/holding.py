@@ -20,6 +20,8 @@ MAPPED = (*ALL, "map", "close-device", "close-group", "close-container")
 """No fd is left at all, only a mapping of the BAR."""
 IN_FLIGHT = (*LEAK, "send")
 """The device fd is nowhere but in a socket's queue."""
+IN_KVM = ("container", "group", "kvm", "close-group", "close-container")
+"""The group's file is nowhere but in a virtual machine's kernel side."""
 FORKED = (*ALL, "fork")
 """A child has inherited everything; see Holding.child."""
 ZOMBIE_LEADER = (*ALL, "leader-exit")
@@ -72,9 +74,7 @@ class Holding:
 
     def do(self, step: str) -> None:
         """Have it do one more step; raises HoldFailedError with the error's name."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{step}\n")
-        self.process.stdin.flush()
+        self.begin(step)
         self.expect("OK")
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -101,6 +101,12 @@ class Holding:
             if pipe is not None:
                 pipe.close()
         self.wait()
+
+    def begin(self, step: str) -> None:
+        """Have it begin a step that may never end."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{step}\n")
+        self.process.stdin.flush()
 
     def expect(self, word: str) -> None:
         """Read what it prints until a line begins with *word*; raises HoldFailedError."""

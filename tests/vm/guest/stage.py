@@ -33,6 +33,8 @@ POOL = "example.com/edu"
 NVME = "example.com/nvme"
 
 OBSERVE, TERMINATE, BLIND = "observe", "terminate", "without-capabilities"
+OWN_PIDS = "own-pid-namespace"
+_OWN_PIDS = Path(__file__).with_name("own_pid_namespace.py")
 MODES: Mapping[str, tuple[str, Sequence[str]]] = {
     OBSERVE: ("observe", ()),
     TERMINATE: ("terminate", ()),
@@ -44,6 +46,8 @@ MODES: Mapping[str, tuple[str, Sequence[str]]] = {
             *("--bounding-set=-sys_ptrace,-dac_read_search,-dac_override", "--"),
         ),
     ),
+    # As without hostPID: what runs elsewhere on the node is not there for it.
+    OWN_PIDS: ("terminate", (sys.executable, str(_OWN_PIDS))),
 }
 """How the daemon can run: its reclaim.mode, and what its command line begins with."""
 
@@ -289,10 +293,10 @@ class Stage:
             return states[0] if states else "free"
         return ""
 
-    def await_state(self, device: str, *states: str) -> None:
+    def await_state(self, device: str, *states: str, limit: float = _SLOW) -> None:
         """Wait until the device's lock is in one of *states*."""
         wait_until(
-            lambda: self.state(device) in states, limit=_SLOW, what=f"{device} to be {states}"
+            lambda: self.state(device) in states, limit=limit, what=f"{device} to be {states}"
         )
 
     def device(self, device: str) -> dict[str, Any]:

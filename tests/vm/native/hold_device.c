@@ -17,6 +17,8 @@
  *   fork        a child that inherits everything, ignores the end of input and lives until a signal;
  *               prints "CHILD <pid>"
  *   leader-exit the first thread ends, another one goes on (no step may follow on the command line)
+ *   kvm         let a virtual machine's kernel side keep the groups' files
+ *   unbind=ADDR ask the kernel to unbind a function, which blocks while somebody else holds it
  *   uid=N       become this user
  *   ignore-term
  */
@@ -24,6 +26,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/kvm.h>
 #include <linux/vfio.h>
 #include <pthread.h>
 #include <signal.h>
@@ -176,6 +179,32 @@ static int fork_child(void)
 	return 0;
 }
 
+static int give_to_kvm(void)
+{
+	struct kvm_create_device device = { .type = KVM_DEV_TYPE_VFIO };
+	int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+	int machine = kvm < 0 ? -1 : ioctl(kvm, KVM_CREATE_VM, 0);
+
+	if (machine < 0 || ioctl(machine, KVM_CREATE_DEVICE, &device))
+		return -1;
+	for (int i = 0; i < count; i++) {
+		struct kvm_device_attr add = { .group = KVM_DEV_VFIO_GROUP,
+					       .attr = KVM_DEV_VFIO_GROUP_ADD,
+					       .addr = (unsigned long)&held[i].group_fd };
+
+		if (first_of_group(i) == i && ioctl(device.fd, KVM_SET_DEVICE_ATTR, &add))
+			return -1;
+	}
+	return 0;
+}
+
+static int unbind(const char *address)
+{
+	int fd = open("/sys/bus/pci/drivers/vfio-pci/unbind", O_WRONLY | O_CLOEXEC);
+
+	return fd < 0 || write(fd, address, strlen(address)) < 0 ? -1 : close(fd);
+}
+
 static int become(const char *number)
 {
 	uid_t uid = (uid_t)atoi(number);
@@ -207,6 +236,10 @@ static int step(const char *name)
 		return send_devices();
 	if (!strcmp(name, "fork"))
 		return fork_child();
+	if (!strcmp(name, "kvm"))
+		return give_to_kvm();
+	if (!strncmp(name, "unbind=", 7))
+		return unbind(name + 7);
 	if (!strncmp(name, "uid=", 4))
 		return become(name + 4);
 	if (!strcmp(name, "ignore-term"))
