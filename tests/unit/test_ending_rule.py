@@ -38,6 +38,7 @@ _SATISFIED = EndFacts(
     inode=7,
     granted_to=X,
     pod=_POD,
+    let_go_at=NOW - 60,
     kubelet=KUBELET,
     members=(_ORPHAN,),
     runtime_gone_at=NOW - 60,
@@ -73,7 +74,8 @@ def test_an_orphan_is_ended_when_every_guard_agrees() -> None:
         ({"kubelet": ProcessId(701, 70)}, "another kubelet runs now"),
         ({"kubelet": ProcessId(KUBELET.pid, 71)}, "another kubelet runs now"),
         ({"pod": replace(_POD, let_go_at=None)}, "kubelet counts its pod"),
-        ({"pod": replace(_POD, let_go_at=NOW - 29)}, "less than 30 s ago"),
+        ({"let_go_at": None}, "kubelet counts its pod"),
+        ({"let_go_at": NOW - 29}, "less than 30 s ago"),
         ({"let_go_grace": 61.0}, "less than 61 s ago"),
         *(
             ({"command": each}, "named as a sandbox is")
@@ -81,7 +83,7 @@ def test_an_orphan_is_ended_when_every_guard_agrees() -> None:
         ),
         ({"runtime_gone_at": None}, "not been seen to let go"),
         ({"runtime_gone_at": NOW - 29}, "an orphan for less than 30 s"),
-        ({"pod": replace(_POD, let_go_at=NOW - 59)}, "an orphan for less than 30 s"),
+        ({"let_go_at": NOW - 59}, "an orphan for less than 30 s"),
         ({"orphan_grace": 61.0}, "an orphan for less than 61 s"),
     ],
 )
@@ -126,7 +128,7 @@ def test_while_the_runtime_runs_a_container_of_the_pod_nothing_of_it_is_ended(
 def test_the_grace_counts_from_when_both_kubelet_and_the_runtime_had_let_go(
     pod: float, gone: float, spared: bool
 ) -> None:
-    facts = replace(_SATISFIED, pod=replace(_POD, let_go_at=NOW - pod), runtime_gone_at=NOW - gone)
+    facts = replace(_SATISFIED, let_go_at=NOW - pod, runtime_gone_at=NOW - gone)
     assert (why_spare(facts) is not None) is spared
 
 

@@ -45,6 +45,7 @@ _FACTS = EndFacts(
     pod=PodRecord(
         uid=X, boot=BOOT, cgroup="/kubepods/podx", inode=7, counted_by=KUBELET, let_go_at=NOW - 9000
     ),
+    let_go_at=NOW - 9000,
     kubelet=KUBELET,
     members=_SANDBOX,
     runtime_gone_at=NOW - 9000,

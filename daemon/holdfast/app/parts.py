@@ -1,5 +1,6 @@
 """Builds the parts of the daemon from the settings; what depends on what is read off here."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -361,6 +362,7 @@ def _watcher(
         pidfds=host.pidfds,
         lane=host.lanes["pods"],
         clock=clock,
+        own_pid=os.getpid(),
         rules=ReclaimRules(
             terminate=rules.mode == "terminate",
             let_go_grace=rules.let_go_grace,

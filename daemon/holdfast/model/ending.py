@@ -58,7 +58,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndFacts:
-    """Everything that has to be so before a process is ended; times in seconds.
+    """Everything that has to be so before a process is ended.
+
+    Times are monotonic seconds: a grace must not end because somebody set the clock forward.
 
     `in_pod` and the cgroup's `inode` are where the process is now; `granted_to` is the pod of the
     device's lock. `members` are all processes of that pod's cgroup. `runtime_gone_at` is since
@@ -75,6 +77,8 @@ class EndFacts:
     inode: int | None
     granted_to: PodUid | None
     pod: PodRecord | None
+    let_go_at: float | None
+    """Since when the evidence in `pod` that kubelet let go of it has stood before our eyes."""
     kubelet: ProcessId | None
     members: tuple[Member, ...]
     runtime_gone_at: float | None
@@ -138,9 +142,9 @@ def _kubelet_let_go(facts: EndFacts) -> str | None:
         return "kubelet cannot be asked"
     if pod.counted_by != facts.kubelet:
         return "another kubelet runs now than the one that had the pod"
-    if pod.let_go_at is None:
+    if pod.let_go_at is None or facts.let_go_at is None:
         return "kubelet counts its pod, or has not been asked since"
-    if facts.now - pod.let_go_at < facts.let_go_grace:
+    if facts.now - facts.let_go_at < facts.let_go_grace:
         return f"kubelet let go of its pod less than {facts.let_go_grace:g} s ago"
     return None
 
@@ -180,10 +184,10 @@ def _sandbox_let_go(facts: EndFacts, sandboxes: list[Member]) -> str | None:
 
 
 def _grace(facts: EndFacts) -> str | None:
-    pod, gone = facts.pod, facts.runtime_gone_at
-    if pod is None or pod.let_go_at is None or gone is None:
+    let_go, gone = facts.let_go_at, facts.runtime_gone_at
+    if let_go is None or gone is None:
         return "kubelet and the runtime have not both let go of its pod"
-    since = max(gone, pod.let_go_at + facts.let_go_grace)
+    since = max(gone, let_go + facts.let_go_grace)
     if facts.now - since < facts.orphan_grace:
         return f"it has been an orphan for less than {facts.orphan_grace:g} s"
     return None
@@ -193,12 +197,27 @@ def whole_cgroup(members: tuple[Member, ...], let_go_at: float) -> bool:
     """Tell whether the pod's cgroup may be ended as one.
 
     Kata and CRI-O may keep their shim or conmon inside, and a process that started after kubelet
-    let go of the pod may be a new start of it.
+    let go of the pod may be a new start of it. *let_go_at* and the starts are seconds since the
+    epoch, all by the clock as it is set now.
     """
     return bool(members) and not any(
         member.is_shim or member.command in RUNTIMES or member.started_at > let_go_at
         for member in members
     )
+
+
+def why_stale(*, wrote: float, now: float, waited: float, limit: float = 1.0) -> str | None:
+    """Return why kubelet's word is too old to act on, or None when it is not; all in seconds.
+
+    *wrote* is when kubelet wrote the checkpoint without the pod, and *now* the time of day;
+    *waited* is how long its answer has lain here by a clock that nobody sets.
+    """
+    age = max(now - wrote, waited)
+    if age >= limit:
+        return f"what kubelet said is {age:.1f} s old"
+    if now < wrote:
+        return "kubelet's checkpoint was written in the future: the clock was set back"
+    return None
 
 
 def in_the_way(

@@ -1,6 +1,5 @@
 """Ends what still holds a device whose pod is over, one step at a time, if every guard agrees."""
 
-import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,17 +7,19 @@ from typing import Protocol
 
 import structlog
 
-from holdfast.errors import HostError, LaneStuckError, LedgerError
+from holdfast.errors import LaneStuckError, LedgerError
 from holdfast.host.cgroups import Cgroups
 from holdfast.host.pidfd import Pidfds
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.draft import Draft
-from holdfast.model.ending import EndFacts, Member, in_the_way, whole_cgroup, why_spare
+from holdfast.model.ending import EndFacts, Member, in_the_way, whole_cgroup, why_spare, why_stale
 from holdfast.model.free import ReleaseFacts
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import DeviceLock, LockState
 from holdfast.model.reclaim import Attempt, ReclaimStep, ReclaimTimes, next_step
+from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
+from holdfast.reclaim.evidence import Evidences
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.clock import Clock
@@ -71,15 +72,20 @@ class Reclaimer:
         lane: Lane,
         clock: Clock,
         rules: ReclaimRules,
+        own_pid: int,
     ) -> None:
-        """Act by *rules*; cgroups are written on *lane*."""
+        """Act by *rules*; cgroups are written on *lane*.
+
+        *own_pid* is this daemon's as `/proc` shows it, never to be signalled.
+        """
         self._ledger = ledger
         self._books = books
         self._pods = pods
         self._runtimes = runtimes
-        self._cgroups = cgroups
         self._pidfds = pidfds
-        self._lane = lane
+        self._whole = CgroupEnd(cgroups=cgroups, pods=pods, pidfds=pidfds, lane=lane)
+        self._evidences = Evidences(clock)
+        self._own_pid = own_pid
         self._clock = clock
         self._rules = rules
         self._attempts: dict[PodUid, Attempt] = {}
@@ -93,6 +99,7 @@ class Reclaimer:
         if lock.pod is not None and lock.pod not in others:
             self._attempts.pop(lock.pod, None)
             self._runtimes.forget(lock.pod)
+            self._evidences.forget(lock.pod)
         for about in ("not free yet", "not ended"):
             self._said.pop((device, about), None)
 
@@ -104,6 +111,7 @@ class Reclaimer:
         for pod in pods:
             self._attempts.pop(pod, None)
             self._runtimes.forget(pod)
+            self._evidences.forget(pod)
 
     def retry(self, pod: PodUid) -> None:
         """Try again at the next step what was given up on, without the pause that is left of it."""
@@ -116,6 +124,7 @@ class Reclaimer:
             return
         members = await self._pods.members(lock.pod)
         await self._runtimes.look(lock.pod, members)
+        self._evidences.standing_since(self._ledger.book.value.pods.get(lock.pod))
         blockers = in_the_way(facts.kernel.holders or (), lock.pod, members)
         attempt = self._attempts.get(lock.pod, Attempt())
         step = next_step(attempt, self._rules.times, self._clock.monotonic())
@@ -195,15 +204,25 @@ class Reclaimer:
         if view is None:
             self._say(lock, "not ended", "kubelet did not answer")
             return False
+        answered = self._clock.monotonic()
         members = await self._pods.members(pod)
         await self._runtimes.look(pod, members)
-        if self._ledger.book.value.locks.get(lock.device) != lock or view.counts(pod):
+        if self._ledger.book.value.locks.get(lock.device) != lock or self._is_counted(pod):
             return False
-        still = {each.process for each in members}
+        stale = why_stale(
+            wrote=view.written_at,
+            now=self._clock.wall(),
+            waited=self._clock.monotonic() - answered,
+        )
+        if stale is not None:
+            self._say(lock, "not ended", stale)
+            return False
+        held = {each.process for each in opened}
+        # As they are now: one that was opened may have moved on or become another program.
         victims = [
             each
-            for each in opened
-            if each.process in still
+            for each in members
+            if each.process in held
             and self._why_spare(lock, each, members, complete=complete) is None
         ]
         if not victims:
@@ -211,8 +230,10 @@ class Reclaimer:
         # A sandbox has nobody in it that could mind a SIGTERM: it is ended as one, at once.
         at_once = step is ReclaimStep.KILL or any(each.sandbox is not None for each in members)
         all_of_it = at_once and len(victims) == len(members)
-        if all_of_it and await self._kill_cgroup(lock, pod, members):
-            return True
+        if all_of_it:
+            how = await self._end_whole(lock, pod, members, complete=complete)
+            if how is not Outcome.IMPOSSIBLE:
+                return how is not Outcome.SPARED
         number = signal.SIGKILL if step is ReclaimStep.KILL else signal.SIGTERM
         for victim in victims:
             outcome = self._pidfds.send(victim.process, number)
@@ -228,23 +249,46 @@ class Reclaimer:
             )
         return True
 
-    async def _kill_cgroup(
-        self, lock: DeviceLock, pod: PodUid, members: tuple[Member, ...]
-    ) -> bool:
+    async def _end_whole(
+        self, lock: DeviceLock, pod: PodUid, members: tuple[Member, ...], *, complete: bool
+    ) -> Outcome:
         record = self._ledger.book.value.pods.get(pod)
+        since = self._evidences.standing_since(record)
         if record is None or record.cgroup is None or record.inode is None:
-            return False
-        if record.let_go_at is None or not whole_cgroup(members, record.let_go_at):
-            return False
-        path, inode = record.cgroup, record.inode
-        try:
-            await self._lane.run(lambda: self._cgroups.kill(path, inode))
-        except (HostError, LaneStuckError) as error:  # cgroup v1, or before Linux 5.14
-            log.info("cgroup cannot be killed as one", cgroup=path, reason=str(error))
-            return False
-        self.observe(ReclaimStep.KILL, "cgroup")
-        log.warning("pod's cgroup killed", cgroup=path, device=str(lock.device), pod=pod)
-        return True
+            return Outcome.IMPOSSIBLE
+        if record.let_go_at is None or since is None:
+            return Outcome.IMPOSSIBLE
+        # By the clock as it is set now, by which the starts of processes are known too.
+        let_go_at = min(record.let_go_at, self._clock.wall() - (self._clock.monotonic() - since))
+        if not whole_cgroup(members, let_go_at):
+            return Outcome.IMPOSSIBLE
+
+        def may_end(now: tuple[Member, ...]) -> bool:
+            judged = (self._why_spare(lock, each, now, complete=complete) for each in now)
+            return (
+                self._ledger.book.value.locks.get(lock.device) == lock
+                and not self._is_counted(pod)
+                and whole_cgroup(now, let_go_at)
+                and not any(judged)
+            )
+
+        how = await self._whole.kill(pod, path=record.cgroup, inode=record.inode, may_end=may_end)
+        if how not in {Outcome.KILLED, Outcome.FROZEN}:
+            return how
+        self.observe(ReclaimStep.KILL, how.value)
+        log.warning(
+            "pod's cgroup killed",
+            cgroup=record.cgroup,
+            device=str(lock.device),
+            pod=pod,
+            how=how.value,
+        )
+        return how
+
+    def _is_counted(self, pod: PodUid) -> bool:
+        """Tell whether kubelet has *pod* in its books again, or these cannot be read by now."""
+        view = self._books.view.value
+        return not view.readable or view.counts(pod)
 
     def _why_spare(
         self, lock: DeviceLock, each: Member, members: Sequence[Member], *, complete: bool
@@ -263,14 +307,15 @@ class Reclaimer:
                 inode=each.inode,
                 granted_to=lock.pod,
                 pod=record,
+                let_go_at=self._evidences.standing_since(record),
                 kubelet=self._books.view.value.kubelet,
                 members=tuple(members),
                 runtime_gone_at=let_go.gone_at,
                 sandbox=each.sandbox,
                 runtime=let_go.state,
                 only_pause_at=let_go.only_pause_at,
-                now=self._clock.wall(),
-                own_pid=os.getpid(),
+                now=self._clock.monotonic(),
+                own_pid=self._own_pid,
                 let_go_grace=self._rules.let_go_grace,
                 orphan_grace=self._rules.orphan_grace,
                 sandbox_grace=self._rules.sandbox_grace,

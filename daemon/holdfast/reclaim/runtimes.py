@@ -14,7 +14,7 @@ from holdfast.runtime.lane import Lane
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetGo:
-    """What has been seen of the runtime's letting go of one pod; times in seconds since the epoch.
+    """What has been seen of the runtime's letting go of one pod; times in monotonic seconds.
 
     `gone_at` is since when no process of it has shown a container. `state` is None where the pod
     has no sandbox; `only_pause_at` is since when it has been certain that only pause runs there.
@@ -37,7 +37,7 @@ class Runtimes:
 
     async def look(self, pod: PodUid, members: Sequence[Member]) -> LetGo:
         """Return what is so now of *pod*, whose processes are *members*."""
-        now, before = self._clock.wall(), self._seen.get(pod, LetGo())
+        now, before = self._clock.monotonic(), self._seen.get(pod, LetGo())
         shows = any(each.shows_a_container for each in members)
         state = None
         if any(each.sandbox is not None for each in members):

@@ -1,0 +1,101 @@
+"""Ends all of a pod's cgroup as one, so that nothing is born in it meanwhile."""
+
+import signal
+from collections.abc import Callable
+from enum import Enum
+
+import structlog
+
+from holdfast.errors import HostError, LaneStuckError
+from holdfast.host.cgroups import Cgroups
+from holdfast.host.pidfd import Pidfds
+from holdfast.model.ending import Member
+from holdfast.model.ids import PodUid
+from holdfast.reclaim.pods import Pods
+from holdfast.runtime.lane import Lane
+
+log = structlog.get_logger(__name__)
+
+
+class Outcome(Enum):
+    """What came of ending a cgroup as one."""
+
+    KILLED = "cgroup"
+    FROZEN = "frozen"
+    """Its processes were signalled while none of them could fork."""
+
+    SPARED = "spared"
+    """It was judged otherwise once it was frozen, and let go on."""
+
+    IMPOSSIBLE = "impossible"
+    """With cgroup v1, or when it is another one by now."""
+
+
+class CgroupEnd:
+    """Writes cgroup.kill; before Linux 5.14, which lacks it, freezes and then goes pid by pid."""
+
+    def __init__(self, *, cgroups: Cgroups, pods: Pods, pidfds: Pidfds, lane: Lane) -> None:
+        """Write cgroups on *lane*, where *pods* are looked at too."""
+        self._cgroups = cgroups
+        self._pods = pods
+        self._pidfds = pidfds
+        self._lane = lane
+
+    async def kill(
+        self,
+        pod: PodUid,
+        *,
+        path: str,
+        inode: int,
+        may_end: Callable[[tuple[Member, ...]], bool],
+    ) -> Outcome:
+        """End the cgroup at *path*, which is still the one with *inode*.
+
+        *may_end* judges all of the pod's processes once more when they are frozen. Nothing stays
+        frozen, whatever comes of it.
+        """
+        try:
+            await self._lane.run(lambda: self._cgroups.kill(path, inode))
+        except (HostError, LaneStuckError) as error:
+            log.info("cgroup cannot be killed as one", cgroup=path, reason=str(error))
+        else:
+            return Outcome.KILLED
+        try:
+            await self._freeze(path, inode, frozen=True)
+            ended = await self._kill_each(pod, may_end)
+        except (HostError, LaneStuckError) as error:
+            log.info("cgroup cannot be ended frozen", cgroup=path, reason=str(error))
+            return Outcome.IMPOSSIBLE
+        else:
+            return Outcome.FROZEN if ended else Outcome.SPARED
+        finally:
+            await self._thaw(path, inode)
+
+    async def _kill_each(self, pod: PodUid, may_end: Callable[[tuple[Member, ...]], bool]) -> bool:
+        held = [
+            each.process
+            for each in await self._pods.members(pod)
+            if self._pidfds.hold(each.process)
+        ]
+        try:
+            # Asked after the pidfds were opened: what was listed before may be another by now.
+            members = await self._pods.members(pod)
+            if not may_end(members):
+                return False
+            for each in members:
+                if each.process in held:
+                    self._pidfds.send(each.process, signal.SIGKILL)
+        finally:
+            for process in held:
+                self._pidfds.release(process)
+        return True
+
+    async def _freeze(self, path: str, inode: int, *, frozen: bool) -> None:
+        await self._lane.run(lambda: self._cgroups.freeze(path, inode, frozen=frozen))
+
+    async def _thaw(self, path: str, inode: int) -> None:
+        """Let go on what was frozen, also where the freeze may still come."""
+        try:
+            await self._freeze(path, inode, frozen=False)
+        except (HostError, LaneStuckError) as error:
+            log.info("cgroup not thawed", cgroup=path, reason=str(error))

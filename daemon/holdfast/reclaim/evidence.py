@@ -1,0 +1,40 @@
+"""Since when kubelet's evidence against each pod has stood, by a clock that nobody can set."""
+
+from holdfast.model.book import PodRecord
+from holdfast.model.ids import PodUid, ProcessId
+from holdfast.runtime.clock import Clock
+
+Evidence = tuple[ProcessId | None, float]
+
+
+class Evidences:
+    """Remembers when this daemon first saw the evidence that the ledger keeps of each pod.
+
+    The ledger has the time of day, which an operator or NTP may set forward: a grace that was
+    measured by it could be over at once. After a restart a grace begins anew.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        """Measure by *clock*'s monotonic reading."""
+        self._clock = clock
+        self._seen: dict[PodUid, tuple[Evidence, float]] = {}
+
+    def standing_since(self, record: PodRecord | None) -> float | None:
+        """Return since when (monotonic seconds) kubelet has let go of the pod; None: it has not.
+
+        The first call for a piece of evidence is what starts its time.
+        """
+        if record is None:
+            return None
+        if record.let_go_at is None:
+            self._seen.pop(record.uid, None)
+            return None
+        evidence = (record.counted_by, record.let_go_at)
+        known = self._seen.get(record.uid)
+        if known is None or known[0] != evidence:
+            known = self._seen[record.uid] = (evidence, self._clock.monotonic())
+        return known[1]
+
+    def forget(self, pod: PodUid) -> None:
+        """Drop what is remembered of *pod*."""
+        self._seen.pop(pod, None)

@@ -1,0 +1,392 @@
+"""A real Reclaimer over real processes in a tree of cgroups, with a hand between all its looks."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fakes.books import BOOT, KUBELET, WHOLE, X, allocated, entry, name, silicon
+from fakes.proctree import ProcTree
+from holdfast.host.cgroups import Cgroups
+from holdfast.host.inotify import PathWatcher
+from holdfast.host.pidfd import Pidfds
+from holdfast.host.procfs import Procfs
+from holdfast.host.runtimestate import RuntimeFiles
+from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.book import PodRecord
+from holdfast.model.draft import Draft
+from holdfast.model.ending import Member
+from holdfast.model.free import KernelFacts, ReleaseFacts
+from holdfast.model.ids import PciAddress, PodUid, ProcessId
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.locks import DeviceLock, LockState
+from holdfast.reclaim.pods import Pods
+from holdfast.reclaim.reclaimer import Reclaimer, ReclaimRules
+from holdfast.reclaim.runtimes import Runtimes
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+Hook = Callable[[], None]
+_ECHOES = shutil.which("cat") or "/bin/cat"
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class _Clock:
+    """The machine's clocks, which a test sets forward: both by `pass_by`, the wall by `set_wall`."""
+
+    def __init__(self) -> None:
+        self._passed = 0.0
+        self.set_by = 0.0
+
+    def pass_by(self, seconds: float) -> None:
+        self._passed += seconds
+
+    def set_wall(self, seconds: float) -> None:
+        self.set_by += seconds
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._passed
+
+    def wall(self) -> float:
+        return time.time() + self._passed + self.set_by
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _Procfs(Procfs):
+    """Tells the starts of processes by the clock as a test has set it."""
+
+    def __init__(self, tree: ProcTree, clock: _Clock) -> None:
+        super().__init__(tree.root)
+        self._clock = clock
+
+    def started_at(self, process: ProcessId) -> float:
+        return super().started_at(process) + self._clock.set_by
+
+
+class _Kernel(Cgroups):
+    """Plain folders for cgroups; a write to cgroup.kill ends who is listed, as the kernel does."""
+
+    before_kill: Hook = staticmethod(_nothing)
+    before_freeze: Hook = staticmethod(_nothing)
+
+    def __init__(self, tree: ProcTree) -> None:
+        super().__init__(tree.root)
+        self.killed: list[str] = []
+        self.froze: list[bool] = []
+
+    def kill(self, path: str, inode: int) -> None:
+        self.before_kill()
+        super().kill(path, inode)
+        self.killed.append(path)
+        for pid in self.members(path):
+            _end(pid)
+
+    def freeze(self, path: str, inode: int, *, frozen: bool) -> None:
+        if frozen:
+            self.before_freeze()
+        super().freeze(path, inode, frozen=frozen)
+        self.froze.append(frozen)
+
+
+class _Pods(Pods):
+    """Calls `looked` with the number of the look after each look at a pod's processes."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.looks = 0
+        self.looked: Callable[[int], None] = lambda _number: None
+
+    async def members(self, pod: PodUid) -> tuple[Member, ...]:
+        found = await super().members(pod)
+        self.looks += 1
+        self.looked(self.looks)
+        return found
+
+
+class _Books:
+    """Kubelet's books as a test writes them; `asked` is called when a question is asked."""
+
+    def __init__(self, clock: _Clock) -> None:
+        self._clock = clock
+        self.view: Watched[KubeletView] = Watched(KubeletView())
+        self.counted: tuple[PodUid, ...] = ()
+        self.kubelet: ProcessId | None = KUBELET
+        self.answers = True
+        self.asked: Hook = _nothing
+        self.write()
+
+    def write(self) -> KubeletView:
+        """Publish what kubelet would write now."""
+        now = self._clock.wall()
+        self.view.set(
+            KubeletView(
+                entries=tuple(entry(pod, "d0") for pod in self.counted),
+                readable=True,
+                problem="",
+                written_at=now,
+                kubelet=self.kubelet,
+                questions=self.view.value.questions + 1,
+                asked_at=now,
+                answered=True,
+            )
+        )
+        return self.view.value
+
+    async def answered_after(self, wall: float, timeout: float) -> KubeletView | None:
+        self.asked()
+        view = self.write()
+        return view if self.answers else None
+
+
+@dataclass
+class Living:
+    """A process that answers as long as no signal has ended it."""
+
+    pid: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def lives(self) -> bool:
+        """Whether it answers: the kernel lets none go on that has a deadly signal pending."""
+        to, back = self.process.stdin, self.process.stdout
+        assert to is not None
+        assert back is not None
+        try:
+            to.write(b"?\n")
+            to.flush()
+        except BrokenPipeError:
+            return False
+        return back.readline() == b"?\n"
+
+    def end(self) -> None:
+        """End it, and what it was started by."""
+        _end(self.pid)
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
+
+
+@dataclass
+class Deathbed:
+    """Pod X is over by all evidence and has device d0; a test says in what the evidence errs."""
+
+    folder: Path
+    tree: ProcTree
+    kernel: _Kernel
+    clock: _Clock
+    books: _Books
+    pods: _Pods
+    pidfds: Pidfds
+    ledger: Ledger
+    lane: Lane
+    rules: ReclaimRules = field(default_factory=lambda: ReclaimRules(terminate=True))
+    own_pid: int = field(default_factory=os.getpid)
+    gaps: tuple[str, ...] = ()
+    started: list[Living] = field(default_factory=list)
+    _reclaimer: Reclaimer | None = None
+
+    def folder_of(self, pod: PodUid = X) -> Path:
+        return self.tree.root.cgroup / f"kubepods/pod{pod}"
+
+    def make_pod(self, pod: PodUid = X, *, files: tuple[str, ...] = ("cgroup.kill",)) -> int:
+        """Make the pod's cgroup with one container; return its inode."""
+        container = self.folder_of(pod) / "main"
+        container.mkdir(parents=True)
+        (container / "cgroup.procs").write_text("")
+        for file in files:
+            (self.folder_of(pod) / file).write_text("")
+        return self.folder_of(pod).stat().st_ino
+
+    def start(
+        self, command: str = "python", *, pod: PodUid | None = X, deaf: bool = False
+    ) -> Living:
+        """Start a real process called *command* in *pod*'s cgroup; *deaf*: it ignores SIGTERM."""
+        deafen = "trap '' TERM; " if deaf else ""
+        made = self._shell("/bin/sh", f'{deafen}echo $$; exec "$0"', command)
+        self.show(made.pid, pod)
+        return made
+
+    def start_under(self, parent: str, command: str = "python") -> Living:
+        """Start a process in pod X whose parent, outside of it, is called *parent*."""
+        shell = self._program(parent, "/bin/sh")
+        script = 'exec 3<&0; "$0" <&3 & echo $!; exec >&-; wait'
+        made = self._shell(str(shell), script, command)
+        self.show(made.process.pid, None)
+        self.show(made.pid, X)
+        return made
+
+    def _shell(self, shell: str, script: str, command: str) -> Living:
+        process = subprocess.Popen(
+            [shell, "-c", script, str(self._program(command, _ECHOES))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        made = Living(pid=int(process.stdout.readline()), process=process)
+        self.started.append(made)
+        assert made.lives
+        return made
+
+    def show(self, pid: int, pod: PodUid | None) -> None:
+        """Let a real process be seen, in *pod*'s cgroup."""
+        home = self.tree.root.proc / str(pid)
+        if not home.exists():
+            self.tree.real(pid)
+        if pod is not None:
+            self.enter(pid, pod)
+
+    def enter(self, pid: int, pod: PodUid = X) -> None:
+        """Move a process into *pod*'s cgroup."""
+        with (self.folder_of(pod) / "main/cgroup.procs").open("a") as procs:
+            procs.write(f"{pid}\n")
+
+    def leave(self, pid: int, pod: PodUid = X) -> None:
+        """Move a process out of *pod*'s cgroup."""
+        procs = self.folder_of(pod) / "main/cgroup.procs"
+        kept = [line for line in procs.read_text().split() if line != str(pid)]
+        procs.write_text("".join(f"{line}\n" for line in kept))
+
+    def replace_cgroup(self, pod: PodUid = X) -> None:
+        """Let the pod's cgroup be a later one of the same name, with the same processes in it."""
+        folder = self.folder_of(pod)
+        former = folder.with_name(f"former-{time.monotonic_ns()}")
+        folder.rename(former)  # kept, so that its inode is not given away again
+        shutil.copytree(former, folder)
+
+    @property
+    def lock(self) -> DeviceLock:
+        return self.ledger.book.value.locks[name("d0")]
+
+    def record(self) -> PodRecord:
+        return self.ledger.book.value.pods[X]
+
+    async def note(self, **changes: Any) -> None:
+        """Change what the ledger has of pod X."""
+        await self.change(lambda draft: draft.note_pod(replace(draft.book.pods[X], **changes)))
+
+    async def change(self, decide: Callable[[Draft], object]) -> None:
+        await self.ledger.apply(decide)
+        await asyncio.sleep(0)
+
+    async def beat(self) -> None:
+        """Do what the watcher does for a lock whose device is not free."""
+        kernel = KernelFacts(enabled=(PciAddress("0000:00:05.0"),), holders=(), gaps=self.gaps)
+        lock = self.ledger.book.value.locks.get(name("d0"))
+        if lock is not None and lock.pod is not None:
+            await self.reclaimer.step(lock, ReleaseFacts(kernel=kernel), "it is held")
+            await asyncio.sleep(0)
+
+    async def wait_long(self) -> None:
+        """Let all graces pass, from the first look on to SIGKILL and beyond."""
+        await self.beat()
+        self.clock.pass_by(100.0)
+        for _ in range(5):
+            await self.beat()
+            self.clock.pass_by(10.0)
+
+    @property
+    def reclaimer(self) -> Reclaimer:
+        if self._reclaimer is None:
+            tree = self.tree
+            self._reclaimer = Reclaimer(
+                ledger=self.ledger,
+                books=self.books,
+                pods=self.pods,
+                runtimes=Runtimes(files=RuntimeFiles(tree.root), lane=self.lane, clock=self.clock),
+                cgroups=self.kernel,
+                pidfds=self.pidfds,
+                lane=self.lane,
+                clock=self.clock,
+                rules=self.rules,
+                own_pid=self.own_pid,
+            )
+        return self._reclaimer
+
+    def _program(self, command: str, like: str) -> Path:
+        """Return a program that the kernel calls *command*."""
+        program = self.folder / "bin" / command
+        program.parent.mkdir(exist_ok=True)
+        if not program.exists():
+            shutil.copy(like, program)
+        return program
+
+
+@contextlib.asynccontextmanager
+async def deathbed(
+    folder: Path, *, files: tuple[str, ...] = ("cgroup.kill",), v1: bool = False
+) -> AsyncIterator[Deathbed]:
+    """Yield the scene: pod X, its cgroup with *files*, its device's lock RELEASING."""
+    tree, clock = ProcTree(folder), _Clock()
+    if not v1:
+        (tree.root.cgroup / "cgroup.controllers").write_text("")
+    kernel, procfs = _Kernel(tree), _Procfs(tree, clock)
+    lane, writes = Lane("pods", deadline=20.0), Lane("ledger", deadline=20.0)
+    paths, pidfds = PathWatcher(), Pidfds(procfs)
+    (folder / "state").mkdir()
+    ledger = await open_ledger(folder / "state", writes, clock=clock, boot=BOOT)
+    pods = _Pods(cgroups=kernel, procfs=procfs, paths=paths, lane=lane, emptied=lambda _pod: None)
+    made = Deathbed(
+        folder=folder,
+        tree=tree,
+        kernel=kernel,
+        clock=clock,
+        books=_Books(clock),
+        pods=pods,
+        pidfds=pidfds,
+        ledger=ledger,
+        lane=lane,
+    )
+    try:
+        await _bring_to_its_end(made, made.make_pod(files=files))
+        yield made
+    finally:
+        for each in made.started:
+            each.end()
+        pidfds.close()
+        paths.close()
+        await ledger.close()
+        lane.close()
+        writes.close()
+
+
+async def _bring_to_its_end(made: Deathbed, inode: int) -> None:
+    def decide(draft: Draft) -> None:
+        allocation = allocated(silicon(d0="a"), resource=WHOLE, pod=X, active=True)(draft)
+        draft.settle()
+        draft.note_pod(
+            PodRecord(
+                uid=X,
+                boot=BOOT,
+                cgroup=f"/kubepods/pod{X}",
+                inode=inode,
+                counted_by=KUBELET,
+                let_go_at=draft.now,
+            )
+        )
+        draft.end(next(iter(draft.book.allocations.values())), "its pod is over")
+        assert allocation is not None
+
+    made.clock.pass_by(60.0)  # what is started from here on is older than the pod's end
+    await made.change(decide)
+    made.clock.pass_by(-60.0)
+    assert made.lock.state is LockState.RELEASING
+
+
+def _end(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
