@@ -105,7 +105,18 @@ def gvisor_sandbox(stage: Stage, pod: Pod, *, node: str) -> Iterator[GvisorSandb
         made.close()
 
 
-def end_programs(stage: Stage, pod: Pod, sandbox: GvisorSandbox) -> None:
+def end_programs(stage: Stage, pod: Pod, sandbox: GvisorSandbox, *, but: int | None = None) -> None:
     """End what the pod runs beside its sandbox: in truth that is no process of the node."""
-    for pid in set(stage.node.members(pod.uid)) - set(sandbox.pids):
+    for pid in set(stage.node.members(pod.uid)) - {*sandbox.pids, but}:
         os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def program_beside(stage: Stage, pod: Pod) -> Iterator[int]:
+    """Run a process of the pod's that no sandbox contains; yield its pid."""
+    with subprocess.Popen(["sleep", "1000000"]) as program:
+        stage.node.enter(pod.uid, "main", program.pid)
+        try:
+            yield program.pid
+        finally:
+            program.kill()

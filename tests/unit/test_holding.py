@@ -59,7 +59,8 @@ def test_a_leak_is_told_with_its_pod_its_cause_and_its_cure() -> None:
         "release-20250326.0)"
     ) in verdict.reason
     assert f"pid {_SENTRY.process} (runsc-sandbox) and 1 more of its processes" in verdict.reason
-    assert "upgrade runsc, or delete the pod" in verdict.reason
+    cures = "upgrade runsc, delete the pod, or set reclaim.leakedSandbox: restart"
+    assert cures in verdict.reason
 
 
 def test_other_holders_are_told_beside_a_leak() -> None:

@@ -143,6 +143,10 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
             {"reclaim.retry.first": "6m"},
             "reclaim.retry.first: it is longer than reclaim.retry.last",
         ),
+        (
+            {"reclaim.leakedSandbox": "restart", "reclaim.mode": "observe"},
+            "reclaim.leakedSandbox: restart ends processes; it needs reclaim.mode: terminate",
+        ),
         ({"kubelet.question.minInterval": "2m"}, "kubelet.question.minInterval: it is longer"),
         ({"stateDir": "/var/lib/kubelet/device-plugins/holdfast"}, "stateDir: kubelet may clean"),
         ({"stateDir": "/var/lib/kubelet/device-plugins"}, "stateDir: kubelet may clean"),

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import structlog
 
+from holdfast.allocation.starts import Start, Starts
 from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
 from holdfast.host.look import Look
 from holdfast.ledger.ledger import Ledger
@@ -15,8 +16,9 @@ from holdfast.model.cdi import Published
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.free import Freedom, KernelFacts, Opened, Verdict, judge_kernel
 from holdfast.model.gate import Caller, Passage, enter, who_calls, why_kept_away, why_wait
-from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import KubeletView
+from holdfast.model.leak import HeldUp, held_up
 from holdfast.model.promise import breach
 from holdfast.model.reconcile import translate
 from holdfast.runtime.changes import Changes
@@ -73,18 +75,13 @@ _FINAL = frozenset({Outcome.SEVERAL_PODS, Outcome.GONE, Outcome.PROMISE})
 """What waiting does not mend."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Start:
-    """One call: since when it waits, and whose it is once that was seen."""
-
-    since: float
-    pod: PodUid | None = None
-
-
 class _Wait(Exception):  # noqa: N818 - not an error: the way in which one try ends
-    def __init__(self, outcome: Outcome, reason: str) -> None:
+    def __init__(
+        self, outcome: Outcome, reason: str, held_up: frozenset[HeldUp] = frozenset()
+    ) -> None:
         super().__init__(reason)
         self.outcome = outcome
+        self.held_up = held_up
 
 
 class Gate:
@@ -123,19 +120,27 @@ class Gate:
         self._times = times
         self._published = published
         self._exclusive_open = exclusive_open
+        self.starts = Starts()
         self.observe: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
 
     async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:
         """Return when the container may start; raise GateRefusedError when it may not yet."""
         if not ids:  # a start on no device has nobody to wait for, and no owner in the checkpoint
             return
-        start = _Start(since=self._clock.monotonic())
+        start = Start(since=self._clock.monotonic())
+        try:
+            await self._wait(resource, ids, start)
+        finally:
+            self.starts.leaves(start)
+
+    async def _wait(self, resource: ResourceName, ids: tuple[DeviceId, ...], start: Start) -> None:
         what = f"{resource} {', '.join(sorted(set(ids)))}"
         while True:
             changes = Changes([self._ledger.book, self._books.view, self._inventory])
             try:
                 outcome = await self._try(resource, frozenset(ids), start)
             except _Wait as wait:
+                self.starts.waits(start, wait.held_up)
                 waited = self._clock.monotonic() - start.since
                 left = self._times.wait - waited
                 if left <= 0 or wait.outcome in _FINAL:
@@ -156,7 +161,7 @@ class Gate:
                 return
 
     async def _try(
-        self, resource: ResourceName, asked: frozenset[DeviceId], start: _Start
+        self, resource: ResourceName, asked: frozenset[DeviceId], start: Start
     ) -> Outcome:
         """Pass, or raise _Wait with the reason."""
         if not self._looked.is_set():
@@ -182,7 +187,11 @@ class Gate:
         verdicts = await self._judge(devices)
         for device, verdict in zip(devices, verdicts, strict=True):
             if verdict.freedom is Freedom.IN_USE:
-                raise _Wait(Outcome.IN_USE, f"{device.name} is {verdict.reason}")
+                raise _Wait(
+                    Outcome.IN_USE,
+                    f"{device.name} is {verdict.reason}",
+                    held_up(caller.pod, device.name, verdict.holders),
+                )
         unverified = [each.reason for each in verdicts if each.freedom is Freedom.UNKNOWN]
         evidence = (
             f"gate passed, unverified: {unverified[0]}"
@@ -212,7 +221,7 @@ class Gate:
             found.append(device)
         return tuple(found)
 
-    async def _caller(self, passage: Passage, start: _Start) -> Caller:
+    async def _caller(self, passage: Passage, start: Start) -> Caller:
         try:
             view = await self._books.refresh()
         except HoldfastError:

@@ -44,6 +44,7 @@ from holdfast.model.reclaim import ReclaimTimes
 from holdfast.model.reset import ResetPolicy
 from holdfast.model.tpu_env import TpuHostFacts
 from holdfast.reclaim.kernel import KernelWatch
+from holdfast.reclaim.leaks import LeakedSandboxes, LeakRules
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer, ReclaimRules
 from holdfast.reclaim.resetter import ResetRules, Resetter
@@ -90,6 +91,7 @@ class Parts:
     gate: Gate
     reclaimer: Reclaimer
     resetter: Resetter
+    leaks: LeakedSandboxes
     drift: DriftWatch
 
 
@@ -226,6 +228,16 @@ def build(
         gate=gate,
         reclaimer=reclaimer,
         resetter=resetter,
+        leaks=_leaks(
+            settings,
+            host,
+            ledger=ledger,
+            scanner=scanner,
+            accounts=accounts,
+            look=look,
+            gate=gate,
+            clock=clock,
+        ),
         drift=DriftWatch(
             ledger=ledger,
             view=accounts.view,
@@ -406,6 +418,46 @@ def _watcher(
         ),
     )
     return watcher, kernel, reclaimer, resetter
+
+
+def _leaks(
+    settings: Settings,
+    host: Hosts,
+    *,
+    ledger: Ledger,
+    scanner: Scanner,
+    accounts: Accounts,
+    look: Look,
+    gate: Gate,
+    clock: Clock,
+) -> LeakedSandboxes:
+    rules, cgroups, lane = settings.reclaim, Cgroups(host.root), host.lanes["pods"]
+    return LeakedSandboxes(
+        ledger=ledger,
+        inventory=scanner.inventory,
+        books=accounts,
+        starts=gate.starts.held_up,
+        look=look,
+        pods=Pods(
+            cgroups=cgroups,
+            procfs=host.procfs,
+            paths=host.paths,
+            lane=lane,
+            emptied=lambda _pod: None,
+        ),
+        runtimes=Runtimes(files=RuntimeFiles(host.root), lane=lane, clock=clock),
+        cgroups=cgroups,
+        pidfds=host.pidfds,
+        lane=lane,
+        clock=clock,
+        rules=LeakRules(
+            restart=rules.leaked_sandbox == "restart",
+            terminate=rules.mode == "terminate",
+            leak_grace=rules.leak_grace,
+            first=rules.retry.first,
+            last=rules.retry.last,
+        ),
+    )
 
 
 def _granting(settings: Settings, host: Hosts, specs: CdiSpecs) -> Granting:

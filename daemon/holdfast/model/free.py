@@ -23,6 +23,8 @@ class Verdict:
 
     freedom: Freedom
     reason: str
+    holders: tuple[Holder, ...] = ()
+    """Whom the reason names."""
 
 
 class Opened(Enum):
@@ -82,7 +84,7 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
     a complete scan without a holder are proof together, neither is alone.
     """
     if facts.holders:
-        return Verdict(freedom=Freedom.IN_USE, reason=held_by(facts.holders))
+        return Verdict(freedom=Freedom.IN_USE, reason=held_by(facts.holders), holders=facts.holders)
     if facts.opened is Opened.SUCCEEDED:
         return Verdict(freedom=Freedom.FREE, reason="its group could be opened exclusively")
     enabled = ", ".join(facts.enabled)

@@ -7,7 +7,7 @@ from holdfast.model.sandbox import GVISOR, Sandbox
 from holdfast.model.use import Grip, Holder
 
 LEAK = "a leaked VFIO device fd (gvisor#11545, fixed in release-20250326.0)"
-_REMEDIES = "upgrade runsc, or delete the pod"
+_REMEDIES = "upgrade runsc, delete the pod, or set reclaim.leakedSandbox: restart"
 
 
 def leaking_pods(holders: Iterable[Holder]) -> frozenset[PodUid]:

@@ -106,5 +106,7 @@ def _times(settings: Settings) -> Iterator[str]:
         yield f"allocate.commitTimeout: kubelet's whole node waits; below {_LONGEST_ALLOCATE:g}s"
     if question.min_interval > question.idle_interval:
         yield "kubelet.question.minInterval: it is longer than kubelet.question.idleInterval"
+    if settings.reclaim.leaked_sandbox == "restart" and settings.reclaim.mode != "terminate":
+        yield "reclaim.leakedSandbox: restart ends processes; it needs reclaim.mode: terminate"
     if retry.first > retry.last:
         yield "reclaim.retry.first: it is longer than reclaim.retry.last"

@@ -163,6 +163,13 @@ class Reclaim(Section, frozen=True):
     sandbox_grace: Duration = Duration(900)
     """How long the runtime's own files must show that nothing but pause runs in a sandbox whose
     shim lives, before that sandbox (gVisor, Kata) counts as let go of."""
+    leaked_sandbox: Literal["report", "restart"] = "report"
+    """For a living pod whose own gVisor sandbox keeps its device by a leaked fd (gvisor#11545), so
+    that its next container cannot start. report: that container waits, and is told. restart: the
+    sandbox is ended, if nothing but pause runs in it, so that kubelet makes a new one. A pod whose
+    restartPolicy is Never then fails, as it would have of the busy device."""
+    leak_grace: Duration = Duration(10)
+    """How long such a leak must be seen, so that a sandbox that is closing its files is spared."""
     term_grace: Duration = Duration(10)
     """From SIGTERM to SIGKILL."""
     kill_grace: Duration = Duration(10)

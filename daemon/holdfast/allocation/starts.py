@@ -1,0 +1,39 @@
+"""The container starts at the gate, and which of them only their own pod holds up."""
+
+from dataclasses import dataclass
+
+from holdfast.model.ids import PodUid
+from holdfast.model.leak import HeldUp
+from holdfast.runtime.watched import Watched
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Start:
+    """One call: since when it waits, and whose it is once that was seen."""
+
+    since: float
+    pod: PodUid | None = None
+
+
+class Starts:
+    """Publishes which starts wait for nobody but their own pod's processes."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._each: dict[Start, frozenset[HeldUp]] = {}
+        self.held_up: Watched[frozenset[HeldUp]] = Watched(frozenset())
+
+    def waits(self, start: Start, held_up: frozenset[HeldUp]) -> None:
+        """Note what *start* is held up by; nothing: by others, or not at all."""
+        self._each[start] = held_up
+        self._publish()
+
+    def leaves(self, start: Start) -> None:
+        """Note that *start* is over."""
+        self._each.pop(start, None)
+        self._publish()
+
+    def _publish(self) -> None:
+        every = frozenset[HeldUp]().union(*self._each.values())
+        if every != self.held_up.value:
+            self.held_up.set(every)

@@ -1,0 +1,215 @@
+"""Ends the sandbox of a living pod that stands in its own way, where the operator allows that."""
+
+import signal
+from dataclasses import dataclass
+
+import structlog
+
+from holdfast.errors import HoldfastError, HostError, LaneStuckError, LedgerError
+from holdfast.host.cgroups import Cgroups
+from holdfast.host.look import Look
+from holdfast.host.pidfd import Pidfds
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.devices import Inventory
+from holdfast.model.draft import Draft
+from holdfast.model.holding import leaking_pods
+from holdfast.model.ids import PodUid, ProcessId
+from holdfast.model.leak import HeldUp, LeakFacts, why_keep
+from holdfast.model.use import Holder
+from holdfast.reclaim.pods import Pods
+from holdfast.reclaim.reclaimer import KubeletBooks
+from holdfast.reclaim.runtimes import Runtimes
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+_LOOK = 1.0
+"""Seconds between two looks while a start is held up."""
+_IDLE = 3600.0
+_MOST_DOUBLINGS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeakRules:
+    """What the operator allows, and how long to wait; durations in seconds.
+
+    `first` and `last` bound the pause until a pod's sandbox may be ended once more, which doubles.
+    """
+
+    restart: bool = False
+    terminate: bool = False
+    leak_grace: float = 10.0
+    first: float = 5.0
+    last: float = 300.0
+
+
+class LeakedSandboxes:
+    """Follows the starts that are held up by their own pod, and ends what held them up.
+
+    Kubelet then makes the pod a new sandbox. Nothing is ended on remembered evidence: with the
+    pidfds open everything is asked anew.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        inventory: Watched[Inventory],
+        books: KubeletBooks,
+        starts: Watched[frozenset[HeldUp]],
+        look: Look,
+        pods: Pods,
+        runtimes: Runtimes,
+        cgroups: Cgroups,
+        pidfds: Pidfds,
+        lane: Lane,
+        clock: Clock,
+        rules: LeakRules,
+    ) -> None:
+        """Act by *rules* on what *starts* says; cgroups are written on *lane*."""
+        self._ledger = ledger
+        self._inventory = inventory
+        self._books = books
+        self._starts = starts
+        self._look = look
+        self._pods = pods
+        self._runtimes = runtimes
+        self._cgroups = cgroups
+        self._pidfds = pidfds
+        self._lane = lane
+        self._clock = clock
+        self._rules = rules
+        self._leaking_since: dict[PodUid, float] = {}
+        self._ended: dict[PodUid, list[float]] = {}
+        self._said: dict[PodUid, str] = {}
+
+    async def run(self) -> None:
+        """Follow, for ever."""
+        while True:
+            changes = Changes([self._starts])
+            starts = self._starts.value if self._rules.restart else frozenset[HeldUp]()
+            self._forget({start.pod for start in starts})
+            for start in sorted(starts, key=lambda each: (each.pod, each.device)):
+                try:
+                    await self._consider(start)
+                except (HoldfastError, OSError) as error:
+                    self._say(start.pod, str(error))
+            await changes.wait(min(_LOOK, self._rules.leak_grace or _LOOK) if starts else _IDLE)
+
+    def _forget(self, waiting: set[PodUid]) -> None:
+        for pod in self._leaking_since.keys() - waiting:
+            del self._leaking_since[pod]
+        for pod in self._ended.keys() - self._ledger.book.value.pods.keys():
+            del self._ended[pod]
+
+    async def _consider(self, start: HeldUp) -> None:
+        reason = why_keep(await self._facts(start))
+        if reason is not None:
+            self._say(start.pod, reason)
+            return
+        members = await self._pods.members(start.pod)
+        opened = {each.process for each in members if self._pidfds.hold(each.process)}
+        try:
+            await self._end(start, opened)
+        finally:
+            for process in opened:
+                self._pidfds.release(process)
+
+    async def _end(self, start: HeldUp, opened: set[ProcessId]) -> None:
+        """End what is *opened*, if that is all of the pod and every guard still agrees."""
+        names = ", ".join(f"pid {process}" for process in sorted(opened))
+        # Written down first: after a crash the history says that we had begun to act.
+        if not await self._note(start, f"ending the pod's own leaking sandbox: {names}"):
+            return
+        facts = await self._facts(start)
+        reason = why_keep(facts)
+        record = facts.record
+        if reason is not None or {each.process for each in facts.members} != opened:
+            self._say(start.pod, reason or "its processes change")
+            return
+        if record is None or record.cgroup is None or record.inode is None:
+            return
+        path, inode = record.cgroup, record.inode
+        self._ended.setdefault(start.pod, []).append(self._clock.monotonic())
+        try:
+            await self._lane.run(lambda: self._cgroups.kill(path, inode))
+        except (HostError, LaneStuckError) as error:  # cgroup v1, or before Linux 5.14
+            log.info("cgroup cannot be killed as one", cgroup=path, reason=str(error))
+            for process in opened:
+                self._pidfds.send(process, signal.SIGKILL)
+        log.warning(
+            "leaking sandbox ended; kubelet makes the pod a new one",
+            pod=start.pod,
+            device=str(start.device),
+            processes=names,
+        )
+
+    async def _facts(self, start: HeldUp) -> LeakFacts:
+        """Ask everything, the kernel and the runtime included."""
+        members = await self._pods.members(start.pod)
+        runtime = (await self._runtimes.look(start.pod, members)).state
+        holders, complete = await self._holders(start.pod)
+        book, view, now = self._ledger.book.value, self._books.view.value, self._clock.monotonic()
+        return LeakFacts(
+            restart=self._rules.restart,
+            terminate=self._rules.terminate,
+            scan_complete=complete,
+            pod=start.pod,
+            record=book.pods.get(start.pod),
+            lock=book.locks.get(start.device),
+            held_up=start in self._starts.value,
+            counted=view.readable and view.counts(start.pod),
+            holders=holders,
+            members=members,
+            runtime=runtime,
+            leaking_for=self._leaking_for(start.pod, holders, now),
+            leak_grace=self._rules.leak_grace,
+            pause=self._pause(start.pod, now),
+        )
+
+    async def _holders(self, pod: PodUid) -> tuple[tuple[Holder, ...], bool]:
+        """Return who holds any device of *pod*, and whether nothing was hidden from the look."""
+        locks = self._ledger.book.value.locks
+        named = [
+            self._inventory.value.get(each.device) for each in locks.values() if each.pod == pod
+        ]
+        found = await self._look.scan([each for each in named if each is not None], locks)
+        holders = tuple(holder for facts in found.values() for holder in facts.holders or ())
+        return holders, not any(facts.gaps for facts in found.values())
+
+    def _leaking_for(self, pod: PodUid, holders: tuple[Holder, ...], now: float) -> float:
+        if pod not in leaking_pods(holders):
+            self._leaking_since.pop(pod, None)
+            return 0.0
+        return now - self._leaking_since.setdefault(pod, now)
+
+    def _pause(self, pod: PodUid, now: float) -> float:
+        ended = self._ended.get(pod)
+        if not ended:
+            return 0.0
+        doublings = min(len(ended) - 1, _MOST_DOUBLINGS)
+        pause = min(self._rules.first * 2.0**doublings, self._rules.last)
+        return max(0.0, ended[-1] + pause - now)
+
+    async def _note(self, start: HeldUp, evidence: str) -> bool:
+        def decide(draft: Draft) -> bool:
+            lock = draft.book.locks.get(start.device)
+            if lock is None or lock.pod != start.pod:
+                return False
+            draft.note(lock, evidence)
+            return True
+
+        try:
+            return await self._ledger.apply(decide)
+        except (LedgerError, LaneStuckError) as error:
+            self._say(start.pod, str(error))
+            return False
+
+    def _say(self, pod: PodUid, reason: str) -> None:
+        """Log why a sandbox that holds its own pod up is not ended, once for each reason."""
+        if self._said.get(pod) != reason:
+            self._said[pod] = reason
+            log.info("leaking sandbox not ended", pod=pod, reason=reason)
