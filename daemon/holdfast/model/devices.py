@@ -18,6 +18,9 @@ class DeviceKind(Enum):
     ACCEL = "accel"
     """A driver's own node /dev/accelN; `enable` says nothing, only holders do."""
 
+    GPU = "gpu"
+    """A GPU or a MIG slice of NVIDIA's driver; NVML says who uses it."""
+
 
 class FaultKind(Enum):
     """Why a device cannot be used: `permanent` ones make Allocate refuse, others are waited out."""
@@ -62,7 +65,7 @@ class Device:
     `keys` are the pieces of silicon that nobody else may have at the same time: every function of
     its IOMMU groups but bridges. `nodes` are the exclusive nodes (IOMMU groups, /dev/accelN; the
     shared /dev/vfio/vfio is not among them). `functions` are the PCI functions bound to a VFIO
-    driver, whose sysfs `enable` follows use; empty for ACCEL.
+    driver, whose sysfs `enable` follows use; empty for ACCEL and GPU.
     """
 
     name: DeviceName
