@@ -120,3 +120,37 @@ def test_a_read_only_folder_is_told_with_what_to_do(read_only: Path) -> None:
     with pytest.raises(HostError, match=r"cannot remove .*; remove it"):
         folder.hold({})
     assert folder.hold({NAME: "old"}) == (), "what is right needs no writing"
+
+
+_SPEC = '{"kind": "google.com/tpu", "devices": [{"name": "0000:00:05.0"}, {"name": "0"}]}'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("other.json", _SPEC, True),
+        ("other.yaml", "kind: google.com/tpu\ndevices:\n- name: 0000:00:05.0\n- name: '0'", True),
+        ("other.json.tmp", _SPEC, False),
+        (FILE, _SPEC, False),
+        ("other.json", _SPEC.replace("google.com/tpu", "google.com/tpus"), False),
+        ("other.json", _SPEC[:-1], False),
+        ("other.json", '["google.com/tpu"]', False),
+        ("other.json", '{"kind": "google.com/tpu", "devices": [1, null]}', False),
+        ("other.json", '{"kind": "google.com/tpu", "devices": {"name": "0"}}', False),
+    ],
+)
+def test_names_that_a_file_of_somebody_else_explains_are_found(
+    tmp_path: Path, name: str, content: str, named: bool
+) -> None:
+    (tmp_path / name).write_text(content)
+
+    found = SpecFolder(tmp_path, prefix="holdfast").rivals(["google.com/tpu"])
+
+    expected = {"google.com/tpu=0000:00:05.0", "google.com/tpu=0"} if named else set()
+    assert found == dict.fromkeys(expected, tmp_path / name)
+
+
+def test_a_file_of_somebody_else_that_is_no_text_is_nobodys_rival(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_bytes(b"google.com/tpu \xff")
+
+    assert SpecFolder(tmp_path, prefix="holdfast").rivals(["google.com/tpu"]) == {}

@@ -104,6 +104,19 @@ async def test_by_path_no_spec_is_written(short_path: Path) -> None:
         assert list(node.specs.iterdir()) == []
 
 
+async def test_a_name_that_somebody_elses_file_explains_too_is_not_handed_out(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1, deviceListStrategy="cdi") as node:
+        other = node.specs / "other.json"
+        other.write_text((node.specs / SPEC).read_text())
+        await node.until_problem("CDI specs", f"{other} explains it as well")
+        first = await node.run(pod("first"))
+        assert _answer(node, first)[0] == []
+        other.unlink()
+        await node.until_problem("CDI specs", "")
+
+
 async def test_the_spec_follows_hardware_that_leaves_and_comes_back(short_path: Path) -> None:
     async with stage(short_path, chips=2, deviceListStrategy="cdi") as node:
         first, second = sorted(node.healthy())

@@ -9,8 +9,8 @@ from holdfast.model.cdi import (
     Published,
     can_be_named,
     cdi_name,
+    explained,
     is_kind,
-    named_nodes,
     spec_files,
 )
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
@@ -166,7 +166,7 @@ def test_a_kind_has_two_parts_that_begin_with_a_letter(resource: str, legal: boo
 def test_only_what_has_a_legal_name_and_a_node_is_in_a_spec(device: Device, named: bool) -> None:
     assert can_be_named(device) is named
     assert bool(spec_files(_inventory(device))) is named
-    assert bool(named_nodes(_inventory(device))) is named
+    assert bool(explained(_inventory(device), {}).nodes) is named
 
 
 def test_a_name_is_the_kind_and_the_id() -> None:
@@ -185,8 +185,21 @@ def test_a_name_is_the_kind_and_the_id() -> None:
 def test_a_device_is_covered_by_a_spec_with_exactly_its_nodes_of_today(
     on_disk: Device, covered: bool
 ) -> None:
-    assert Published(nodes=named_nodes(_inventory(on_disk))).covers(_CHIP) is covered
+    assert explained(_inventory(on_disk), {}).covers(_CHIP) is covered
 
 
 def test_a_device_without_a_node_is_never_covered() -> None:
     assert not Published().covers(_device("0000:00:05.0"))
+
+
+def test_a_name_that_another_file_explains_too_is_covered_by_none() -> None:
+    found = explained(_inventory(_CHIP, _TWIN), {cdi_name(_CHIP.name): "/var/run/cdi/other.json"})
+
+    assert (found.covers(_CHIP), found.covers(_TWIN)) == (False, True)
+    assert "/var/run/cdi/other.json explains it as well" in found.problem
+
+
+def test_names_of_others_that_are_not_ours_are_no_problem() -> None:
+    found = explained(_inventory(_CHIP), {"google.com/tpu=0": "/var/run/cdi/other.json"})
+
+    assert (found.covers(_CHIP), found.problem) == (True, "")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast.model.cdi import Published, named_nodes
+from holdfast.model.cdi import Published, explained
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
@@ -26,10 +26,9 @@ def _chip(address: str, group: int) -> Device:
 
 
 NODE = Inventory(resources=(TPU,), devices=(_chip(A, 10), _chip(B, 11)))
-TODAY = Published(nodes=named_nodes(NODE))
-YESTERDAY = Published(
-    nodes=named_nodes(Inventory(resources=(TPU,), devices=(_chip(A, 11), _chip(B, 10))))
-)
+TODAY = explained(NODE, {})
+YESTERDAY = explained(Inventory(resources=(TPU,), devices=(_chip(A, 11), _chip(B, 10))), {})
+AMBIGUOUS = explained(NODE, {f"{TPU}={A}": "/var/run/cdi/other.json"})
 NOTHING = Published()
 READ_ONLY = Published(problem="cannot write the spec: Read-only file system")
 
@@ -58,6 +57,9 @@ CASES = {
     ),
     "a name in a spec that cannot be written": Case(
         names=(f"{TPU}={A}",), published=READ_ONLY, says="Read-only file system"
+    ),
+    "a name that somebody else's file explains too": Case(
+        names=(f"{TPU}={A}",), published=AMBIGUOUS, says="remove that file"
     ),
     "another chip's name": Case(
         names=(f"{TPU}={B}",), published=TODAY, says="delete the pod", final=True

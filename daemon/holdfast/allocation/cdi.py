@@ -1,13 +1,13 @@
 """Keeps the CDI spec files true, so that names handed over long ago lead to the right devices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
 
 from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.cdi import SpecFolder
-from holdfast.model.cdi import Published, named_nodes, spec_files
+from holdfast.model.cdi import Published, explained, spec_files
 from holdfast.model.devices import Inventory
 from holdfast.runtime.lane import Lane
 
@@ -34,13 +34,21 @@ class CdiSpecs:
             self.published = Published()
             return
         try:
-            changed = await self._lane.run(partial(self._folder.hold, spec_files(inventory)))
+            changed, rivals = await self._lane.run(partial(self._write, inventory))
         except (HostError, LaneStuckError) as error:
-            if str(error) != self.published.problem:
-                log.warning("CDI specs not written", reason=str(error))
             # What is on disk may be old: nobody may count on it.
-            self.published = Published(problem=str(error))
+            self._publish(Published(problem=str(error)))
             return
         if changed:
             log.info("CDI specs written", files=changed)
-        self.published = Published(nodes=named_nodes(inventory))
+        self._publish(explained(inventory, rivals))
+
+    def _write(self, inventory: Inventory) -> tuple[tuple[str, ...], Mapping[str, str]]:
+        changed = self._folder.hold(spec_files(inventory))
+        rivals = self._folder.rivals(inventory.resources)
+        return changed, {name: str(path) for name, path in rivals.items()}
+
+    def _publish(self, found: Published) -> None:
+        if found.problem and found.problem != self.published.problem:
+            log.warning("devices cannot be handed over by name", reason=found.problem)
+        self.published = found

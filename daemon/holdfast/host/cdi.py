@@ -2,13 +2,16 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+
+import yaml
 
 from holdfast.errors import HostError
 from holdfast.host.kernelfile import list_names, read_bytes
 
 _MODE = 0o644
+_SUFFIXES = (".json", ".yaml")
 
 
 class SpecFolder:
@@ -46,6 +49,22 @@ class SpecFolder:
         ]
         return tuple(changed)
 
+    def rivals(self, kinds: Collection[str]) -> Mapping[str, Path]:
+        """Return the names of *kinds* that files of others explain too, each with such a file.
+
+        Runtimes then take neither explanation. Files that make no sense are nothing to them.
+        """
+        found: dict[str, Path] = {}
+        for name in list_names(self._folder):
+            if name.startswith(self._prefix) or not name.endswith(_SUFFIXES):
+                continue
+            content = read_bytes(self._folder / name) or b""
+            # Specs of GPUs are long, and YAML is slow: most files need not be understood.
+            if any(kind.encode() in content for kind in kinds):
+                names = (each for each in _names(content) if each.partition("=")[0] in kinds)
+                found |= dict.fromkeys(names, self._folder / name)
+        return found
+
     def _write(self, name: str, content: bytes) -> bool:
         path = self._folder / name
         # Runtimes read *.json and *.yaml only, so a temporary file of a crash means nothing to
@@ -82,3 +101,17 @@ class SpecFolder:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def _names(content: bytes) -> Iterator[str]:
+    """Yield the names that a spec explains; none where it is no spec."""
+    try:
+        # Every scalar as it is spelled (0000:00:05.0 would be a number to others). JSON is YAML.
+        spec = yaml.BaseLoader(content).get_single_data()
+    except (yaml.YAMLError, RecursionError):
+        return
+    devices = spec.get("devices") if isinstance(spec, dict) else None
+    if isinstance(spec, dict) and isinstance(devices, list):
+        for device in devices:
+            if isinstance(device, dict):
+                yield f"{spec.get('kind')}={device.get('name')}"

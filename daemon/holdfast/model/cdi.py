@@ -54,9 +54,23 @@ def can_be_named(device: Device) -> bool:
     return legal and bool(device.nodes)
 
 
-def named_nodes(inventory: Inventory) -> Mapping[str, tuple[DeviceNode, ...]]:
-    """Return the nodes behind each name, once `spec_files` of the same inventory are on disk."""
-    return {cdi_name(each.name): each.nodes for each in inventory.devices if can_be_named(each)}
+def explained(inventory: Inventory, rivals: Mapping[str, str]) -> Published:
+    """Return what a runtime finds, once `spec_files` of the same inventory are on disk.
+
+    *rivals* are names that files of others explain too, each with such a file: a runtime takes no
+    explanation when there are two.
+    """
+    nodes = {cdi_name(each.name): each.nodes for each in inventory.devices if can_be_named(each)}
+    ambiguous = sorted(nodes.keys() & rivals.keys())
+    problem = ""
+    if ambiguous:
+        problem = (
+            f"{', '.join(ambiguous)}: {rivals[ambiguous[0]]} explains it as well, and runtimes "
+            "then take neither; remove that file"
+        )
+    return Published(
+        nodes={name: each for name, each in nodes.items() if name not in rivals}, problem=problem
+    )
 
 
 def spec_files(inventory: Inventory) -> Mapping[str, str]:
