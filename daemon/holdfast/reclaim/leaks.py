@@ -1,11 +1,11 @@
 """Ends the sandbox of a living pod that stands in its own way, where the operator allows that."""
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
-from holdfast.errors import HoldfastError, HostError, LaneStuckError, LedgerError
+from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
 from holdfast.host.cgroups import Cgroups
 from holdfast.host.look import Look
 from holdfast.host.pidfd import Pidfds
@@ -16,6 +16,7 @@ from holdfast.model.holding import leaking_pods
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.leak import HeldUp, LeakFacts, why_keep
 from holdfast.model.use import Holder
+from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import KubeletBooks
 from holdfast.reclaim.runtimes import Runtimes
@@ -77,9 +78,8 @@ class LeakedSandboxes:
         self._look = look
         self._pods = pods
         self._runtimes = runtimes
-        self._cgroups = cgroups
+        self._whole = CgroupEnd(cgroups=cgroups, pods=pods, pidfds=pidfds, lane=lane)
         self._pidfds = pidfds
-        self._lane = lane
         self._clock = clock
         self._rules = rules
         self._leaking_since: dict[PodUid, float] = {}
@@ -132,12 +132,16 @@ class LeakedSandboxes:
             return
         if record is None or record.cgroup is None or record.inode is None:
             return
-        path, inode = record.cgroup, record.inode
         self._ended.setdefault(start.pod, []).append(self._clock.monotonic())
-        try:
-            await self._lane.run(lambda: self._cgroups.kill(path, inode))
-        except (HostError, LaneStuckError) as error:  # cgroup v1, or before Linux 5.14
-            log.info("cgroup cannot be killed as one", cgroup=path, reason=str(error))
+        how = await self._whole.kill(
+            start.pod,
+            path=record.cgroup,
+            inode=record.inode,
+            may_end=lambda members: why_keep(replace(facts, members=members)) is None,
+        )
+        if how is Outcome.SPARED:
+            return
+        if how is Outcome.IMPOSSIBLE:
             for process in opened:
                 self._pidfds.send(process, signal.SIGKILL)
         log.warning(
@@ -145,13 +149,14 @@ class LeakedSandboxes:
             pod=start.pod,
             device=str(start.device),
             processes=names,
+            how=how.value,
         )
 
     async def _facts(self, start: HeldUp) -> LeakFacts:
-        """Ask everything, the kernel and the runtime included."""
+        """Ask everything; last of all, for a look at all processes takes long, who is at work."""
+        holders, complete = await self._holders(start.pod)
         members = await self._pods.members(start.pod)
         runtime = (await self._runtimes.look(start.pod, members)).state
-        holders, complete = await self._holders(start.pod)
         book, view, now = self._ledger.book.value, self._books.view.value, self._clock.monotonic()
         return LeakFacts(
             restart=self._rules.restart,
