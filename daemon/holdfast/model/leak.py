@@ -116,5 +116,5 @@ def _times(facts: LeakFacts) -> str | None:
     if facts.leaking_for < facts.leak_grace:
         return f"the leak has been seen for less than {facts.leak_grace:g} s"
     if facts.pause > 0:
-        return f"its sandbox was ended lately; next in {facts.pause:.0f} s"
+        return "its sandbox was ended lately, and leaks again: it is kept for a while"
     return None

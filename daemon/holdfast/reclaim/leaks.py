@@ -102,8 +102,10 @@ class LeakedSandboxes:
     def _forget(self, waiting: set[PodUid]) -> None:
         for pod in self._leaking_since.keys() - waiting:
             del self._leaking_since[pod]
-        for pod in self._ended.keys() - self._ledger.book.value.pods.keys():
-            del self._ended[pod]
+        known = self._ledger.book.value.pods.keys()
+        for pod in (self._ended.keys() | self._said.keys()) - known:
+            self._ended.pop(pod, None)
+            self._said.pop(pod, None)
 
     async def _consider(self, start: HeldUp) -> None:
         reason = why_keep(await self._facts(start))
