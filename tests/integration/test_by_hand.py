@@ -198,16 +198,17 @@ async def test_a_drained_node_starts_nothing_new_and_stops_nothing_old(short_pat
         both = node.healthy()
         runs = await node.run(pod("runs", restart="Always", runs_for=0.3))
         (free,) = both - node.ids(runs)
-        # Admitted before kubelet has heard of the drain; its image takes a while.
-        late = await node.submit(pod("late", pull=0.5))
-        await node.until(node.owners, "its chip to be locked")
+        # Admitted before kubelet has heard of the drain.
+        node.kubelet.hears.clear()
         said = await _do(node, "drain", "--reason", "new kernel")
         assert said == "holdfast is draining: no new pod starts on a device of this node\n"
+        late = await node.submit(pod("late"))
+        node.kubelet.hears.set()
         text = await node.waiting(late, "holdfast is draining: new kernel (asked by uid")
         assert "kubelet will ask again" in text
         starts = runs.starts
         await node.until(lambda: runs.starts >= starts + 2, "its container to restart twice")
-        assert node.ever_unhealthy() == set(), "both are had or awaited by a counted pod"
+        await node.until(lambda: free in node.healthy(), "what a counted pod awaits to be offered")
 
         await node.end(late)
         await node.until(lambda: free not in node.healthy(), "what nobody has to be withheld")

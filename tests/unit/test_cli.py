@@ -31,7 +31,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
     told = capsys.readouterr().out
     looking = ("status", "devices", "locks", "holders", "history", "config")
-    by_hand = ("quarantine", "unquarantine", "drain", "undrain")
+    by_hand = ("quarantine", "unquarantine", "drain", "undrain", "release")
     for command in ("run", "demo", *looking, *by_hand):
         assert f"\n  {command} " in told
 

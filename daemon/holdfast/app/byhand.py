@@ -39,6 +39,8 @@ def handlers(parts: Parts) -> dict[str, Handler]:
         "drain": hand.drain,
         "undrain": hand.undrain,
         "removable": hand.removable,
+        "releasable": hand.releasable,
+        "release": hand.release,
     }
 
 
@@ -72,6 +74,26 @@ class _Hand:
 
     async def undrain(self, question: Question) -> reports.Report:
         return await self._mark_all(undrain, "draining ended", question)
+
+    async def releasable(self, question: Question) -> reports.Report:
+        """Return what a person is to see before they agree to a release."""
+        seen = await self._parts.hand.look(self._target(question))
+        return reports.release_report(seen, patience=self._parts.reclaimer.patience)
+
+    async def release(self, question: Question) -> reports.Report:
+        what, asker, shown = self._target(question), _asker(question), question.get("fence")
+        if not isinstance(shown, int):
+            raise RequestRefusedError(f"cannot release {what.device}: say which lock you saw")
+        typed = question.get("pod")
+        begun = await self._parts.hand.release(
+            what,
+            asker,
+            shown=shown,
+            typed=None if typed is None else str(typed),
+        )
+        self._parts.resetter.retry(what.device)
+        report = self._done("released by hand", asker, begun.text, device=what.device, pod=typed)
+        return report | {"follow": begun.follows}
 
     def removable(self, _: Question) -> list[str]:
         """Return what still needs the plugin."""
@@ -126,6 +148,7 @@ class _Hand:
             uid=asker.uid,
             pid=asker.pid,
             **{name: str(each) for name, each in about.items() if each},
+            done=text,
         )
         return {"text": text}
 

@@ -43,6 +43,7 @@ from holdfast.model.promise import names_of_ours
 from holdfast.model.reclaim import ReclaimTimes
 from holdfast.model.reset import ResetPolicy
 from holdfast.model.tpu_env import TpuHostFacts
+from holdfast.reclaim.byhand import HandRelease
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.leaks import LeakedSandboxes, LeakRules
 from holdfast.reclaim.pods import Pods
@@ -92,6 +93,7 @@ class Parts:
     reclaimer: Reclaimer
     resetter: Resetter
     leaks: LeakedSandboxes
+    hand: HandRelease
     drift: DriftWatch
 
 
@@ -158,7 +160,7 @@ def build(
         clock=clock,
     )
     look = Look(host.root, host.lanes["scan"])
-    watcher, kernel, reclaimer, resetter = _watcher(
+    watcher, kernel, reclaimer, resetter, hand = _watcher(
         settings,
         host,
         ledger=ledger,
@@ -238,6 +240,7 @@ def build(
             gate=gate,
             clock=clock,
         ),
+        hand=hand,
         drift=DriftWatch(
             ledger=ledger,
             view=accounts.view,
@@ -333,7 +336,7 @@ def _watcher(
     accounts: Accounts,
     look: Look,
     clock: Clock,
-) -> tuple[Watcher, KernelWatch, Reclaimer, Resetter]:
+) -> tuple[Watcher, KernelWatch, Reclaimer, Resetter, HandRelease]:
     rules = settings.reclaim
     times = ReclaimTimes(
         term_grace=rules.term_grace,
@@ -365,6 +368,12 @@ def _watcher(
         emptied=emptied,
     )
     runtimes = Runtimes(files=RuntimeFiles(host.root), lane=host.lanes["pods"], clock=clock)
+    times = ReclaimTimes(
+        term_grace=rules.term_grace,
+        kill_grace=rules.kill_grace,
+        retry_first=rules.retry.first,
+        retry_last=rules.retry.last,
+    )
     reclaimer = Reclaimer(
         ledger=ledger,
         books=accounts,
@@ -417,7 +426,21 @@ def _watcher(
             unseen_grace=rules.unseen_grace,
         ),
     )
-    return watcher, kernel, reclaimer, resetter
+    hand = HandRelease(
+        ledger=ledger,
+        inventory=scanner.inventory,
+        look=look,
+        pods=pods,
+        runtimes=runtimes,
+        books=accounts,
+        reclaimer=reclaimer,
+        nudge=watcher.nudge,
+        clock=clock,
+        times=times,
+        question_timeout=settings.kubelet.question.timeout,
+        poll=rules.release_poll,
+    )
+    return watcher, kernel, reclaimer, resetter, hand
 
 
 def _leaks(

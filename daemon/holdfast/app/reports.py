@@ -6,12 +6,14 @@ from typing import Any
 from holdfast.model.book import Book
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.drift import Disagreement
+from holdfast.model.free import judge_kernel
 from holdfast.model.holding import cause
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.locks import DeviceLock, Move
+from holdfast.model.locks import DeviceLock, LockState, Move
 from holdfast.model.marks import Marks, why_withheld
 from holdfast.model.offers import Offers
 from holdfast.model.use import Holder
+from holdfast.reclaim.byhand import Shown
 
 Report = dict[str, Any]
 
@@ -113,6 +115,28 @@ def mark_reports(marks: Marks) -> list[Report]:
         }
         for device, mark in [*drain, *quarantines]
     ]
+
+
+def release_report(seen: Shown, *, patience: float) -> Report:
+    """Return what a person sees before they agree to a release; *patience* is in seconds."""
+    verdict, lock, pod = seen.judged(), seen.lock, seen.pod
+    holders = seen.kernel.holders or ()
+    known = {each.process for each in holders}
+    rest = [each for each in seen.blockers if each.process not in known]
+    return {
+        "device": str(seen.target.device),
+        "state": lock.state.value if lock is not None else LockState.FREE.value,
+        "fence": lock.fence if lock is not None else None,
+        "since": lock.since if lock is not None else None,
+        "reason": lock.evidence if lock is not None else "",
+        "pod": str(pod) if pod is not None else None,
+        "kernel": judge_kernel(seen.kernel).reason,
+        "holders": [str(each) for each in holders],
+        "others": [f"pid {each.process} ({each.command})" for each in rest],
+        "refusal": verdict.refusal,
+        "forced": verdict.forced,
+        "patience": patience,
+    }
 
 
 def device_called(text: str, inventory: Inventory) -> DeviceName:

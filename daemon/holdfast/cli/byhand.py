@@ -1,14 +1,18 @@
-"""The commands that change something by hand: quarantine, drain, and their ends."""
+"""The commands that change something by hand: release, quarantine, drain, and their ends."""
 
+import sys
 import time
 from pathlib import Path
 
 import click
 
 from holdfast.cli.options import ask_daemon, state_folder, with_config, with_state
+from holdfast.cli.tables import Row, printable
 from holdfast.errors import HoldfastError
 
 _LOOK = 1.0
+_PATIENCE = 30.0
+"""For a look at every process and a question to kubelet, in seconds."""
 
 _reason = click.option("--reason", default="", metavar="TEXT", help="Why; it is shown to all.")
 
@@ -63,7 +67,53 @@ def undrain(reason: str, config: Path | None, state_dir: Path | None) -> None:
     _request(state_folder(config, state_dir), "undrain", reason=reason)
 
 
-COMMANDS = (quarantine, unquarantine, drain, undrain)
+@click.command()
+@click.argument("device")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--force", is_flag=True, help="Also while its pod lives; the pod's name is asked for."
+)
+@click.option("--pod", metavar="NAME", help="The pod's name, for --force without a terminal.")
+@with_config
+@with_state
+def release(
+    device: str,
+    pod: str | None,
+    config: Path | None,
+    state_dir: Path | None,
+    *,
+    yes: bool,
+    force: bool,
+) -> None:
+    """End what keeps DEVICE after its pod is over, at once and in any reclaim mode.
+
+    It shows who has the device, and asks. The device becomes free when the kernel shows it free.
+    """
+    if pod is not None and not force:
+        raise click.UsageError("--pod says whose processes --force may end: give both")
+    folder = state_folder(config, state_dir)
+    seen: Row = ask_daemon(folder, "releasable", patience=_PATIENCE, device=device)
+    click.echo(_shown(seen))
+    if seen["refusal"] and not (force and seen["forced"]):
+        hint = "; or --force, which ends its processes" if seen["forced"] else ""
+        raise HoldfastError(f"cannot release {seen['device']}: {seen['refusal']}{hint}")
+    typed = _typed(seen, pod, yes=yes) if seen["refusal"] else None
+    if typed is None and not yes:
+        _agreed()
+    done = ask_daemon(
+        folder,
+        "release",
+        patience=seen["patience"] + _PATIENCE,
+        device=seen["device"],
+        fence=seen["fence"],
+        pod=typed,
+    )
+    click.echo(done["text"])
+    if done["follow"]:
+        _follow(folder, seen)
+
+
+COMMANDS = (quarantine, unquarantine, drain, undrain, release)
 
 
 def _request(folder: Path, name: str, *, device: str | None = None, reason: str = "") -> None:
@@ -92,3 +142,51 @@ def _obstacles(folder: Path) -> list[str]:
     except HoldfastError as error:  # it may be starting anew
         return [str(error)]
     return found
+
+
+def _shown(seen: Row) -> str:
+    """Return what there is to see of a device, a line for each thing."""
+    whose = f" for pod {seen['pod']}" if seen["pod"] else ""
+    told = f": {seen['reason']}" if seen["reason"] else ""
+    lines = [f"{seen['device']} is {seen['state']}{whose}{told}", f"the kernel: {seen['kernel']}"]
+    lines += [f"holder: {each}" for each in seen["holders"]]
+    lines += [f"of the same pod: {each}" for each in seen["others"]]
+    return "\n  ".join(printable(line) for line in lines)
+
+
+def _typed(seen: Row, pod: str | None, *, yes: bool) -> str:
+    """Return the name that a person gives for the pod whose processes are ended."""
+    if pod is not None:
+        return pod
+    if yes or not sys.stdin.isatty():
+        raise HoldfastError(
+            f"cannot release {seen['device']} by force: name the pod whose processes are ended "
+            "(--pod NAME)"
+        )
+    name: str = click.prompt(f"{seen['refusal']}.\nType the pod's name to end its processes")
+    return name
+
+
+def _agreed() -> None:
+    if not sys.stdin.isatty():
+        raise HoldfastError("cannot ask without a terminal: give --yes")
+    click.confirm("End what is left of that pod, so that the device becomes free?", abort=True)
+
+
+def _follow(folder: Path, seen: Row) -> None:
+    """Tell what becomes of the device until it is free, or nothing more is done."""
+    said = ""
+    end = time.monotonic() + seen["patience"]
+    while time.monotonic() < end:
+        now: Row = ask_daemon(folder, "releasable", patience=_PATIENCE, device=seen["device"])
+        if now["state"] == "free" or now["pod"] != seen["pod"]:
+            click.echo(f"{seen['device']} is free of pod {seen['pod']}")
+            return
+        if (line := _shown(now)) != said:
+            click.echo(line)
+            said = line
+        time.sleep(_LOOK)
+    raise HoldfastError(
+        f"{seen['device']} is not free yet; it becomes so when the kernel shows it free, and "
+        f"`holdfast history {seen['device']}` tells what was done"
+    )

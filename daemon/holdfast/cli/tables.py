@@ -60,5 +60,9 @@ def _cell(column: str, value: object) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    # What a pod or a process calls itself must not move the cursor of who reads it.
-    return "".join(each if each.isprintable() else "?" for each in str(value))
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Return *text* unable to move the cursor, whatever a pod or a process calls itself."""
+    return "".join(each if each.isprintable() else "?" for each in text)

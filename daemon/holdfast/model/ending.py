@@ -1,10 +1,11 @@
 """May this process be ended? The guards that keep a signal from hitting somebody's work."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.model.book import PodRecord
 from holdfast.model.ids import PodUid, ProcessId
+from holdfast.model.release import ByHand
 from holdfast.model.runtime_state import RuntimeState
 from holdfast.model.sandbox import SANDBOXES, Sandbox
 from holdfast.model.use import Holder
@@ -90,6 +91,7 @@ class EndFacts:
     let_go_grace: float = 30.0
     orphan_grace: float = 30.0
     sandbox_grace: float = 900.0
+    by_hand: ByHand = ByHand.NOTHING
 
 
 def why_spare(facts: EndFacts) -> str | None:
@@ -97,10 +99,19 @@ def why_spare(facts: EndFacts) -> str | None:
 
     Absence is not proof: an API server that is down, a kubelet that restarts or a lost checkpoint
     makes a living pod vanish from kubelet's list. So kubelet must have let go of the pod, by its
-    own hand and word, and the runtime too.
+    own hand and word, and the runtime too. A person's word stands in for the mode and the waiting,
+    and with force for what kubelet and the runtime say; it never makes a process another's.
     """
+    if facts.by_hand is not ByHand.NOTHING:
+        forced = facts.by_hand is ByHand.FORCE
+        return (
+            _sight(facts)
+            or _identity(facts)
+            or (None if forced else may_be_at_work(facts.members, facts.runtime))
+        )
     return (
         _mode(facts)
+        or _sight(facts)
         or _identity(facts)
         or _kubelet_let_go(facts)
         or _runtime_let_go(facts)
@@ -111,6 +122,10 @@ def why_spare(facts: EndFacts) -> str | None:
 def _mode(facts: EndFacts) -> str | None:
     if not facts.terminate:
         return "reclaim.mode is observe"
+    return None
+
+
+def _sight(facts: EndFacts) -> str | None:
     if not facts.scan_complete:
         return "the scan was incomplete, which proves nobody guilty"
     return None
@@ -149,10 +164,37 @@ def _kubelet_let_go(facts: EndFacts) -> str | None:
     return None
 
 
-def _runtime_let_go(facts: EndFacts) -> str | None:
-    for member in facts.members:
+def at_work(members: Sequence[Member], runtime: RuntimeState | None) -> str | None:
+    """Return how a container of the pod is known to run, None where nothing shows one."""
+    for member in members:
         if member.shows_a_container:
             return f"the runtime still runs a container of its pod (pid {member.process})"
+    if runtime is not None and runtime.containers:
+        return f"its runtime still runs container {runtime.containers[0]} in its sandbox"
+    return None
+
+
+def may_be_at_work(members: Sequence[Member], runtime: RuntimeState | None) -> str | None:
+    """Return how a container of the pod runs, or why one may; None where that is out of question.
+
+    This is what a person's word does not stand in for, unless they name the pod.
+    """
+    working = at_work(members, runtime)
+    if working is not None:
+        return working
+    sandboxes = [member for member in members if member.sandbox is not None]
+    if all(member.lost_its_shim for member in sandboxes):
+        return None
+    if runtime is None or runtime.problem:
+        why = f" ({runtime.problem})" if runtime is not None else ""
+        return f"what runs in its sandbox cannot be read{why}"
+    return None
+
+
+def _runtime_let_go(facts: EndFacts) -> str | None:
+    working = at_work(facts.members, facts.runtime)
+    if working is not None:
+        return working
     if facts.command in SANDBOXES and facts.sandbox is None:
         return f"it is named as a sandbox is ({facts.command}), and nothing else shows which"
     sandboxes = [member for member in facts.members if member.sandbox is not None]
@@ -168,8 +210,6 @@ def _runtime_let_go(facts: EndFacts) -> str | None:
 def _sandbox_let_go(facts: EndFacts, sandboxes: list[Member]) -> str | None:
     """Return why the sandbox may be at work: what runs in it is no process of this node."""
     state = facts.runtime
-    if state is not None and state.containers:
-        return f"its runtime still runs container {state.containers[0]} in its sandbox"
     if sandboxes and all(member.lost_its_shim for member in sandboxes):
         return None
     if state is None or not state.only_pause:

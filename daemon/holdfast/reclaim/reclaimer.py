@@ -18,6 +18,7 @@ from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import DeviceLock, LockState
 from holdfast.model.reclaim import Attempt, ReclaimStep, ReclaimTimes, next_step
+from holdfast.model.release import ByHand, Warrant
 from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
 from holdfast.reclaim.evidence import Evidences
 from holdfast.reclaim.pods import Pods
@@ -89,6 +90,7 @@ class Reclaimer:
         self._clock = clock
         self._rules = rules
         self._attempts: dict[PodUid, Attempt] = {}
+        self._orders: dict[PodUid, tuple[ByHand, float]] = {}
         self._said: dict[tuple[DeviceName, str], str] = {}
         self.observe: Callable[[ReclaimStep, str], None] = lambda _step, _outcome: None
 
@@ -97,9 +99,7 @@ class Reclaimer:
         device = lock.device
         others = (each.pod for each in self._ledger.book.value.locks.values() if each != lock)
         if lock.pod is not None and lock.pod not in others:
-            self._attempts.pop(lock.pod, None)
-            self._runtimes.forget(lock.pod)
-            self._evidences.forget(lock.pod)
+            self.start_over([lock.pod])
         for about in ("not free yet", "not ended"):
             self._said.pop((device, about), None)
 
@@ -110,12 +110,18 @@ class Reclaimer:
         """
         for pod in pods:
             self._attempts.pop(pod, None)
+            self._orders.pop(pod, None)
             self._runtimes.forget(pod)
             self._evidences.forget(pod)
 
-    def retry(self, pod: PodUid) -> None:
-        """Try again at the next step what was given up on, without the pause that is left of it."""
+    def retry(self, pod: PodUid, order: ByHand = ByHand.NOTHING) -> None:
+        """Begin a new attempt at the next step, without the pause that is left of the last one.
+
+        *order* is the word on which it may act: good for this one attempt, and no longer than one
+        takes. A word that was given for what is there now says nothing of what comes later.
+        """
         self._attempts.pop(pod, None)
+        self._orders[pod] = order, self._clock.monotonic() + self.patience
 
     async def step(self, lock: DeviceLock, facts: ReleaseFacts, reason: str) -> None:
         """Do what is due for an ending lock; *reason* says why its device is not free."""
@@ -133,6 +139,7 @@ class Reclaimer:
         elif step is ReclaimStep.QUARANTINE:
             attempt = replace(attempt, quarantined_at=self._clock.monotonic())
             self._attempts[lock.pod] = attempt
+            self._orders.pop(lock.pod, None)
             self.observe(step, "done")
         # One attempt serves all locks of a pod; each of them follows it with a move of its own.
         given_up = attempt.quarantined_at is not None
@@ -142,7 +149,8 @@ class Reclaimer:
         elif lock.state is LockState.QUARANTINED and not given_up:
             await self._move(lock, LockState.RECLAIMING, f"tried again: {reason}")
         elif step in {ReclaimStep.TERMINATE, ReclaimStep.KILL} and blockers:
-            await self._end(lock, blockers, step, attempt, complete=not facts.kernel.gaps)
+            warrant = Warrant(complete=not facts.kernel.gaps, by_hand=self._order(lock.pod))
+            await self._end(lock, blockers, step, attempt, warrant)
         elif step is ReclaimStep.KILL:  # nobody is left to end, and yet the kernel says in use
             self._attempts[lock.pod] = replace(attempt, killed_at=self._clock.monotonic())
 
@@ -152,11 +160,10 @@ class Reclaimer:
         blockers: Sequence[Member],
         step: ReclaimStep,
         attempt: Attempt,
-        *,
-        complete: bool,
+        warrant: Warrant,
     ) -> None:
         """Signal those of *blockers* that every guard agrees on."""
-        spared = [self._why_spare(lock, each, blockers, complete=complete) for each in blockers]
+        spared = [self._why_spare(lock, each, blockers, warrant) for each in blockers]
         if all(spared):
             self._say(lock, "not ended", spared[0] or "")
             return
@@ -165,7 +172,7 @@ class Reclaimer:
             names = ", ".join(f"pid {each.process} ({each.command})" for each in blockers)
             await self._move(lock, LockState.RECLAIMING, f"ending {names}")
             return
-        sent = await self._signal(lock, step, complete=complete)
+        sent = await self.signal(lock, step, warrant)
         if not sent:
             return
         now = self._clock.monotonic()
@@ -177,15 +184,33 @@ class Reclaimer:
         if lock.pod is not None:
             self._attempts[lock.pod] = done
 
-    async def _signal(self, lock: DeviceLock, step: ReclaimStep, *, complete: bool) -> bool:
-        """Open a pidfd on each, ask everything again, and signal; tell whether any was sent."""
+    @property
+    def patience(self) -> float:
+        """Return how many seconds an attempt takes at the most, questions to kubelet included."""
+        times = self._rules.times
+        return times.term_grace + times.kill_grace + 2 * self._rules.question_timeout
+
+    def _order(self, pod: PodUid) -> ByHand:
+        order, until = self._orders.get(pod, (ByHand.NOTHING, 0.0))
+        return order if self._clock.monotonic() < until else ByHand.NOTHING
+
+    async def signal(self, lock: DeviceLock, step: ReclaimStep, warrant: Warrant) -> bool:
+        """Open a pidfd on each process of the lock's pod that *warrant* means, and ask again.
+
+        Those that every guard agrees on are signalled; tell whether any was.
+        """
         pod = lock.pod
         if pod is None:
             return False
         candidates = await self._pods.members(pod)
-        opened = [each for each in candidates if self._pidfds.hold(each.process)]
+        opened = [
+            each
+            for each in candidates
+            if (warrant.only is None or each.process in warrant.only)
+            and self._pidfds.hold(each.process)
+        ]
         try:
-            return await self._signal_held(lock, pod, opened, step, complete=complete)
+            return await self._signal_held(lock, pod, opened, step, warrant)
         finally:
             for each in opened:
                 self._pidfds.release(each.process)
@@ -196,8 +221,7 @@ class Reclaimer:
         pod: PodUid,
         opened: Sequence[Member],
         step: ReclaimStep,
-        *,
-        complete: bool,
+        warrant: Warrant,
     ) -> bool:
         began = self._clock.wall()
         view = await self._books.answered_after(began, self._rules.question_timeout)
@@ -207,7 +231,8 @@ class Reclaimer:
         answered = self._clock.monotonic()
         members = await self._pods.members(pod)
         await self._runtimes.look(pod, members)
-        if self._ledger.book.value.locks.get(lock.device) != lock or self._is_counted(pod):
+        counted = self._is_counted(pod) and warrant.by_hand is not ByHand.FORCE
+        if self._ledger.book.value.locks.get(lock.device) != lock or counted:
             return False
         stale = why_stale(
             wrote=view.written_at,
@@ -222,8 +247,7 @@ class Reclaimer:
         victims = [
             each
             for each in members
-            if each.process in held
-            and self._why_spare(lock, each, members, complete=complete) is None
+            if each.process in held and self._why_spare(lock, each, members, warrant) is None
         ]
         if not victims:
             return False
@@ -231,7 +255,7 @@ class Reclaimer:
         at_once = step is ReclaimStep.KILL or any(each.sandbox is not None for each in members)
         all_of_it = at_once and len(victims) == len(members)
         if all_of_it:
-            how = await self._end_whole(lock, pod, members, complete=complete)
+            how = await self._end_whole(lock, pod, members, warrant)
             if how is not Outcome.IMPOSSIBLE:
                 return how is not Outcome.SPARED
         number = signal.SIGKILL if step is ReclaimStep.KILL else signal.SIGTERM
@@ -250,7 +274,7 @@ class Reclaimer:
         return True
 
     async def _end_whole(
-        self, lock: DeviceLock, pod: PodUid, members: tuple[Member, ...], *, complete: bool
+        self, lock: DeviceLock, pod: PodUid, members: tuple[Member, ...], warrant: Warrant
     ) -> Outcome:
         record = self._ledger.book.value.pods.get(pod)
         since = self._evidences.standing_since(record)
@@ -264,7 +288,7 @@ class Reclaimer:
             return Outcome.IMPOSSIBLE
 
         def may_end(now: tuple[Member, ...]) -> bool:
-            judged = (self._why_spare(lock, each, now, complete=complete) for each in now)
+            judged = (self._why_spare(lock, each, now, warrant) for each in now)
             return (
                 self._ledger.book.value.locks.get(lock.device) == lock
                 and not self._is_counted(pod)
@@ -291,7 +315,7 @@ class Reclaimer:
         return not view.readable or view.counts(pod)
 
     def _why_spare(
-        self, lock: DeviceLock, each: Member, members: Sequence[Member], *, complete: bool
+        self, lock: DeviceLock, each: Member, members: Sequence[Member], warrant: Warrant
     ) -> str | None:
         if lock.pod is None:
             return "the device's pod was never identified"
@@ -300,7 +324,7 @@ class Reclaimer:
         return why_spare(
             EndFacts(
                 terminate=self._rules.terminate,
-                scan_complete=complete,
+                scan_complete=warrant.complete,
                 process=each.process,
                 command=each.command,
                 in_pod=each.in_pod,
@@ -319,6 +343,7 @@ class Reclaimer:
                 let_go_grace=self._rules.let_go_grace,
                 orphan_grace=self._rules.orphan_grace,
                 sandbox_grace=self._rules.sandbox_grace,
+                by_hand=warrant.by_hand,
             )
         )
 

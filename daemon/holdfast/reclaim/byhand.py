@@ -1,0 +1,201 @@
+"""Releases a device because a person asked: shows who has it, and ends that by the same guards."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.errors import RequestRefusedError
+from holdfast.host.look import Look
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.book import Book, PodRecord
+from holdfast.model.byhand import Target
+from holdfast.model.devices import Inventory
+from holdfast.model.draft import Draft
+from holdfast.model.ending import Member, in_the_way, may_be_at_work
+from holdfast.model.free import KernelFacts
+from holdfast.model.ids import ProcessId
+from holdfast.model.locks import DeviceLock, LockState
+from holdfast.model.marks import Asker
+from holdfast.model.reclaim import ReclaimStep, ReclaimTimes
+from holdfast.model.release import ByHand, HandFacts, HandVerdict, Warrant, judge_by_hand
+from holdfast.reclaim.pods import Pods
+from holdfast.reclaim.reclaimer import KubeletBooks, Reclaimer
+from holdfast.reclaim.runtimes import Runtimes
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One device as a person is to see it before they agree: its lock, its pod, who has it."""
+
+    target: Target
+    lock: DeviceLock | None
+    pod: PodRecord | None
+    kernel: KernelFacts
+    blockers: tuple[Member, ...]
+    counted: bool | None
+    at_work: str | None
+
+    def judged(self, *, shown: int | None = None, typed: str | None = None) -> HandVerdict:
+        """Return what may be done, for a person who saw *shown* and typed *typed*."""
+        return judge_by_hand(
+            HandFacts(
+                device=self.target.device,
+                lock=self.lock,
+                pod=self.pod,
+                shown=shown,
+                counted=self.counted,
+                at_work=self.at_work,
+                typed=typed,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """What a release did, in words; `follows`: the watcher goes on with it."""
+
+    text: str
+    follows: bool = False
+
+
+class HandRelease:
+    """Looks at one device anew for each request; nothing is remembered between two of them."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        inventory: Watched[Inventory],
+        look: Look,
+        pods: Pods,
+        runtimes: Runtimes,
+        books: KubeletBooks,
+        reclaimer: Reclaimer,
+        nudge: Callable[[], None],
+        clock: Clock,
+        times: ReclaimTimes,
+        question_timeout: float = 5.0,
+        poll: float = 0.2,
+    ) -> None:
+        """Have *reclaimer* act, and *nudge* the watcher to begin at once."""
+        self._ledger = ledger
+        self._inventory = inventory
+        self._look = look
+        self._pods = pods
+        self._runtimes = runtimes
+        self._books = books
+        self._reclaimer = reclaimer
+        self._nudge = nudge
+        self._clock = clock
+        self._times = times
+        self._question_timeout = question_timeout
+        self._poll = poll
+
+    async def look(self, target: Target) -> Shown:
+        """Look at the device and its pod now; kubelet is asked too."""
+        lock = self._ledger.book.value.lock_on(target.keys)
+        if lock is None or lock.pod is None:
+            return Shown(
+                target=target,
+                lock=lock,
+                pod=None,
+                kernel=await self._kernel(target),
+                blockers=(),
+                counted=False,
+                at_work=None,
+            )
+        view = await self._books.answered_after(self._clock.wall(), self._question_timeout)
+        members = await self._pods.members(lock.pod)
+        runtime = await self._runtimes.look(lock.pod, members)
+        kernel = await self._kernel(target)
+        book: Book = self._ledger.book.value
+        return Shown(
+            target=target,
+            lock=book.lock_on(target.keys),
+            pod=book.pods.get(lock.pod),
+            kernel=kernel,
+            blockers=in_the_way(kernel.holders or (), lock.pod, members),
+            counted=None if view is None else view.counts(lock.pod),
+            at_work=may_be_at_work(members, runtime.state),
+        )
+
+    async def release(
+        self, target: Target, asker: Asker, *, shown: int, typed: str | None = None
+    ) -> Begun:
+        """Begin to release the device, and return what is done; raise RequestRefusedError.
+
+        The lock is never freed from here: that is for the kernel to show and the watcher to see.
+        """
+        seen = await self.look(target)
+        verdict = seen.judged(shown=shown, typed=typed)
+        lock = seen.lock
+        if verdict.order is ByHand.NOTHING or lock is None or lock.pod is None:
+            raise RequestRefusedError(f"cannot release {target.device}: {verdict.refusal}")
+        forced = " by force" if verdict.order is ByHand.FORCE else ""
+        await self._tell(lock, f"to be released{forced} ({asker})")
+        if lock.state is not LockState.HELD:
+            self._reclaimer.retry(lock.pod, verdict.order)
+            self._nudge()
+            return Begun(text=f"{lock.device} is being reclaimed", follows=True)
+        return Begun(text=await self._end_holders(seen, lock))
+
+    async def _end_holders(self, seen: Shown, lock: DeviceLock) -> str:
+        """End the holders of a device whose pod lives: SIGTERM, and SIGKILL for who is left."""
+        meant = frozenset(
+            holder.process for holder in seen.kernel.holders or () if holder.pod == lock.pod
+        )
+        if not meant:
+            return f"{lock.device} stays {seen.pod}'s, of which no process holds it"
+        steps = (
+            (ReclaimStep.TERMINATE, self._times.term_grace),
+            (ReclaimStep.KILL, self._times.kill_grace),
+        )
+        left, sent = meant, False
+        for step, grace in steps:
+            warrant = Warrant(
+                complete=not seen.kernel.gaps, by_hand=ByHand.FORCE, only=frozenset(left)
+            )
+            sent = await self._reclaimer.signal(lock, step, warrant) or sent
+            left = await self._left(lock, left, grace if sent else 0.0)
+            if not left:
+                break
+        names = ", ".join(str(process) for process in sorted(meant - left))
+        still = ", ".join(str(process) for process in sorted(left))
+        told = [f"ended pid {names}"] if names else []
+        told += [f"not ended: pid {still}"] if still else []
+        return (
+            f"{'; '.join(told)}. {lock.device} stays pod {seen.pod}'s for as long as kubelet "
+            "counts it: delete the pod"
+        )
+
+    async def _left(
+        self, lock: DeviceLock, processes: frozenset[ProcessId], grace: float
+    ) -> frozenset[ProcessId]:
+        """Return which of *processes* live after *grace* seconds, or none as soon as none does."""
+        end = self._clock.monotonic() + grace
+        while True:
+            if lock.pod is None:
+                return frozenset()
+            members = await self._pods.members(lock.pod)
+            left = processes & {each.process for each in members}
+            if not left or self._clock.monotonic() >= end:
+                return left
+            await asyncio.sleep(self._poll)
+
+    async def _kernel(self, target: Target) -> KernelFacts:
+        device = self._inventory.value.get(target.device)
+        if device is None:
+            return KernelFacts()
+        found = await self._look.scan([device], self._ledger.book.value.locks)
+        return found[device.name]
+
+    async def _tell(self, lock: DeviceLock, evidence: str) -> None:
+        def decide(draft: Draft) -> None:
+            now = draft.book.locks.get(lock.device)
+            if now is None or now.fence != lock.fence:
+                raise RequestRefusedError(f"cannot release {lock.device}: it has just moved")
+            draft.tell(lock.device, lock.keys, evidence)
+
+        await self._ledger.apply(decide)

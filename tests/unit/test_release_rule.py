@@ -1,0 +1,181 @@
+"""May a device be released by hand, and which processes a person's word is enough to end."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fakes.books import BOOT, KUBELET, NOW, X, Y, keys, name
+from holdfast.model.book import PodRecord
+from holdfast.model.ending import RUNTIMES, SHIMS, EndFacts, Member, why_spare
+from holdfast.model.ids import ProcessId
+from holdfast.model.locks import DeviceLock, LockState
+from holdfast.model.release import ByHand, HandFacts, judge_by_hand
+from holdfast.model.runtime_state import RuntimeState
+from holdfast.model.sandbox import Sandbox
+
+_ENDING = (LockState.RELEASING, LockState.RECLAIMING, LockState.QUARANTINED)
+_POD = PodRecord(uid=X, boot=BOOT, inode=7, namespace="default", name="train")
+_LOCK = DeviceLock(
+    device=name("d0"),
+    keys=keys("a"),
+    state=LockState.RELEASING,
+    fence=5,
+    since=NOW,
+    boot=BOOT,
+    pod=X,
+    evidence="over",
+)
+_OVER = HandFacts(device=name("d0"), lock=_LOCK, pod=_POD, shown=5)
+
+
+@pytest.mark.parametrize("state", _ENDING)
+def test_what_is_left_of_a_pod_that_is_over_may_be_ended_on_a_persons_word(
+    state: LockState,
+) -> None:
+    verdict = judge_by_hand(replace(_OVER, lock=replace(_LOCK, state=state)))
+    assert verdict.order is ByHand.RELEASE
+    assert verdict.refusal == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"lock": None}, "is free"),
+        ({"lock": replace(_LOCK, state=LockState.FOREIGN, pod=None)}, "end that yourself"),
+        ({"lock": replace(_LOCK, pod=None)}, "it is not known whose"),
+        ({"pod": None}, "it is not known whose"),
+        ({"shown": 4}, "has moved since it was shown"),
+    ],
+)
+@pytest.mark.parametrize("typed", [None, "train"])
+def test_some_things_no_word_is_enough_for(
+    changed: dict[str, Any], reason: str, typed: str | None
+) -> None:
+    verdict = judge_by_hand(replace(_OVER, typed=typed, **changed))
+    assert verdict.order is ByHand.NOTHING
+    assert reason in verdict.refusal
+    assert not verdict.forced
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"counted": True}, "kubelet counts pod default/train"),
+        ({"counted": None}, "kubelet gave no answer"),
+        ({"lock": replace(_LOCK, state=LockState.HELD)}, "pod default/train (pod-x) has"),
+        ({"at_work": "the runtime still runs a container"}, "is at work: the runtime still runs"),
+    ],
+)
+def test_a_pod_that_lives_or_may_is_ended_only_where_its_own_name_is_typed(
+    changed: dict[str, Any], reason: str
+) -> None:
+    alive = replace(_OVER, **changed)
+    verdict = judge_by_hand(alive)
+    assert (verdict.order, verdict.forced) == (ByHand.NOTHING, True)
+    assert reason in verdict.refusal
+    for typed in ("", "trai", "train ", "Train", "default", "other/train", X, "default/train/"):
+        verdict = judge_by_hand(replace(alive, typed=typed))
+        assert (verdict.order, verdict.forced) == (ByHand.NOTHING, True), typed
+    for typed in ("train", "default/train"):
+        assert judge_by_hand(replace(alive, typed=typed)).order is ByHand.FORCE
+
+
+def test_a_pod_whose_name_was_never_learned_is_named_by_its_uid() -> None:
+    nameless = replace(_OVER, counted=True, pod=replace(_POD, namespace="", name=""))
+    for typed in ("", "/"):
+        assert judge_by_hand(replace(nameless, typed=typed)).order is ByHand.NOTHING
+    assert judge_by_hand(replace(nameless, typed=X)).order is ByHand.FORCE
+
+
+_LEFT = Member(
+    process=ProcessId(4242, 99), command="python", parent_command="systemd", in_pod=X, inode=7
+)
+_NOTHING_ELSE = EndFacts(
+    terminate=False,
+    scan_complete=True,
+    process=_LEFT.process,
+    command="python",
+    in_pod=X,
+    inode=7,
+    granted_to=X,
+    pod=_POD,
+    kubelet=KUBELET,
+    members=(_LEFT,),
+    let_go_at=None,
+    runtime_gone_at=None,
+    now=NOW,
+    own_pid=999,
+)
+"""Neither the mode, nor the evidence that kubelet let go, nor any waiting speaks for it."""
+
+
+def test_a_persons_word_stands_in_for_the_mode_and_the_waiting() -> None:
+    assert why_spare(_NOTHING_ELSE) is not None
+    for word in (ByHand.RELEASE, ByHand.FORCE):
+        assert why_spare(replace(_NOTHING_ELSE, by_hand=word)) is None
+
+
+@pytest.mark.parametrize("word", [ByHand.RELEASE, ByHand.FORCE])
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"scan_complete": False}, "the scan was incomplete"),
+        ({"process": ProcessId(1, 1)}, "pid 1 is never signalled"),
+        ({"process": ProcessId(999, 1)}, "pid 999 is never signalled"),
+        ({"process": ProcessId(KUBELET.pid, 1)}, "it is kubelet"),
+        *(({"command": each}, "container runtime") for each in sorted(RUNTIMES | SHIMS)),
+        ({"granted_to": None}, "never identified"),
+        ({"in_pod": None}, "in no pod's cgroup"),
+        ({"in_pod": Y}, "to which this device was not granted"),
+        ({"inode": 8}, "not the one the granted pod had"),
+        ({"pod": None}, "not the one the granted pod had"),
+        ({"pod": replace(_POD, inode=None)}, "not the one the granted pod had"),
+    ],
+)
+def test_no_word_makes_a_process_the_pods(
+    changed: dict[str, Any], reason: str, word: ByHand
+) -> None:
+    said = why_spare(replace(_NOTHING_ELSE, by_hand=word, **changed))
+    assert said is not None
+    assert reason in said
+
+
+_SENTRY = replace(_LEFT, command="exe", parent_command="containerd-shim", sandbox=Sandbox.SENTRY)
+
+
+@pytest.mark.parametrize(
+    ("members", "runtime"),
+    [
+        ((_LEFT, replace(_LEFT, command="pause")), None),
+        ((_LEFT, replace(_LEFT, command="conmon")), None),
+        ((replace(_LEFT, parent_command="containerd-shim"),), None),
+        ((_SENTRY,), RuntimeState(containers=("c1",))),
+        ((replace(_SENTRY, parent_command="systemd"),), RuntimeState(containers=("c1",))),
+        ((_SENTRY,), RuntimeState(problem="not found")),
+        ((_SENTRY,), None),
+    ],
+)
+def test_without_force_nothing_is_ended_of_a_pod_at_work_or_that_may_be(
+    members: tuple[Member, ...], runtime: RuntimeState | None
+) -> None:
+    facts = replace(_NOTHING_ELSE, members=members, runtime=runtime)
+    assert why_spare(replace(facts, by_hand=ByHand.RELEASE)) is not None
+    assert why_spare(replace(facts, by_hand=ByHand.FORCE)) is None
+
+
+@pytest.mark.parametrize(
+    ("parent", "runtime"),
+    [
+        ("containerd-shim", RuntimeState()),
+        ("systemd", RuntimeState(problem="not found")),
+        ("systemd", None),
+    ],
+    ids=["only pause runs in it", "it has lost its shim", "and nobody knows of it"],
+)
+def test_a_sandbox_with_nobody_at_work_is_ended_without_force(
+    parent: str, runtime: RuntimeState | None
+) -> None:
+    sentry = replace(_SENTRY, parent_command=parent)
+    facts = replace(_NOTHING_ELSE, command="exe", members=(sentry,), runtime=runtime)
+    assert why_spare(replace(facts, by_hand=ByHand.RELEASE)) is None

@@ -1,0 +1,60 @@
+"""How long a person's word stands: for one attempt, and for one end of one pod."""
+
+from typing import Any
+
+import pytest
+
+from fakes.books import X, Y
+from holdfast.model.reclaim import ReclaimTimes
+from holdfast.model.release import ByHand
+from holdfast.reclaim.reclaimer import Reclaimer, ReclaimRules
+from manual_clock import ManualClock
+
+_RULES = ReclaimRules(question_timeout=5.0, times=ReclaimTimes(term_grace=10.0, kill_grace=10.0))
+
+
+def _reclaimer(clock: ManualClock) -> Reclaimer:
+    nothing: Any = None  # none of them is asked here
+    return Reclaimer(
+        ledger=nothing,
+        books=nothing,
+        pods=nothing,
+        runtimes=_Forgetful(),  # type: ignore[arg-type]
+        cgroups=nothing,
+        pidfds=nothing,
+        lane=nothing,
+        own_pid=1,
+        clock=clock,
+        rules=_RULES,
+    )
+
+
+class _Forgetful:
+    def forget(self, pod: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("word", [ByHand.RELEASE, ByHand.FORCE])
+async def test_a_word_is_good_for_as_long_as_an_attempt_takes_and_for_its_pod_alone(
+    word: ByHand,
+) -> None:
+    clock = ManualClock()
+    reclaimer = _reclaimer(clock)
+    assert reclaimer._order(X) is ByHand.NOTHING
+    reclaimer.retry(X, word)
+    await clock.advance(29.9)
+    assert reclaimer._order(X) is word
+    assert reclaimer._order(Y) is ByHand.NOTHING
+    await clock.advance(0.2)
+    assert reclaimer._order(X) is ByHand.NOTHING
+
+
+async def test_a_word_ends_when_its_pod_is_counted_again_and_when_the_retry_is_nobodys() -> None:
+    clock = ManualClock()
+    reclaimer = _reclaimer(clock)
+    reclaimer.retry(X, ByHand.FORCE)
+    reclaimer.start_over([X])
+    assert reclaimer._order(X) is ByHand.NOTHING
+    reclaimer.retry(X, ByHand.FORCE)
+    reclaimer.retry(X)
+    assert reclaimer._order(X) is ByHand.NOTHING
