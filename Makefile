@@ -13,19 +13,23 @@ ARGS ?=
 CASE ?=
 # Passed to uv by `make lock`, such as UPGRADE="--upgrade-package grpcio".
 UPGRADE ?=
+# How many stories `make kills` tells, and the one of them to tell alone, line by line.
+N ?= 1000
+SEED ?=
 # Figures of `make bench` by name; all without it.
 FIGURES ?=
 
 COMPILE := uv pip compile pyproject.toml --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help demo test check vm bench proto lock format clean
+.PHONY: help demo test check vm kills bench proto lock format clean
 
 help:
 	@echo "make demo    the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
 	@echo "make test    everything: check, then all tests, the VM cases included"
 	@echo "make check   formatting, lint, types and the direction of imports"
 	@echo "make vm      the VM cases alone (CASE= selects)"
+	@echo "make kills   random stories in which no signal may hit somebody's work (N= how many, SEED= replays)"
 	@echo "make bench   measure against the budgets; writes build/bench.json"
 	@echo "make proto   write daemon/holdfast/_pb anew from proto/"
 	@echo "make lock    resolve the dependencies anew into requirements*.lock"
@@ -46,6 +50,9 @@ test: check
 
 vm: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m vm $(CASE)
+
+kills: $(STAMP)
+	PYTHONPATH=daemon:tests $(PY) -m kills --stories $(N) $(if $(SEED),--seed $(SEED))
 
 bench: $(STAMP) $(RUNTIME)/.installed
 	PYTHONPATH=daemon:tests $(PY) -m bench.run --python $(RUNTIME)/bin/python \

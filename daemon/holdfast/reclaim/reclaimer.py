@@ -74,10 +74,12 @@ class Reclaimer:
         clock: Clock,
         rules: ReclaimRules,
         own_pid: int,
+        judge: Callable[[EndFacts], str | None] = why_spare,
     ) -> None:
         """Act by *rules*; cgroups are written on *lane*.
 
-        *own_pid* is this daemon's as `/proc` shows it, never to be signalled.
+        *own_pid* is this daemon's as `/proc` shows it, never to be signalled. *judge* is another
+        rule only where a test shows what each guard of `why_spare` is for.
         """
         self._ledger = ledger
         self._books = books
@@ -89,6 +91,7 @@ class Reclaimer:
         self._own_pid = own_pid
         self._clock = clock
         self._rules = rules
+        self._judge = judge
         self._attempts: dict[PodUid, Attempt] = {}
         self._orders: dict[PodUid, tuple[ByHand, float]] = {}
         self._said: dict[tuple[DeviceName, str], str] = {}
@@ -321,7 +324,7 @@ class Reclaimer:
             return "the device's pod was never identified"
         record = self._ledger.book.value.pods.get(lock.pod)
         let_go = self._runtimes.seen(lock.pod)
-        return why_spare(
+        return self._judge(
             EndFacts(
                 terminate=self._rules.terminate,
                 scan_complete=warrant.complete,

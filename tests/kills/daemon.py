@@ -1,0 +1,205 @@
+"""The daemon's deciding parts, put together on the kernel in memory; it can be killed anywhere."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fakes.books import BOOT
+from holdfast.errors import HoldfastError
+from holdfast.host.reset import FunctionControl
+from holdfast.host.root import HostRoot
+from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.devices import Inventory
+from holdfast.model.draft import Draft
+from holdfast.model.ending import EndFacts, why_spare
+from holdfast.model.free import Freedom, judge_kernel
+from holdfast.model.gate import Passage, enter, who_calls, why_wait
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ProcessId
+from holdfast.reclaim.kernel import KernelWatch
+from holdfast.reclaim.pods import Pods
+from holdfast.reclaim.reclaimer import Reclaimer, ReclaimRules
+from holdfast.reclaim.resetter import ResetRules, Resetter
+from holdfast.reclaim.runtimes import Runtimes
+from holdfast.reclaim.watcher import Watcher, WatchTimes
+from holdfast.runtime.watched import Watched
+from kills.edges import (
+    DaemonKilledError,
+    InlineLane,
+    MemoryCgroups,
+    MemoryLook,
+    MemoryPaths,
+    MemoryPidfds,
+    MemoryProcfs,
+    MemoryRuntimeFiles,
+)
+from kills.kubelet import Books, Kubelet
+from kills.pods import TPU
+
+OWN_PID = 4_999_999
+
+Judge = Callable[[EndFacts], str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guards:
+    """The guards as they are; a test that shows what one is for takes it away."""
+
+    judge: Judge = why_spare
+    asks_again: bool = True
+    checks_start_times: bool = True
+    rules: ReclaimRules = field(default_factory=lambda: ReclaimRules(terminate=True))
+
+
+class Daemon:
+    """Ledger, watcher and reclaimer as the daemon has them. Its state survives it, no more."""
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        kubelet: Kubelet,
+        inventory: Inventory,
+        meanwhile: Callable[[], Awaitable[None]],
+        happens: Callable[[], None],
+        guards: Guards,
+    ) -> None:
+        """Let things happen at every place where it waits for others."""
+        self._state = state
+        self._kubelet = kubelet
+        self._inventory = inventory
+        self._meanwhile = meanwhile
+        self._happens = happens
+        self._guards = guards
+        self._ledger: Ledger | None = None
+        self._busy = False
+
+    @property
+    def up(self) -> bool:
+        return self._ledger is not None
+
+    async def start(self) -> None:
+        kernel, clock = self._kubelet.kernel, self._kubelet.kernel.clock
+        self.lane = lane = InlineLane()
+        self._ledger = ledger = await open_ledger(self._state, lane, clock=clock, boot=BOOT)
+        self._books = books = Books(self._kubelet, self._meanwhile, asks=self._guards.asks_again)
+        procfs, cgroups = MemoryProcfs(kernel), MemoryCgroups(kernel)
+        self._pidfds = MemoryPidfds(kernel, self._happens, checks=self._guards.checks_start_times)
+        self._paths = MemoryPaths(kernel)
+        self._look = MemoryLook(kernel, procfs)
+        watch = KernelWatch(
+            look=self._look, pidfds=self._pidfds, clock=clock, exited=self._holder_exited
+        )
+        pods = Pods(
+            cgroups=cgroups, procfs=procfs, paths=self._paths, lane=lane, emptied=self._emptied
+        )
+        files = MemoryRuntimeFiles(self._kubelet.runtime.state)
+        reclaimer = Reclaimer(
+            ledger=ledger,
+            books=books,
+            pods=pods,
+            runtimes=Runtimes(files=files, lane=lane, clock=clock),
+            cgroups=cgroups,
+            pidfds=self._pidfds,
+            lane=lane,
+            clock=clock,
+            rules=self._guards.rules,
+            own_pid=OWN_PID,
+            judge=self._guards.judge,
+        )
+        resetter = Resetter(
+            ledger=ledger,
+            control=FunctionControl(HostRoot.under(self._state)),
+            clock=clock,
+            rules=ResetRules(),
+            ended=lambda: None,
+        )
+        self._watcher = Watcher(
+            ledger=ledger,
+            inventory=Watched(self._inventory),
+            books=books,
+            kernel=watch,
+            pods=pods,
+            reclaimer=reclaimer,
+            resetter=resetter,
+            clock=clock,
+            boot=BOOT,
+            times=WatchTimes(),
+        )
+        books.refresh()
+        await self._watcher.catch_up()
+
+    async def end(self) -> None:
+        """Let it die: what it had in memory is lost."""
+        if self._ledger is not None:
+            self._pidfds.close()
+            self._paths.close()
+            self.lane.calls_left = None
+            await self._ledger.close()
+            self._ledger = None
+
+    async def beat(self) -> None:
+        if self._ledger is None:
+            return
+        try:
+            self._books.turn(active=bool(self._ledger.book.value.locks))
+            await self._watcher._beat()
+        except (HoldfastError, OSError) as error:
+            self._kubelet.kernel.say(f"the daemon cannot watch: {error}")
+        except DaemonKilledError:
+            self._kubelet.kernel.say("the daemon is killed")
+            await self.end()
+
+    async def allocate(self, devices: frozenset[DeviceId]) -> bool:
+        ledger = self._ledger
+        if ledger is None:
+            return False
+        keys, at = self._keys(devices), self._kubelet.written_at
+
+        def decide(draft: Draft) -> None:
+            draft.allocate(TPU, keys, checkpoint_at=at)
+            draft.settle()
+
+        try:
+            await ledger.apply(decide)
+        except DaemonKilledError:
+            await self.end()
+            return False
+        return True
+
+    async def pass_gate(self, devices: frozenset[DeviceId]) -> bool:
+        ledger = self._ledger
+        if ledger is None or not self._watcher.looked.is_set():
+            return False
+        try:
+            return await self._pass(ledger, devices)
+        except DaemonKilledError:
+            await self.end()
+            return False
+
+    async def _pass(self, ledger: Ledger, devices: frozenset[DeviceId]) -> bool:
+        self._books.refresh()
+        keys = self._keys(devices)
+        passage = Passage(resource=TPU, asked=devices, devices=keys)
+        caller = who_calls(passage, self._books.view.value, ledger.book.value)
+        if len(caller.pods) > 1 or why_wait(passage, caller, ledger.book.value) is not None:
+            self._books.ask("a gate waits")
+            return False
+        wanted = [each for each in self._inventory.devices if each.name.id in devices]
+        facts = await self._look.scan(wanted, ledger.book.value.locks)
+        if any(judge_kernel(each).freedom is Freedom.IN_USE for each in facts.values()):
+            return False
+        return await ledger.apply(lambda draft: enter(draft, passage, caller, "free")) is None
+
+    def _keys(self, devices: frozenset[DeviceId]) -> dict[DeviceId, frozenset[HardwareKey]]:
+        found: dict[DeviceId, frozenset[HardwareKey]] = {}
+        for id_ in sorted(devices):
+            device = self._inventory.get(DeviceName(TPU, id_))
+            if device is not None:
+                found[id_] = device.keys
+        return found
+
+    def _holder_exited(self, process: ProcessId) -> None:
+        self._books.ask("a holder exited")
+
+    def _emptied(self, pod: PodUid) -> None:
+        self._watcher.pod_changed(pod)

@@ -1,0 +1,284 @@
+"""The daemon's own edges to the host, with the kernel in memory behind them."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.errors import HostError
+from holdfast.host.cgroups import Cgroups, PodCgroup
+from holdfast.host.inotify import Changed, PathWatcher
+from holdfast.host.look import Look
+from holdfast.host.pidfd import Pidfds
+from holdfast.host.procfs import ProcessFacts, Procfs
+from holdfast.host.runtimestate import RuntimeFiles
+from holdfast.model.attribution import attribute
+from holdfast.model.cgroup_names import pod_of
+from holdfast.model.devices import Device
+from holdfast.model.free import KernelFacts, Opened
+from holdfast.model.ids import DeviceName, PciAddress, PodUid, ProcessId
+from holdfast.model.locks import DeviceLock
+from holdfast.model.runtime_state import RuntimeState
+from holdfast.model.sandbox import Program, sandbox_role
+from holdfast.model.use import Grip, Holder, Scan
+from holdfast.runtime.lane import Lane
+from kills.kernel import Kernel, Process
+
+T = TypeVar("T")
+
+PODS = "/kubepods/burstable/pod"
+
+
+class DaemonKilledError(Exception):
+    """The daemon dies here, with whatever it had begun."""
+
+
+class InlineLane(Lane):
+    """Runs each call at once; the daemon can be killed before any of them."""
+
+    def __init__(self) -> None:
+        self.name, self.deadline = "inline", 30.0
+        self.calls_left: int | None = None
+
+    @property
+    def stuck_since(self) -> float | None:
+        return None
+
+    async def run(self, call: Callable[[], T], *, deadline: float | None = None) -> T:
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                raise DaemonKilledError
+        answer = call()
+        await asyncio.sleep(0)  # as with a thread, the loop goes round once
+        return answer
+
+
+class MemoryProcfs(Procfs):
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def pids(self) -> list[int]:
+        return sorted(self._kernel.processes)
+
+    def process(self, pid: int) -> ProcessFacts | None:
+        each = self._kernel.processes.get(pid)
+        if each is None:
+            return None
+        return ProcessFacts(
+            process=each.id, comm=each.command[:15], state="S", ppid=each.parent, threads=1
+        )
+
+    def started_at(self, process: ProcessId) -> float:
+        clock = self._kernel.clock
+        return clock.wall() - clock.monotonic() + process.start_ticks / 100
+
+    def uid(self, pid: int) -> int | None:
+        return 0 if pid in self._kernel.processes else None
+
+    def arguments(self, pid: int) -> tuple[str, ...]:
+        each = self._kernel.processes.get(pid)
+        return () if each is None else each.arguments
+
+
+class MemoryCgroups(Cgroups):
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def pod(self, uid: PodUid) -> PodCgroup | None:
+        path = f"{PODS}{uid}"
+        inode = self._kernel.cgroups.get(path)
+        if inode is None:
+            return None
+        return PodCgroup(path=path, inode=inode, pids=self.members(path))
+
+    def inode(self, path: str) -> int | None:
+        return self._kernel.cgroups.get(path)
+
+    def members(self, path: str) -> tuple[int, ...]:
+        return tuple(sorted(each.id.pid for each in self._kernel.members(path)))
+
+    def events_path(self, path: str) -> Path | None:
+        return Path(path)
+
+    def kill(self, path: str, inode: int) -> None:
+        if not self._kernel.kills_cgroups:
+            raise HostError(f"cannot write cgroup.kill of cgroup {path}: no such file")
+        if self._kernel.cgroups.get(path) != inode:
+            raise HostError(f"cannot write cgroup.kill of cgroup {path}: another cgroup")
+        for each in list(self._kernel.members(path)):
+            self._kernel.signal(each, signal.SIGKILL, "cgroup.kill")
+
+    def freeze(self, path: str, inode: int, *, frozen: bool) -> None:
+        if not self._kernel.freezes_cgroups or self._kernel.cgroups.get(path) != inode:
+            raise HostError(f"cannot write cgroup.freeze of cgroup {path}: no such file")
+
+
+class MemoryPidfds(Pidfds):
+    """Pidfds that refer to the very process that had the pid when they were opened."""
+
+    def __init__(self, kernel: Kernel, meanwhile: Callable[[], None], *, checks: bool) -> None:
+        """Let *meanwhile* happen before each `hold`; *checks* start times, as it should."""
+        self._kernel = kernel
+        self._meanwhile = meanwhile
+        self._checks = checks
+        self._exits: dict[ProcessId, Callable[[ProcessId], None]] = {}
+        self._open_on: dict[ProcessId, Process] = {}
+        kernel.on_exit.append(self._exited)
+
+    @property
+    def watched(self) -> frozenset[ProcessId]:
+        return frozenset(self._exits)
+
+    def watch(self, process: ProcessId, exited: Callable[[ProcessId], None]) -> bool:
+        each = self._find(process)
+        if each is not None:
+            self._exits[process] = exited
+        return each is not None
+
+    def unwatch(self, process: ProcessId) -> None:
+        self._exits.pop(process, None)
+
+    def hold(self, process: ProcessId) -> bool:
+        self._meanwhile()
+        each = self._find(process)
+        if each is not None:
+            self._open_on[process] = each
+        return each is not None
+
+    def release(self, process: ProcessId) -> None:
+        self._open_on.pop(process, None)
+
+    def send(self, process: ProcessId, number: signal.Signals) -> str:
+        each = self._open_on.get(process)
+        if each is None:
+            raise HostError(f"cannot signal pid {process}: no pidfd of it is held")
+        if not self._kernel.lives(each):
+            return "gone"
+        self._kernel.signal(each, number, "pidfd")
+        return "sent"
+
+    def close(self) -> None:
+        self._kernel.on_exit.remove(self._exited)
+
+    def _find(self, process: ProcessId) -> Process | None:
+        each = self._kernel.processes.get(process.pid)
+        if each is None or (self._checks and each.id != process):
+            return None
+        return each
+
+    def _exited(self, process: Process) -> None:
+        hear = self._exits.pop(process.id, None)
+        if hear is not None:
+            hear(process.id)
+
+
+class MemoryPaths(PathWatcher):
+    """Tells of each change in a watched cgroup."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._watches: dict[str, Changed] = {}
+        kernel.on_change.append(self._happened)
+
+    def watch(self, path: Path, changed: Changed) -> Callable[[], None]:
+        self._watches[str(path)] = changed
+        return lambda: None
+
+    def close(self) -> None:
+        self._kernel.on_change.remove(self._happened)
+
+    def _happened(self, cgroup: str) -> None:
+        hear = self._watches.get(cgroup)
+        if hear is not None:
+            hear("", 0)
+
+
+class MemoryLook(Look):
+    """Sees every process's grips, and what the kernel alone has enabled."""
+
+    def __init__(self, kernel: Kernel, procfs: MemoryProcfs) -> None:
+        self._kernel = kernel
+        self._procfs = procfs
+        self.last_scan = None
+        self.full_scan_seconds = 0.0
+
+    async def enabled(self, devices: Iterable[Device]) -> dict[DeviceName, tuple[PciAddress, ...]]:
+        return {each.name: self._enabled(each) for each in devices}
+
+    async def scan(
+        self,
+        devices: Iterable[Device],
+        locks: Mapping[DeviceName, DeviceLock],
+        *,
+        pids: Sequence[int] | None = None,
+    ) -> dict[DeviceName, KernelFacts]:
+        wanted = tuple(devices)
+        enabled = {each.name: self._enabled(each) for each in wanted}
+        busy = frozenset(name for name, functions in enabled.items() if functions)
+        scan = self._scan_for(frozenset(enabled), pids)
+        holders = attribute(scan, busy, locks)
+        return {
+            each.name: KernelFacts(
+                enabled=enabled[each.name], holders=holders.get(each.name, ()), gaps=scan.gaps
+            )
+            for each in wanted
+        }
+
+    async def open(self, device: Device) -> Opened:
+        return Opened.BUSY if self._kernel.holders(device.name) else Opened.SUCCEEDED
+
+    def _enabled(self, device: Device) -> tuple[PciAddress, ...]:
+        return device.functions if self._kernel.holders(device.name) else ()
+
+    def _scan_for(self, names: frozenset[DeviceName], pids: Sequence[int] | None) -> Scan:
+        holders: dict[DeviceName, tuple[Holder, ...]] = {}
+        loose: list[Holder] = []
+        for each in list(self._kernel.processes.values()):
+            if not each.grips or (pids is not None and each.id.pid not in pids):
+                continue
+            for device, grips in each.grips.items():
+                if Grip.NODE not in grips:
+                    loose.append(self._holder(each, grips))
+                elif device in names:
+                    holders[device] = (*holders.get(device, ()), self._holder(each, grips))
+        return Scan(
+            holders=holders,
+            unattributed=tuple(loose),
+            gaps=("pid 7 (secret) cannot be looked into",) if self._kernel.blind else (),
+        )
+
+    def _holder(self, process: Process, grips: frozenset[Grip]) -> Holder:
+        pod, container = pod_of(process.cgroup)
+        return Holder(
+            process=process.id,
+            command=process.command,
+            grips=grips,
+            cgroup=process.cgroup,
+            pod=pod,
+            container=container,
+            sandbox=sandbox_role(_program(process), self._ancestors(process)),
+        )
+
+    def _ancestors(self, process: Process) -> list[Program]:
+        found: list[Program] = []
+        parent = self._kernel.processes.get(process.parent)
+        while parent is not None:
+            found.append(_program(parent))
+            parent = self._kernel.processes.get(parent.parent)
+        return found
+
+
+class MemoryRuntimeFiles(RuntimeFiles):
+    """The runtime's files, as the simulated runtime keeps them."""
+
+    def __init__(self, states: Callable[[PodUid], RuntimeState]) -> None:
+        self._states = states
+
+    def state(self, pod: PodUid) -> RuntimeState:
+        return self._states(pod)
+
+
+def _program(process: Process) -> Program:
+    return Program(command=process.command[:15], arguments=process.arguments)

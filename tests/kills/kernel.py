@@ -1,0 +1,146 @@
+"""A kernel in memory: processes, cgroups, open devices, and who is hit by each signal."""
+
+import random
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from holdfast.model.ids import DeviceName, ProcessId
+from holdfast.model.use import Grip
+from manual_clock import ManualClock
+
+INIT = 1
+_FIRST_PID = 5_000_000
+"""Beyond what any real kernel gives, so that this very process is none of them."""
+_TICKS = 100
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Process:
+    """One process. `works` tells why somebody still wants it, or None: an orphan."""
+
+    id: ProcessId
+    command: str
+    cgroup: str
+    works: Callable[[], str | None]
+    parent: int = INIT
+    arguments: tuple[str, ...] = ()
+    grips: dict[DeviceName, frozenset[Grip]] = field(default_factory=dict)
+    deaf: bool = False
+    """It takes no notice of SIGTERM."""
+    stuck: bool = False
+    """It sleeps in a driver: no signal ends it."""
+
+
+class Kernel:
+    """Processes live and die here; every signal is judged at the moment it is sent."""
+
+    def __init__(self, rng: random.Random, clock: ManualClock) -> None:
+        self.rng = rng
+        self.clock = clock
+        self.processes: dict[int, Process] = {}
+        self.cgroups: dict[str, int] = {}
+        self.blind = False
+        """Whether one process cannot be looked into, which makes each scan incomplete."""
+        self.kills_cgroups = True
+        """Whether it has cgroup.kill."""
+        self.freezes_cgroups = True
+        self.on_exit: list[Callable[[Process], None]] = []
+        self.on_change: list[Callable[[str], None]] = []
+        self.told: list[str] = []
+        """The story so far, for people."""
+        self.wrong: list[str] = []
+        self.ended = 0
+        self._free_pids: list[int] = []
+        self._next_pid = _FIRST_PID
+        self._ticks = 0
+        self._inode = 100
+
+    def say(self, text: str) -> None:
+        self.told.append(f"{self.clock.monotonic():9.2f}  {text}")
+
+    def make_cgroup(self, path: str) -> None:
+        if path not in self.cgroups:
+            self._inode += 1
+            self.cgroups[path] = self._inode
+
+    def drop_cgroup(self, path: str) -> None:
+        """Remove it as kubelet does: what is populated stays."""
+        if not any(self.members(path)):
+            self.cgroups.pop(path, None)
+
+    def spawn(
+        self,
+        command: str,
+        cgroup: str,
+        works: Callable[[], str | None],
+        *,
+        parent: int = INIT,
+        arguments: tuple[str, ...] = (),
+    ) -> Process:
+        self._ticks = max(self._ticks + 1, int(self.clock.monotonic() * _TICKS))
+        if self._free_pids and self.rng.random() < 0.5:
+            pid = self._free_pids.pop(self.rng.randrange(len(self._free_pids)))
+        else:
+            pid, self._next_pid = self._next_pid, self._next_pid + 1
+        process = Process(
+            id=ProcessId(pid, self._ticks),
+            command=command,
+            cgroup=cgroup,
+            works=works,
+            parent=parent,
+            arguments=arguments or (command,),
+        )
+        self.processes[pid] = process
+        self._changed(cgroup)
+        return process
+
+    def lives(self, process: Process) -> bool:
+        return self.processes.get(process.id.pid) is process
+
+    def exit(self, process: Process) -> None:
+        if not self.lives(process):
+            return
+        del self.processes[process.id.pid]
+        self._free_pids.append(process.id.pid)
+        for each in self.processes.values():
+            if each.parent == process.id.pid:
+                each.parent = INIT
+        for hear in list(self.on_exit):
+            hear(process)
+        self._changed(process.cgroup)
+
+    def move(self, process: Process, cgroup: str) -> None:
+        before, process.cgroup = process.cgroup, cgroup
+        self._changed(before)
+        self._changed(cgroup)
+
+    def members(self, path: str) -> Iterator[Process]:
+        """Yield what lives in the cgroup and below."""
+        below = f"{path}/"
+        return (
+            each
+            for each in list(self.processes.values())
+            if each.cgroup == path or each.cgroup.startswith(below)
+        )
+
+    def holders(self, device: DeviceName) -> list[Process]:
+        return [each for each in self.processes.values() if device in each.grips]
+
+    def signal(self, process: Process, number: signal.Signals, how: str) -> None:
+        """Deliver holdfast's signal, and write down whose work it hit."""
+        why = process.works()
+        line = f"{number.name} by {how} to pid {process.id} ({process.command}, {process.cgroup})"
+        if why is not None:
+            self.wrong.append(f"{line}: {why}")
+            self.say(f"WRONG {line}: {why}")
+        else:
+            self.say(line)
+        dies = number is signal.SIGKILL or not process.deaf
+        if dies and not process.stuck:
+            self.ended += why is None
+            self.exit(process)
+
+    def _changed(self, cgroup: str) -> None:
+        for hear in list(self.on_change):
+            hear(cgroup)

@@ -1,0 +1,220 @@
+"""Kubelet with its checkpoint, and the daemon's view of both, which may be old, lost or corrupt."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Protocol
+
+from holdfast.model.ids import DeviceId, PodUid
+from holdfast.model.kubelet import CheckpointEntry, KubeletView
+from holdfast.runtime.watched import Watched
+from kills.kernel import Kernel, Process
+from kills.pods import TPU, Container, Pod, Runtime
+
+_SERVICE = "/system.slice/kubelet.service"
+Entries = dict[tuple[PodUid, str], CheckpointEntry]
+
+
+class Plugin(Protocol):
+    """What kubelet calls; False: refused, or nobody is there."""
+
+    async def allocate(self, devices: frozenset[DeviceId]) -> bool:
+        """Answer Allocate."""
+        ...
+
+    async def start(self, devices: frozenset[DeviceId]) -> bool:
+        """Answer PreStartContainer."""
+        ...
+
+
+class Kubelet:
+    """Admits, starts and ends pods; its books are what the daemon asks for."""
+
+    def __init__(self, kernel: Kernel, runtime: Runtime, devices: frozenset[DeviceId]) -> None:
+        self.kernel = kernel
+        self.runtime = runtime
+        self.devices = devices
+        self.pods: list[Pod] = []
+        self.books: Entries = {}
+        self.file: tuple[CheckpointEntry, ...] | None = ()
+        """What the checkpoint says; None: it cannot be read."""
+        self.written_at = kernel.clock.wall()
+        self.api = True
+        self.ready = True
+        """Whether all sources of pods have been heard since its start."""
+        self.process: Process | None = None
+        self.start()
+
+    def start(self) -> None:
+        self.process = self.kernel.spawn("kubelet", _SERVICE, lambda: "it is kubelet")
+        self.books = {(each.pod, each.container): each for each in self.file or ()}
+        self.ready = self.api
+
+    def end(self) -> None:
+        if self.process is not None:
+            self.kernel.exit(self.process)
+        self.process = None
+
+    def write(self) -> None:
+        self.kernel.clock.shift(0.01)
+        self.file = tuple(self.books.values())
+        self.written_at = self.kernel.clock.wall()
+
+    def answer_list(self) -> None:
+        """Drop what pods had that are over, where all sources have been heard."""
+        self.ready |= self.api
+        if self.ready:
+            known = {pod.uid for pod in self.pods if pod.listed and not pod.over}
+            self.books = {key: each for key, each in self.books.items() if each.pod in known}
+
+    async def admit(self, pod: Pod, plugin: Plugin) -> bool:
+        """Ask for the devices of each container; a refusal is the end of the pod."""
+        if self.process is None or not (self.api or pod.static):
+            return False
+        self.answer_list()
+        self.pods.append(pod)
+        for container in pod.containers:
+            if not container.devices or await plugin.allocate(container.devices):
+                if container.devices:
+                    self.books[pod.uid, container.name] = CheckpointEntry(
+                        pod=pod.uid,
+                        container=container.name,
+                        resource=TPU,
+                        devices=container.devices,
+                    )
+                    self.write()
+                continue
+            pod.wanted, pod.over = False, True
+            return False
+        return True
+
+    async def sync(self, plugin: Plugin) -> None:
+        """Bring each pod nearer to what it is to be."""
+        if self.process is None:
+            return
+        for pod in list(self.pods):
+            if pod.over:
+                continue
+            if pod.deadline is not None:
+                self._end_when_due(pod)
+            elif pod.listed and self.runtime.up:
+                await self._run(pod, plugin)
+
+    def end_pod(self, pod: Pod, *, leaks: bool) -> None:
+        self.runtime.remove(pod, leaks=leaks)
+        pod.wanted, pod.over = False, True
+
+    def free(self) -> list[DeviceId]:
+        taken = frozenset[DeviceId]().union(*(each.devices for each in self.books.values()))
+        return sorted(self.devices - taken)
+
+    def _end_when_due(self, pod: Pod) -> None:
+        now = self.kernel.clock.monotonic()
+        runs = self.runtime.lives(pod)
+        due = pod.deadline is not None and now >= pod.deadline
+        if self.runtime.up and (due or not runs):
+            self.end_pod(pod, leaks=self.kernel.rng.random() < 0.6)
+
+    async def _run(self, pod: Pod, plugin: Plugin) -> None:
+        if not self.runtime.lives(pod):
+            for container in pod.containers:  # the runtime has lost them
+                container.running = False
+            self.runtime.start_sandbox(pod)
+        for container in pod.containers:
+            if container.running or container.done:
+                continue
+            if not await self._may_start(pod, container, plugin):
+                return
+            self.kernel.say(f"{pod} starts {container.name}")
+            self.runtime.start(pod, container)
+            if container.init:
+                self.runtime.stop(pod, container, leaks=False)
+
+    async def _may_start(self, pod: Pod, container: Container, plugin: Plugin) -> bool:
+        if not container.devices:
+            return True
+        known = (pod.uid, container.name) in self.books  # else it refuses by itself
+        return known and await plugin.start(container.devices) and not pod.over
+
+
+class Books:
+    """What the daemon knows of kubelet's books, by the rules of the daemon's own reader of them."""
+
+    def __init__(
+        self, kubelet: Kubelet, meanwhile: Callable[[], Awaitable[None]], *, asks: bool
+    ) -> None:
+        """Let *meanwhile* happen around each answer that is waited for; *asks*: as it should."""
+        self.view: Watched[KubeletView] = Watched(KubeletView())
+        self.wanted = False
+        self._kubelet = kubelet
+        self._clock = kubelet.kernel.clock
+        self._meanwhile = meanwhile
+        self._asks = asks
+        self._read: tuple[float, object] | None = None
+        self._last = float("-inf")
+
+    def ask(self, reason: str) -> None:
+        self.wanted = True
+
+    async def answered_after(self, wall: float, timeout: float) -> KubeletView | None:
+        if not self._asks:
+            return self.view.value
+        await self._meanwhile()
+        answered = self._question()
+        view = self.view.value
+        await self._meanwhile()
+        return view if answered and wall < view.asked_at else None
+
+    def turn(self, *, active: bool) -> None:
+        """Do what is due: read a checkpoint that changed, ask where somebody wished it."""
+        self.refresh()
+        since = self._clock.monotonic() - self._last
+        if (self.wanted and since >= 1.0) or (active and since >= 60.0):
+            self._question()
+
+    def refresh(self) -> None:
+        kubelet, was = self._kubelet, self.view.value
+        file = (kubelet.written_at, kubelet.file)
+        if file == self._read:
+            return
+        self._read = file
+        if kubelet.file is None:
+            self.view.set(replace(was, readable=False, answered=False, problem="corrupt"))
+            return
+        same = set(kubelet.file) == set(was.entries)
+        self.view.set(
+            replace(
+                was,
+                entries=was.entries if same else kubelet.file,
+                readable=True,
+                problem="",
+                written_at=kubelet.written_at,
+                answered=was.answered and same,
+            )
+        )
+        self.wanted = True
+
+    def _question(self) -> bool:
+        kubelet, was = self._kubelet, self.view.value
+        self._last = self._clock.monotonic()
+        if kubelet.process is None:
+            self.wanted = True
+            return False
+        self._clock.shift(0.01)
+        began = self._clock.wall()
+        kubelet.answer_list()
+        kubelet.write()
+        self.wanted = False
+        self._read = (kubelet.written_at, kubelet.file)
+        self.view.set(
+            KubeletView(
+                entries=kubelet.file or (),
+                readable=True,
+                problem="",
+                written_at=kubelet.written_at,
+                kubelet=kubelet.process.id,
+                questions=was.questions + 1,
+                asked_at=began,
+                answered=True,
+            )
+        )
+        return True

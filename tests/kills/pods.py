@@ -1,0 +1,232 @@
+"""The pods of a story, the runtime that runs them, and for each process the truth: who wants it."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
+from holdfast.model.runtime_state import RuntimeState
+from holdfast.model.use import Grip
+from kills.edges import PODS
+from kills.kernel import INIT, Kernel, Process
+
+TPU = ResourceName("google.com/tpu")
+_OPEN = frozenset({Grip.NODE, Grip.DEVICE_FD})
+_LEAKED = frozenset({Grip.DEVICE_FD})
+_SYSTEM = "/system.slice/containerd.service"
+
+
+class Kind(Enum):
+    """Which runtime runs a pod."""
+
+    CONTAINERD = "containerd"
+    CRIO = "cri-o"
+    """Each container has a conmon, inside the pod's cgroup; there is no pause."""
+    GVISOR = "gvisor"
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Container:
+    name: str
+    devices: frozenset[DeviceId]
+    init: bool = False
+    running: bool = False
+    """Whether the runtime has it running."""
+    done: bool = False
+    processes: list[Process] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Pod:
+    """One life of a pod. A static pod that comes back has the same UID and is another Pod."""
+
+    uid: PodUid
+    kind: Kind
+    static: bool
+    grace: float
+    containers: list[Container]
+    wanted: bool = True
+    """Whether it exists for whoever made it: an API object or a manifest, not terminal."""
+    listed: bool = True
+    """Whether kubelet knows of it."""
+    forgotten: bool = False
+    """Whether kubelet once did not list it while it lived; then the runtime is its only witness."""
+    deadline: float | None = None
+    """When its grace is over, once it is to end."""
+    over: bool = False
+    """Whether kubelet has done with it."""
+    shims: list[Process] = field(default_factory=list)
+    pause: Process | None = None
+    sentry: Process | None = None
+
+    @property
+    def cgroup(self) -> str:
+        return f"{PODS}{self.uid}"
+
+    def __str__(self) -> str:
+        return f"pod {self.uid[:8]} ({self.kind.value}{', static' if self.static else ''})"
+
+
+class Runtime:
+    """Starts and stops pods as containerd, CRI-O and runsc do, with everything they can leave."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.rng: random.Random = kernel.rng
+        self.up = True
+        self.readable = True
+        """Whether the files of its state can be read."""
+        self.pods: list[Pod] = []
+        self._containers = 0
+
+    def state(self, uid: PodUid) -> RuntimeState:
+        """Return what its files say of a pod that has a sandbox."""
+        if not self.readable:
+            return RuntimeState(problem="its files cannot be read")
+        mine = [each for each in self.pods if each.uid == uid and each.kind is Kind.GVISOR]
+        running = [each.name for pod in mine for each in pod.containers if each.running]
+        known = any(pod.shims for pod in mine)
+        problem = "" if known or running else "its files do not have the pod's sandbox"
+        return RuntimeState(containers=tuple(sorted(running)), problem=problem)
+
+    def lives(self, pod: Pod) -> bool:
+        return any(self.kernel.lives(each) for each in pod.shims)
+
+    def start_sandbox(self, pod: Pod) -> None:
+        kernel = self.kernel
+        if pod not in self.pods:
+            self.pods.append(pod)
+        kernel.make_cgroup(pod.cgroup)
+        if pod.kind is Kind.CRIO:
+            return
+        shim = kernel.spawn("containerd-shim", _SYSTEM, lambda: "it is a shim")
+        pod.shims.append(shim)
+        if pod.kind is Kind.CONTAINERD:
+            place = f"{pod.cgroup}/{self._id()}"
+            pod.pause = kernel.spawn("pause", place, self._rest_of(pod), parent=shim.id.pid)
+            return
+        pod.sentry = kernel.spawn(
+            self.rng.choice(("exe", "runsc-sandbox")),
+            pod.cgroup,
+            self._rest_of(pod),
+            parent=shim.id.pid,
+            arguments=("runsc-sandbox", "--root=/run", "boot"),
+        )
+
+    def start(self, pod: Pod, container: Container) -> None:
+        """Start a container that has passed the gate; it opens what is physically free."""
+        kernel, rng = self.kernel, self.rng
+        container.running = True
+        why = self._work_of(pod, container)
+        place = f"{pod.cgroup}/{self._id()}"
+        if pod.kind is Kind.GVISOR and pod.sentry is not None:
+            parent, place = pod.sentry.id.pid, pod.cgroup
+        elif pod.kind is Kind.CRIO:
+            conmon = kernel.spawn("conmon", f"{pod.cgroup}/crio-conmon", lambda: "it is conmon")
+            pod.shims.append(conmon)
+            parent = conmon.id.pid
+        else:
+            parent = pod.shims[-1].id.pid if pod.shims else INIT
+        main = kernel.spawn("python", place, why, parent=parent)
+        container.processes = [main]
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            container.processes.append(kernel.spawn("worker", place, why, parent=main.id.pid))
+        if container.init and rng.random() < 0.7:
+            return
+        opener = pod.sentry if pod.kind is Kind.GVISOR and pod.sentry is not None else main
+        for id_ in sorted(container.devices):
+            name = DeviceName(TPU, id_)
+            if all(each is opener for each in kernel.holders(name)):
+                opener.grips[name] = _OPEN
+                for each in container.processes:
+                    if rng.random() < 0.4:
+                        each.grips[name] = _OPEN
+
+    def stop(self, pod: Pod, container: Container, *, leaks: bool) -> None:
+        """Stop a container; where it *leaks*, a part of it lives on, and nobody wants that."""
+        if not container.running:
+            return
+        container.running = False
+        container.done |= container.init
+        left = [each for each in container.processes if self.kernel.lives(each)]
+        kept = self.rng.choice(left) if leaks and left and pod.kind is not Kind.GVISOR else None
+        sentry = pod.sentry
+        for id_ in container.devices if sentry is not None else ():
+            grips = sentry.grips.pop(DeviceName(TPU, id_), None) if sentry is not None else None
+            if grips is not None and leaks and sentry is not None:
+                sentry.grips[DeviceName(TPU, id_)] = _LEAKED
+        if kept is not None:
+            for id_ in container.devices:
+                name = DeviceName(TPU, id_)
+                if all(each in left for each in self.kernel.holders(name)):
+                    kept.grips[name] = _OPEN
+            # Its container has exited, so it is nobody's once kubelet forgets its pod.
+            kept.works = lambda: f"{pod} exists" if pod.wanted and not pod.forgotten else None
+            kept.deaf = self.rng.random() < 0.5
+            kept.stuck = self.rng.random() < 0.05
+        for each in left:
+            if each is not kept:
+                self.kernel.exit(each)
+        if pod.kind is Kind.CRIO:
+            self._end_conmons(pod)
+
+    def remove(self, pod: Pod, *, leaks: bool) -> None:
+        """Stop what is left of a pod; a sandbox that *leaks* lives on without its shim, or with."""
+        for container in pod.containers:
+            self.stop(pod, container, leaks=leaks and self.rng.random() < 0.7)
+        if pod.pause is not None:
+            self.kernel.exit(pod.pause)
+        leaking = leaks and pod.sentry is not None and bool(pod.sentry.grips)
+        if pod.sentry is not None and not leaking:
+            self.kernel.exit(pod.sentry)
+        if not (leaking and self.rng.random() < 0.3):
+            for shim in pod.shims:
+                self.kernel.exit(shim)
+            pod.shims.clear()
+        pod.pause = None
+        self.kernel.drop_cgroup(pod.cgroup)
+
+    def lose_shims(self, pod: Pod) -> None:
+        """Let its shims die, and its processes live on."""
+        for shim in pod.shims:
+            self.kernel.exit(shim)
+        pod.shims.clear()
+        if pod.pause is not None and self.rng.random() < 0.7:
+            self.kernel.exit(pod.pause)
+            pod.pause = None
+
+    def adopt(self, pod: Pod, process: Process) -> None:
+        """Let somebody move a process into the cgroup of *pod*, to end with it."""
+        process.works = self._rest_of(pod)
+        self.kernel.move(process, pod.cgroup)
+
+    def _end_conmons(self, pod: Pod) -> None:
+        running = any(each.running for each in pod.containers)
+        for shim in pod.shims if not running else ():
+            self.kernel.exit(shim)
+        if not running:
+            pod.shims.clear()
+
+    def _work_of(self, pod: Pod, container: Container) -> Callable[[], str | None]:
+        return lambda: self._why(pod, container.running)
+
+    def _rest_of(self, pod: Pod) -> Callable[[], str | None]:
+        return lambda: self._why(pod, any(each.running for each in pod.containers))
+
+    def _why(self, pod: Pod, running: bool) -> str | None:
+        """Return why somebody wants a process of *pod*: it exists, or its grace is not over.
+
+        A pod that is to end has its grace for as long as the runtime has it; what the runtime has
+        lost, nobody waits for.
+        """
+        if pod.wanted:
+            return f"{pod} exists"
+        now = self.kernel.clock.monotonic()
+        if running and pod.deadline is not None and now < pod.deadline and self.lives(pod):
+            return f"the grace of {pod} is not over"
+        return None
+
+    def _id(self) -> str:
+        self._containers += 1
+        return f"{self._containers:064x}"

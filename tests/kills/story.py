@@ -1,0 +1,370 @@
+"""One random story: pods come and go, kubelets and runtimes fail, and the daemon is in between."""
+
+import itertools
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from fakes.books import inventory, silicon
+from holdfast.model.ids import DeviceId, DeviceName, PodUid
+from holdfast.model.use import Grip
+from kills.daemon import Daemon, Guards
+from kills.kernel import Kernel, Process
+from kills.kubelet import Kubelet
+from kills.pods import TPU, Container, Kind, Pod, Runtime
+from manual_clock import ManualClock
+
+_NODE = inventory({TPU: silicon(d0="a", d1="b", d2="c", d3="d")})
+_IDS = frozenset(device.name.id for device in _NODE.devices)
+_SHM = Path("/dev/shm")  # the ledger is proved against power cuts elsewhere: here it is to be quick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a story ended. `ended` counts processes, `wrong` names each signal at somebody's work."""
+
+    seed: int
+    ended: int
+    wrong: tuple[str, ...]
+    told: tuple[str, ...]
+
+
+class Story:
+    """A node with four devices on which the next event is always a random one."""
+
+    def __init__(self, seed: int, state: Path, guards: Guards) -> None:
+        """Tell the story of *seed*; the daemon's ledger is in *state*."""
+        self.seed = seed
+        self.rng = rng = random.Random(seed)
+        self.clock = ManualClock()
+        self.kernel = Kernel(rng, self.clock)
+        self.runtime = Runtime(self.kernel)
+        self.kubelet = Kubelet(self.kernel, self.runtime, _IDS)
+        self.daemon = Daemon(
+            state,
+            kubelet=self.kubelet,
+            inventory=_NODE,
+            meanwhile=self._meanwhile,
+            happens=self._something_happens,
+            guards=guards,
+        )
+        self._names = itertools.count(1)
+        self._old_file = self.kubelet.file
+        self._foreign: list[Process] = []
+        self._inside = False
+        self._acts: tuple[tuple[int, Callable[[], None]], ...] = (
+            (14, self._a_pod_finishes),
+            (8, self._a_pod_is_deleted),
+            (5, self._a_pod_is_deleted_by_force),
+            (4, self._a_container_exits),
+            (2, self._kubelet_restarts),
+            (2, self._kubelet_goes_down_or_comes_back),
+            (3, self._the_checkpoint_suffers),
+            (2, self._the_api_goes_or_comes),
+            (2, self._kubelet_forgets_a_pod_or_finds_it_again),
+            (3, self._shims_die),
+            (2, self._the_runtime_goes_or_comes),
+            (1, self._the_runtimes_files_cannot_be_read),
+            (2, self._the_clock_is_set),
+            (1, self._the_scan_goes_blind_or_sees_again),
+            (3, self._a_process_moves),
+            (4, self._an_orphan_exits_and_its_pid_is_taken),
+            (1, self._a_stranger_comes_or_goes),
+        )
+
+    async def tell(self) -> Outcome:
+        rng = self.rng
+        self.kernel.kills_cgroups = rng.random() < 0.7
+        self.kernel.freezes_cgroups = rng.random() < 0.7
+        await self.daemon.start()
+        try:
+            await self._time_passes(1.0)
+            for _ in range(3):
+                await self._a_pod_comes()
+                await self._time_passes(2.0)
+            for _ in range(rng.randrange(12, 24)):
+                await self._next()
+                for _ in range(rng.choice((1, 2, 3))):
+                    await self._time_passes(rng.choice((0.3, 1.0, 5.0, 12.0, 31.0)))
+            await self._calm()
+        finally:
+            await self.daemon.end()
+        return Outcome(
+            seed=self.seed,
+            ended=self.kernel.ended,
+            wrong=tuple(self.kernel.wrong),
+            told=tuple(self.kernel.told),
+        )
+
+    # What the kubelet calls.
+
+    async def allocate(self, devices: frozenset[DeviceId]) -> bool:
+        return await self.daemon.allocate(devices)
+
+    async def start(self, devices: frozenset[DeviceId]) -> bool:
+        return await self.daemon.pass_gate(devices)
+
+    # The course of things.
+
+    async def _next(self) -> None:
+        chance = self.rng.random()
+        if chance < 0.25:
+            await self._a_pod_comes()
+        elif chance < 0.31:
+            await self._the_daemon_dies_or_comes_back()
+        else:
+            self._something_happens_for_sure()
+
+    async def _time_passes(self, seconds: float) -> None:
+        self.clock.shift(seconds)
+        await self.kubelet.sync(self)
+        await self.daemon.beat()
+
+    async def _calm(self) -> None:
+        """Let everything work again for a while, so that what is an orphan is ended as one."""
+        self.kernel.say("everything works again")
+        self.runtime.up = self.runtime.readable = self.kubelet.api = True
+        self.kernel.blind = False
+        if self.kubelet.process is None:
+            self.kubelet.start()
+        if not self.daemon.up:
+            await self.daemon.start()
+        self.daemon.lane.calls_left = None
+        for _ in range(14):
+            await self._time_passes(12.0)
+
+    async def _meanwhile(self) -> None:
+        """While the daemon waits for kubelet's answer, anything can happen, kubelet's work too."""
+        if self.rng.random() < 0.15 and not self._inside:
+            self._inside = True
+            self.kernel.say("meanwhile:")
+            self._something_happens_for_sure()
+            await self.kubelet.sync(self)
+            self._inside = False
+
+    def _something_happens(self) -> None:
+        if self.rng.random() < 0.05:
+            self.kernel.say("just then:")
+            self._something_happens_for_sure()
+
+    def _something_happens_for_sure(self) -> None:
+        weights = [weight for weight, _ in self._acts]
+        (_, act), *_ = self.rng.choices(self._acts, weights)
+        act()
+
+    def _some(self, wanted: Callable[[Pod], bool]) -> Pod | None:
+        found = [each for each in self.kubelet.pods if wanted(each)]
+        return self.rng.choice(found) if found else None
+
+    def _say(self, text: str) -> None:
+        self.kernel.say(text)
+
+    # Events.
+
+    async def _a_pod_comes(self) -> None:
+        rng = self.rng
+        back = self._some(lambda each: each.static and each.over)
+        again = back is not None and rng.random() < 0.5
+        if (
+            back is not None
+            and again
+            and any(each.uid == back.uid and not each.over for each in self.kubelet.pods)
+        ):
+            return
+        free = self.kubelet.free()
+        if not free:
+            return
+        rng.shuffle(free)
+        number = min(len(free), rng.choice((1, 1, 2)))
+        sets = [frozenset(free[:number])]
+        if number > 1 and rng.random() < 0.5:
+            sets = [frozenset({id_}) for id_ in free[:number]]
+        containers = [Container(name=f"main{n}", devices=devices) for n, devices in enumerate(sets)]
+        if rng.random() < 0.2:
+            containers.insert(0, Container(name="init", devices=sets[0], init=True))
+        if rng.random() < 0.2:
+            containers.append(Container(name="sidecar", devices=frozenset()))
+        static = back.static if back is not None and again else rng.random() < 0.3
+        name = f"{next(self._names):08x}" + "0" * 24
+        pod = Pod(
+            uid=back.uid if back is not None and again else PodUid(self._uid(name, static=static)),
+            kind=rng.choice((Kind.CONTAINERD, Kind.CONTAINERD, Kind.CRIO, Kind.GVISOR)),
+            static=static,
+            grace=rng.choice((2.0, 30.0, 30.0, 3600.0)),
+            containers=containers,
+        )
+        admitted = await self.kubelet.admit(pod, self)
+        devices = ", ".join(sorted(frozenset[DeviceId]().union(*sets)))
+        self._say(f"{pod} comes{' again' if again else ''} for {devices}: admitted={admitted}")
+
+    @staticmethod
+    def _uid(name: str, *, static: bool) -> str:
+        return name if static else str(UUID(name))
+
+    def _a_pod_finishes(self) -> None:
+        pod = self._some(lambda each: not each.over and any(c.running for c in each.containers))
+        if pod is not None and self.runtime.up and self.kubelet.process is not None:
+            self._say(f"{pod} finishes")
+            self.kubelet.end_pod(pod, leaks=self.rng.random() < 0.8)
+
+    def _a_pod_is_deleted(self) -> None:
+        pod = self._some(lambda each: each.wanted and each.deadline is None)
+        if pod is not None and (self.kubelet.api or pod.static):
+            self._say(f"{pod} is deleted, grace {pod.grace:g} s")
+            pod.deadline = self.clock.monotonic() + pod.grace
+            pod.wanted = False
+
+    def _a_pod_is_deleted_by_force(self) -> None:
+        pod = self._some(lambda each: each.listed and not each.over)
+        if pod is not None and self.kubelet.api:
+            self._say(f"{pod} is deleted by force, grace {pod.grace:g} s")
+            pod.deadline = pod.deadline or self.clock.monotonic() + pod.grace
+            pod.wanted = pod.listed = False
+
+    def _a_container_exits(self) -> None:
+        pod = self._some(lambda each: any(c.running for c in each.containers))
+        if pod is not None and self.runtime.lives(pod):
+            container = self.rng.choice([each for each in pod.containers if each.running])
+            self._say(f"{container.name} of {pod} exits")
+            self.runtime.stop(pod, container, leaks=self.rng.random() < 0.4)
+
+    def _kubelet_restarts(self) -> None:
+        if self.kubelet.process is not None:
+            self._say("kubelet restarts")
+            self.kubelet.end()
+            self.kubelet.start()
+
+    def _kubelet_goes_down_or_comes_back(self) -> None:
+        if self.kubelet.process is None:
+            self._say("kubelet comes back")
+            self.kubelet.start()
+        else:
+            self._say("kubelet goes down")
+            self.kubelet.end()
+
+    def _the_checkpoint_suffers(self) -> None:
+        kubelet = self.kubelet
+        how = self.rng.choice(("lost", "corrupt", "rolled back", "kept aside"))
+        self._say(f"the checkpoint is {how}")
+        if how == "kept aside":
+            self._old_file = kubelet.file
+            return
+        kubelet.file = {"lost": (), "corrupt": None}.get(how, self._old_file)
+        kubelet.written_at = self.clock.wall()
+        if self.rng.random() < 0.5 and kubelet.process is not None:
+            self._kubelet_restarts()
+
+    def _the_api_goes_or_comes(self) -> None:
+        self.kubelet.api = not self.kubelet.api
+        self._say(f"the API server is {'up' if self.kubelet.api else 'down'}")
+
+    def _kubelet_forgets_a_pod_or_finds_it_again(self) -> None:
+        """Kubelet's list lacks a pod that lives, for a while; its runtime has it still."""
+        lost = self._some(lambda each: each.wanted and not each.listed and not each.over)
+        if lost is not None:
+            self._say(f"kubelet lists {lost} again")
+            lost.listed = True
+            return
+        pod = self._some(lambda each: each.wanted and not each.over and self.runtime.lives(each))
+        if pod is not None and any(each.running for each in pod.containers):
+            self._say(f"kubelet does not list {pod}, which lives")
+            pod.listed, pod.forgotten = False, True
+
+    def _shims_die(self) -> None:
+        # A pod that its kubelet forgot, and its runtime too, is nobody's as far as can be known.
+        pod = self._some(lambda each: bool(each.shims) and not each.over and not each.forgotten)
+        if pod is not None:
+            self._say(f"the shims of {pod} die")
+            self.runtime.lose_shims(pod)
+
+    def _the_runtime_goes_or_comes(self) -> None:
+        self.runtime.up = not self.runtime.up
+        self._say(f"the runtime is {'up' if self.runtime.up else 'down'}")
+
+    def _the_runtimes_files_cannot_be_read(self) -> None:
+        self.runtime.readable = not self.runtime.readable
+        self._say(f"the runtime's files can be read: {self.runtime.readable}")
+
+    def _the_clock_is_set(self) -> None:
+        seconds = self.rng.choice((2.0, 60.0, 3600.0, 90_000.0))
+        self._say(f"the clock is set {seconds:g} s forward")
+        self.clock.step_wall(seconds)
+
+    def _the_scan_goes_blind_or_sees_again(self) -> None:
+        self.kernel.blind = not self.kernel.blind
+        self._say(f"the scan is complete: {not self.kernel.blind}")
+
+    def _a_process_moves(self) -> None:
+        """Somebody takes a process out of its pod, to keep it, or gives it to another pod."""
+        found = [
+            process
+            for pod in self.runtime.pods
+            for container in pod.containers
+            for process in container.processes
+            if self.kernel.lives(process)
+        ]
+        if found:
+            process = self.rng.choice(found)
+            other = self._some(lambda each: each.wanted and each.cgroup in self.kernel.cgroups)
+            if other is not None and self.rng.random() < 0.5 and process.cgroup != other.cgroup:
+                self._say(f"pid {process.id} moves to {other}")
+                self.runtime.adopt(other, process)
+                return
+            self._say(f"pid {process.id} moves out of its pod")
+            process.works = lambda: "somebody has moved it to keep it"
+            self.kernel.move(process, "/user.slice")
+
+    def _an_orphan_exits_and_its_pid_is_taken(self) -> None:
+        found = [
+            each
+            for each in self.kernel.processes.values()
+            if each.works() is None and not each.stuck
+        ]
+        if found:
+            orphan = self.rng.choice(found)
+            self.kernel.exit(orphan)
+            taker = self._comes_to_pod_or_host()
+            self._say(f"pid {orphan.id} exits; pid {taker.id} ({taker.cgroup}) is new")
+
+    def _comes_to_pod_or_host(self) -> Process:
+        return self.kernel.spawn("sshd", "/system.slice/sshd.service", lambda: "it is the host's")
+
+    def _a_stranger_comes_or_goes(self) -> None:
+        """A person, a VM or another plugin uses a device that is free, or lets go of it."""
+        if self._foreign and self.rng.random() < 0.7:
+            self.kernel.exit(self._foreign.pop())
+            return
+        names = [
+            name
+            for name in (DeviceName(TPU, id_) for id_ in sorted(_IDS))
+            if not self.kernel.holders(name)
+        ]
+        if names:
+            place = self.rng.choice(("/user.slice/session-1.scope", "/machine.slice/vm"))
+            process = self.kernel.spawn("qemu-system-x86", place, lambda: "it is the host's")
+            process.grips[self.rng.choice(names)] = frozenset({Grip.NODE, Grip.DEVICE_FD})
+            self._foreign.append(process)
+            self._say(f"pid {process.id} on the host opens a device")
+
+    async def _the_daemon_dies_or_comes_back(self) -> None:
+        if not self.daemon.up:
+            self._say("the daemon starts")
+            await self.daemon.start()
+        elif self.rng.random() < 0.5:
+            self.daemon.lane.calls_left = self.rng.randrange(60)
+        else:
+            self._say("the daemon is killed")
+            await self.daemon.end()
+
+
+async def tell(seed: int, guards: Guards | None = None) -> Outcome:
+    """Tell the story of *seed*, with what *guards* leave of the daemon's own."""
+    place = Path(tempfile.mkdtemp(dir=_SHM if _SHM.is_dir() else None))
+    try:
+        return await Story(seed, place, guards or Guards()).tell()
+    finally:
+        shutil.rmtree(place)

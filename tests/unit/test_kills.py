@@ -1,0 +1,68 @@
+"""Random stories on a simulated kernel: holdfast ends orphans, and nothing that anybody wants."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import structlog
+
+from holdfast.model.ending import EndFacts, why_spare
+from kills.daemon import Guards
+from kills.story import tell
+
+_STORIES = 150
+pytestmark = [
+    pytest.mark.timeout(600),  # on a busy machine
+    pytest.mark.usefixtures("quiet"),
+]
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Thousands of lines of the daemon's log would take longer than the stories."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.configure(**before)
+
+
+def _without(spoil: Callable[[EndFacts], EndFacts]) -> Guards:
+    """Return the guards but for one: *spoil* lets its facts look as if it agreed."""
+    return Guards(judge=lambda facts: why_spare(spoil(facts)))
+
+
+def _kubelet_let_go(facts: EndFacts) -> EndFacts:
+    pod = facts.pod and replace(facts.pod, counted_by=facts.kubelet, let_go_at=0.0)
+    return replace(facts, pod=pod, let_go_at=0.0)
+
+
+def _runtime_let_go(facts: EndFacts) -> EndFacts:
+    return replace(facts, members=(), runtime_gone_at=0.0, sandbox=None, command="any")
+
+
+async def test_in_random_stories_orphans_are_ended_and_nothing_that_anybody_wants() -> None:
+    ended = 0
+    for seed in range(_STORIES):
+        outcome = await tell(seed)
+        assert not outcome.wrong, "\n".join((f"seed {seed}:", *outcome.told))
+        ended += outcome.ended
+    assert ended > _STORIES // 10, "without orphans that are ended, nothing is proved"
+
+
+async def test_a_story_is_the_same_each_time_it_is_told() -> None:
+    assert await tell(3) == await tell(3)
+
+
+@pytest.mark.parametrize(
+    "guards",
+    [
+        pytest.param(_without(_kubelet_let_go), id="kubelet let go of the pod"),
+        pytest.param(_without(_runtime_let_go), id="the runtime let go of the pod"),
+    ],
+)
+async def test_without_a_guard_the_stories_find_somebodys_work_hit(guards: Guards) -> None:
+    for seed in range(10 * _STORIES):
+        if (await tell(seed, guards)).wrong:
+            return
+    pytest.fail("no story needs this guard")
