@@ -1,0 +1,287 @@
+"""The real pynvml on a real library: a stub that answers from a control file, errors included.
+
+Each test runs the adapter in a process of its own, because a process keeps the library it loaded.
+No real GPU was at hand when these were written: what a driver does beyond NVML's documentation is
+not known here.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.nvml import CONTROL, GIB, Event, Node, Slice, build, cards, uuid, write
+
+GPU_IS_LOST, NOT_SUPPORTED, UNKNOWN = 15, 3, 999
+Ask = Callable[..., Any]
+
+_PRELUDE = """
+import dataclasses, enum, json, sys
+from pathlib import Path
+from holdfast.errors import HostError
+from holdfast.host.nvml import Nvml
+
+def plain(value):
+    if dataclasses.is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dict) or hasattr(value, "items"):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (tuple, list, frozenset)):
+        return [plain(each) for each in value]
+    return value
+
+nvml = Nvml(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+def tell(value):
+    print(json.dumps(plain(value)), flush=True)
+"""
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def ask(library: Path, tmp_path: Path) -> Ask:
+    """Run some code with `nvml` on a node, and return what it told, one value for each `tell`."""
+
+    def asked(node: Node, code: str, *, after: Node | None = None) -> Any:
+        control = tmp_path / "node"
+        write(control, node)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PRELUDE + code, str(library)],
+            env={**os.environ, CONTROL: str(control)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process:
+            told = []
+            for line in process.stdout:
+                if line == "next\n":
+                    assert after is not None
+                    write(control, after)
+                    process.stdin.write("\n")
+                    process.stdin.flush()
+                else:
+                    told.append(json.loads(line))
+        assert process.returncode == 0
+        return told[0] if len(told) == 1 else told
+
+    return asked
+
+
+READ = "nvml.open(); tell(nvml.read())"
+NEXT = "print('next', flush=True); sys.stdin.readline()\n"
+
+
+def test_eight_gpus_are_told_with_all_that_identifies_them(ask: Ask) -> None:
+    reading = ask(Node(cards=cards(8)), READ)
+    assert reading["state"] == "ready"
+    assert reading["driver_version"] == "550.54.15"
+    assert [gpu["uuid"] for gpu in reading["gpus"]] == [uuid(index) for index in range(8)]
+    last = reading["gpus"][7]
+    assert (last["index"], last["minor"], last["pci"]) == (7, 7, "0000:17:00.0")
+    assert (last["name"], last["memory"]) == ("NVIDIA H100 80GB HBM3", 80 * GIB)
+    assert (last["mig"], last["slices"], last["problems"]) == (False, [], [])
+
+
+def test_a_lost_gpu_is_told_as_lost_and_the_others_go_on(ask: Ask) -> None:
+    whole = cards(8)
+    broken = (*whole[:3], replace(whole[3], errors={"*": GPU_IS_LOST}), *whole[4:])
+    before, after = ask(
+        Node(cards=whole),
+        f"nvml.open(); tell(nvml.read())\n{NEXT}tell(nvml.read())",
+        after=Node(cards=broken),
+    )
+    lost = after["gpus"][3]
+    assert lost["uuid"] == before["gpus"][3]["uuid"], "it is known from before"
+    assert [problem["lost"] for problem in lost["problems"]] == [True]
+    assert lost["problems"][0]["error"] == "NVML_ERROR_GPU_IS_LOST"
+    assert [gpu["problems"] for gpu in after["gpus"] if gpu["index"] != 3] == [[]] * 7
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode"])
+def test_what_a_gpu_does_not_have_is_no_problem(ask: Ask, function: str) -> None:
+    (card,) = cards(1, errors={function: NOT_SUPPORTED})
+    (gpu,) = ask(Node(cards=(card,)), READ)["gpus"]
+    assert gpu["problems"] == []
+
+
+def test_text_that_is_garbage_costs_only_that_answer(ask: Ask) -> None:
+    (card,) = cards(1, name="\udcff\udcfe")
+    (gpu,) = ask(Node(cards=(card,)), READ)["gpus"]
+    assert (gpu["uuid"], gpu["name"], gpu["minor"]) == (uuid(0), "", 0)
+    assert [each["asked"] for each in gpu["problems"]] == ["name"]
+
+
+def test_the_card_that_drives_a_monitor_is_left_out(ask: Ask) -> None:
+    one, two = cards(2)
+    reading = ask(Node(cards=(one, replace(two, name="NVIDIA DGX Display"))), READ)
+    assert [gpu["uuid"] for gpu in reading["gpus"]] == [uuid(0)]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(9, "is the driver being loaded"), (18, "restart holdfast"), (4, "/dev/nvidia*")],
+)
+def test_a_library_that_does_not_start_says_why_and_what_to_do(
+    ask: Ask, code: int, told: str
+) -> None:
+    said = ask(
+        Node(init=code),
+        "try:\n    nvml.open()\nexcept HostError as error:\n    tell(str(error))",
+    )
+    assert said.startswith("cannot start NVML: NVML_ERROR_")
+    assert told in said
+
+
+def test_a_driver_that_comes_later_is_found_by_the_same_process(ask: Ask) -> None:
+    code = (
+        "try:\n    nvml.open()\nexcept HostError:\n    tell('not yet')\n"
+        f"{NEXT}nvml.open(); tell(len(nvml.read().gpus))"
+    )
+    assert ask(Node(init=9), code, after=Node(cards=cards(2))) == ["not yet", 2]
+
+
+def test_mig_devices_are_told_with_profile_instances_and_slices(ask: Ask) -> None:
+    slices = (
+        Slice("MIG-1", gi=7),
+        Slice("MIG-2", gi=2, ci=1, profile="1c.3g.40gb", slices=(3, 1), mib=40448),
+    )
+    (card,) = cards(1, mig=1, slices=slices)
+    (gpu,) = ask(Node(cards=(card,)), READ)["gpus"]
+    assert gpu["mig"]
+    assert [(each["uuid"], each["profile"]) for each in gpu["slices"]] == [
+        ("MIG-1", "1g.10gb"),
+        ("MIG-2", "1c.3g.40gb"),
+    ]
+    assert [(each["gi"], each["ci"], each["slices"]) for each in gpu["slices"]] == [
+        (7, 0, [1, 1]),
+        (2, 1, [3, 1]),
+    ]
+
+
+def test_processes_of_every_kind_and_the_memory_in_use_are_told(ask: Ask) -> None:
+    processes = (("compute", 100, GIB), ("graphics", 200, -1), ("mps", 300, 5))
+    (card,) = cards(1, used=2 * GIB, processes=processes)
+    use = ask(Node(cards=(card,)), f"nvml.open(); tell(nvml.use('{uuid(0)}'))")
+    assert [(each["kind"], each["pid"], each["memory"]) for each in use["processes"]] == [
+        ("compute", 100, GIB),
+        ("graphics", 200, None),
+        ("mps", 300, 5),
+    ]
+    assert (use["memory_used"], use["problem"]) == (2 * GIB, "")
+
+
+def test_a_slices_processes_are_asked_of_the_slice(ask: Ask) -> None:
+    slices = (Slice("MIG-1", gi=1, processes=(("compute", 42, 7),)), Slice("MIG-2", gi=2))
+    (card,) = cards(1, mig=1, slices=slices)
+    one, two = ask(
+        Node(cards=(card,)), "nvml.open(); tell(nvml.use('MIG-1')); tell(nvml.use('MIG-2'))"
+    )
+    assert [each["pid"] for each in one["processes"]] == [42]
+    assert (two["processes"], two["problem"]) == ([], "")
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo", "*"]
+)
+def test_an_error_about_use_is_never_nobody(ask: Ask, function: str) -> None:
+    (card,) = cards(1, errors={function: UNKNOWN})
+    use = ask(Node(cards=(card,)), f"nvml.open(); tell(nvml.use('{uuid(0)}'))")
+    assert "NVML_ERROR_UNKNOWN" in use["problem"]
+
+
+def test_an_xid_is_heard_once_with_its_gpu_and_its_slice(ask: Ask) -> None:
+    node = Node(cards=cards(2))
+    heard = ask(
+        node,
+        f"nvml.open(); tell(nvml.subscribe(['{uuid(0)}', '{uuid(1)}']))\n"
+        f"tell(nvml.wait_event(0.05))\n{NEXT}"
+        "tell(nvml.wait_event(20)); tell(nvml.wait_event(20)); tell(nvml.wait_event(0.05))",
+        after=replace(node, events=(Event(uuid(1), 79), Event(uuid(0), 94, gi=3, ci=0))),
+    )
+    unheard, nothing, first, second, again = heard
+    assert (unheard, nothing, again) == ({}, None, None)
+    assert (first["kind"], first["uuid"], first["xid"], first["gi"]) == ("xid", uuid(1), 79, None)
+    assert (second["uuid"], second["xid"], second["gi"], second["ci"]) == (uuid(0), 94, 3, 0)
+
+
+def test_a_gpu_whose_events_cannot_be_heard_is_named_and_the_others_are_heard(ask: Ask) -> None:
+    one, two = cards(2)
+    (unheard,) = [
+        ask(
+            Node(cards=(replace(one, events=0), two)),
+            f"nvml.open(); tell(nvml.subscribe(['{uuid(0)}', '{uuid(1)}']))",
+        )
+    ]
+    assert list(unheard) == [uuid(0)]
+
+
+def test_an_event_of_a_gpu_that_cannot_be_told_has_no_uuid(ask: Ask) -> None:
+    node = Node(cards=cards(1), events=(Event("", 79),))
+    event = ask(node, f"nvml.open(); nvml.subscribe(['{uuid(0)}']); tell(nvml.wait_event(20))")
+    assert (event["uuid"], event["xid"]) == ("", 79)
+
+
+def test_the_condition_of_a_gpu_is_told_as_far_as_it_is_known(ask: Ask) -> None:
+    (sick,) = cards(
+        1,
+        remap=(1, 1),
+        retired=1,
+        temperature=(91, 90),
+        links={0: (True, "switch", "00000000:05:00.0"), 1: (False, "switch", "00000000:05:00.0")},
+    )
+    condition = f"nvml.open(); tell(nvml.condition('{uuid(0)}'))"
+    told = ask(Node(cards=(sick,)), condition)
+    assert (told["remap_pending"], told["remap_failed"], told["retired_pending"]) == (True,) * 3
+    assert (told["links_down"], told["temperature"], told["shutdown_temperature"]) == ([1], 91, 90)
+    plain = ask(Node(cards=cards(1)), condition)
+    assert (plain["remap_failed"], plain["temperature"], plain["links_down"]) == (None, None, [])
+    gone = ask(Node(cards=cards(1, errors={"*": GPU_IS_LOST})), condition)
+    assert gone["lost"] == "NVML_ERROR_GPU_IS_LOST"
+
+
+def test_links_are_counted_once_for_each_pair_and_switches_are_known(ask: Ask) -> None:
+    one, two, three = cards(3)
+    joined = (
+        replace(one, links={0: (True, "gpu", two.bus), 1: (True, "gpu", two.bus)}),
+        replace(two, links={0: (True, "gpu", one.bus), 1: (True, "gpu", one.bus)}),
+        replace(three, links={0: (True, "switch", "00000000:05:00.0")}),
+    )
+    links = ask(
+        Node(cards=joined),
+        f"nvml.open(); tell(nvml.links(['{uuid(0)}', '{uuid(1)}', '{uuid(2)}']))",
+    )
+    assert links["nvlinks"] == {str((uuid(0), uuid(1))): 2}
+    assert links["switched"] == [uuid(2)]
+    assert links["pci"][str((uuid(0), uuid(1)))] == "multi-switch"
+    assert links["pci"][str((uuid(1), uuid(2)))] == "cross-cpu"
+
+
+def test_a_lost_gpu_has_no_links_and_the_others_keep_theirs(ask: Ask) -> None:
+    one, two, three = cards(3)
+    node = Node(cards=(one, replace(two, errors={"*": GPU_IS_LOST}), three))
+    links = ask(node, f"nvml.open(); tell(nvml.links(['{uuid(0)}', '{uuid(1)}', '{uuid(2)}']))")
+    assert list(links["pci"]) == [str((uuid(0), uuid(2)))]
+
+
+def test_a_library_of_another_machine_is_told(tmp_path: Path) -> None:
+    broken = tmp_path / "libnvidia-ml.so.1"
+    broken.write_bytes(b"\x7fELF no more")
+    code = _PRELUDE + "try:\n    nvml.open()\nexcept HostError as error:\n    tell(str(error))"
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(broken)], check=True, capture_output=True, text=True
+    ).stdout
+    assert f"cannot load {broken}" in told
