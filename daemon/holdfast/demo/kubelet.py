@@ -94,6 +94,7 @@ class Kubelet(rpc.RegistrationServicer):
         self._workers: set[asyncio.Task[None]] = set()
         self._sync_loop = asyncio.Lock()
         self._up = asyncio.Event()
+        self._stopping: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
         """Sweep the plugins' sockets, read the checkpoint, serve."""
@@ -141,6 +142,9 @@ class Kubelet(rpc.RegistrationServicer):
 
     async def submit(self, spec: PodSpec) -> Pod:
         """Admit a pod, or refuse it for good; either way return it with its status."""
+        # One worker for each UID: a static pod that comes back under its own is admitted at once,
+        # and starts when its former self is gone.
+        former = self._stopping.get(spec.uid)
         pod = Pod(spec=spec)
         self.pods[spec.uid] = pod
         async with self._sync_loop:
@@ -149,7 +153,7 @@ class Kubelet(rpc.RegistrationServicer):
             except AdmissionError as error:
                 _reject(pod, error)
                 return pod
-        self._work(self._run(pod))
+        self._work(self._run(pod, former))
         return pod
 
     def delete(self, pod: Pod, *, grace: float = 30.0, force: bool = False) -> None:
@@ -157,7 +161,7 @@ class Kubelet(rpc.RegistrationServicer):
         pod.deleting = True
         if force:
             self.pods.pop(pod.uid, None)
-        self._work(self._terminate(pod, grace))
+        self._stopping[pod.uid] = self._work(self._terminate(pod, grace))
 
     async def power_off(self) -> None:
         """End everything at once, as when the node reboots; `start` and `readmit` come next."""
@@ -238,8 +242,10 @@ class Kubelet(rpc.RegistrationServicer):
                 self.books.drop({each.uid for each in self.active()})
             await self.books.allocate(pod, container)
 
-    async def _run(self, pod: Pod) -> None:
+    async def _run(self, pod: Pod, former: asyncio.Task[None] | None = None) -> None:
         """Be the pod's worker: pull, start the containers, and see them end."""
+        if former is not None:
+            await asyncio.wait([former])
         await asyncio.sleep(pod.spec.pull)
         pod.pulled.set()
         for container in pod.spec.init_containers:
@@ -330,13 +336,15 @@ class Kubelet(rpc.RegistrationServicer):
         await self._runtime.stop(pod, grace)
         pod.phase = Phase.SUCCEEDED if not pod.phase.terminal else pod.phase
         pod.stopped = True
-        self.pods.pop(pod.uid, None)
+        if self.pods.get(pod.uid) is pod:  # and not its next incarnation
+            del self.pods[pod.uid]
         await self._runtime.remove(pod)
 
-    def _work(self, work: Coroutine[None, None, None]) -> None:
+    def _work(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._workers.add(task)
         task.add_done_callback(self._workers.discard)
+        return task
 
 
 class _NotYetError(Exception):

@@ -78,6 +78,13 @@ class PodRecord:
     counted_by: ProcessId | None = None
     let_go_at: float | None = None
 
+    def is_former(self, inode: int, boot: BootId) -> bool:
+        """Tell whether the cgroup that its UID has now is a later incarnation's.
+
+        Inodes of cgroups begin anew with each boot, so the same number says nothing then.
+        """
+        return self.boot != boot or self.inode not in {None, inode}
+
     def __str__(self) -> str:
         """Return ``namespace/name (uid)``, or as much of it as is known."""
         return f"{self.namespace}/{self.name} ({self.uid})" if self.name else self.uid

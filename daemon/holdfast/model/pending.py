@@ -12,14 +12,16 @@ class AllocationFacts:
     """What decides whether an Allocation is over.
 
     `allocated_again`: a younger Allocation names one of its ids, and the checkpoint is newer than
-    that one. `cgroup` tells whether its pod has a cgroup. `started`: a container of its pod passed
-    the gate on the same hardware by another Allocation. `timeout` is in seconds.
+    that one. `cgroup` tells whether its pod has a cgroup. `let_go`: the kubelet that had its pod in
+    its books answers without it now. `started`: a container of its pod passed the gate on the
+    same hardware by another Allocation. `timeout` is in seconds.
     """
 
     allocation: Allocation
     view: KubeletView
     allocated_again: bool
     cgroup: bool
+    let_go: bool = False
     started: bool = False
     now: float
     timeout: float
@@ -50,7 +52,11 @@ def _identified(allocation: Allocation, pod: PodUid, facts: AllocationFacts) -> 
     if facts.view.counts(pod):
         return None
     if allocation.phase is Phase.PENDING and not facts.started:
-        return None if facts.cgroup else f"kubelet no longer counts pod {pod}, which never started"
+        # A sandbox that stands may be one whose image is still pulled, unless kubelet itself gave
+        # the pod up. What is left in it is waited for like any former pod's.
+        if facts.cgroup and not facts.let_go:
+            return None
+        return f"kubelet no longer counts pod {pod}, which never started"
     return f"kubelet no longer counts pod {pod}"
 
 

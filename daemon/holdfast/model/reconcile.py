@@ -80,6 +80,7 @@ def _end(draft: Draft, around: Surroundings) -> None:
                 view=around.view,
                 allocated_again=_allocated_again(allocation, book, around.view),
                 cgroup=allocation.pod in around.sightings,
+                let_go=_let_go(allocation.pod, book, around.view),
                 started=_started(allocation, book),
                 now=draft.now,
                 timeout=around.pending_timeout,
@@ -96,6 +97,13 @@ def _started(allocation: Allocation, book: Book) -> bool:
         and other.keys & allocation.keys
         for other in book.allocations.values()
     )
+
+
+def _let_go(pod: PodUid | None, book: Book, view: KubeletView) -> bool:
+    record = None if pod is None else book.pods.get(pod)
+    if record is None or record.let_go_at is None:
+        return False
+    return record.counted_by is not None and record.counted_by == view.kubelet
 
 
 def _allocated_again(allocation: Allocation, book: Book, view: KubeletView) -> bool:

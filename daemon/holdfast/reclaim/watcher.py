@@ -278,11 +278,10 @@ class Watcher:
         view, record = self._books.view.value, book.pods.get(lock.pod)
         sighting = sightings.get(lock.pod)
         rebooted = record is not None and record.boot != self._boot
-        # Inodes of cgroups begin anew with each boot, so the same number says nothing then.
         replaced = (
             record is not None
             and sighting is not None
-            and (rebooted or record.inode not in {None, sighting.inode})
+            and record.is_former(sighting.inode, self._boot)
         )
         return FormerPod(
             counted=view.counts(lock.pod) if view.readable else None,

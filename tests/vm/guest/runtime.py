@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class GuestRuntime:
         self.running: dict[tuple[str, str], Holding | Contained] = {}
         self.sandboxes: dict[str, Sandbox] = {}
         """The last one of each pod."""
-        self.granted: dict[str, tuple[Function, ...]] = {}
+        self.granted: dict[tuple[str, str], tuple[Function, ...]] = {}
         self.failures: list[str] = []
         """Programs that could not use what they were granted: what a user would see."""
         self._cgroups: dict[str, pods.Pod] = {}
@@ -57,7 +58,7 @@ class GuestRuntime:
     ) -> None:
         """Start the program on what was granted; a step that fails is hold_device's end."""
         functions = granted_functions([each.host_path for each in grant.devices])
-        self.granted[pod.uid] = functions
+        self.granted[pod.uid, container.name] = functions
         steps = self.steps[pod.spec.name]
         if isinstance(steps, Program):
             contained = await asyncio.to_thread(self._contain, pod, steps, functions)
@@ -89,14 +90,26 @@ class GuestRuntime:
         return await asyncio.to_thread(held.wait)
 
     async def stop(self, pod: Pod, grace: float) -> None:
-        """End the containers of the pod, not what they left behind in its cgroup."""
+        """End the containers of the pod, not what they left behind in its cgroup.
+
+        They get SIGTERM, and SIGKILL after *grace* seconds.
+        """
         if pod.uid in self.sandboxes:
             await asyncio.to_thread(self.sandboxes[pod.uid].stop)
             return
-        for (uid, _), held in self.running.items():
-            if uid == pod.uid and held.alive:
+        mine = [held for (uid, _), held in self.running.items() if uid == pod.uid]
+        alive = [held for held in mine if isinstance(held, Holding) and held.alive]
+        if grace > 0:
+            for held in alive:
+                held.kill(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    while any(held.alive for held in alive):
+                        await asyncio.sleep(_LOOK)
+        for held in alive:
+            if held.alive:
                 held.kill()
-                await asyncio.to_thread(held.wait)
+            await asyncio.to_thread(held.wait)
 
     async def remove(self, pod: Pod) -> None:
         """Remove the pod's cgroup as soon as nothing lives in it."""

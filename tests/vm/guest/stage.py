@@ -108,9 +108,7 @@ class PodOnStage:
     @property
     def main(self) -> Holding:
         """Its program, which is a process of the node."""
-        running = self.stage.runtime.running[self.uid, "main"]
-        assert isinstance(running, Holding)
-        return running
+        return self.program("main")
 
     @property
     def contained(self) -> Contained:
@@ -126,8 +124,18 @@ class PodOnStage:
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """What its program was granted."""
-        return self.stage.runtime.granted[self.uid]
+        """What its main container's program was granted."""
+        return self.granted("main")
+
+    def granted(self, container: str) -> tuple[Function, ...]:
+        """Return what a container's program was granted."""
+        return self.stage.runtime.granted[self.uid, container]
+
+    def program(self, container: str) -> Holding:
+        """Return a container's program, the last one that was started."""
+        running = self.stage.runtime.running[self.uid, container]
+        assert isinstance(running, Holding)
+        return running
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -162,6 +170,25 @@ class PodOnStage:
         """Let its program end; return the wall time at which it had."""
         self.main.release()
         return time.time()
+
+    def await_starts(self, count: int) -> None:
+        """Wait until containers of it were started *count* times, each time for good."""
+        wait_until(
+            lambda: self.pod.starts >= count,
+            limit=_SLOW,
+            what=f"{self.pod.spec.name} to have started {count} times ({self.pod})",
+        )
+        assert not self.stage.runtime.failures, self.stage.runtime.failures
+
+    def await_wait_after(self, starts: int, words: str) -> str:
+        """Wait until a container may not start after so many starts; return what is told."""
+        wait_until(
+            lambda: words in self.waiting,
+            limit=_SLOW,
+            what=f"{self.pod.spec.name} to be told {words!r} ({self.pod})",
+        )
+        assert self.pod.starts == starts
+        return self.waiting.rpartition(" desc = ")[2]
 
     def await_over(self) -> None:
         """Wait until kubelet has seen its end."""
@@ -374,14 +401,15 @@ class Stage:
         chips: int = 1,
         resource: str = TPU,
         restart: str = "Never",
+        containers: Sequence[str] = ("main",),
     ) -> PodOnStage:
-        """Submit a pod that asks for *chips* and whose program does *steps* with them.
+        """Submit a pod whose *containers* ask for *chips* each and do *steps* with them.
 
         If *steps* are a Program, it runs in a gVisor sandbox of its own.
         """
         self.runtime.steps[name] = steps
-        containers = (Container(limits={resource: chips}),)
-        spec = PodSpec(name=name, containers=containers, restart=restart)
+        wishes = tuple(Container(name=each, limits={resource: chips}) for each in containers)
+        spec = PodSpec(name=name, containers=wishes, restart=restart)
         return PodOnStage(self.call(self.kubelet.submit(spec)), self)
 
     def allocate(self, resource: str, device: str) -> str:
@@ -400,13 +428,32 @@ class Stage:
 
         return self.call(allocate())
 
-    def end(self, pod: PodOnStage) -> None:
-        """Delete a pod, and end whatever is left of it."""
+    def restart_kubelet(self) -> None:
+        """Restart kubelet; return when it has had every list anew."""
+
+        async def restart() -> None:
+            await self.kubelet.stop()
+            await self.kubelet.start()
+
+        before = self._lists()
+        self.call(restart())
+        wait_until(
+            lambda: all(self._lists()[name] > before[name] for name in before),
+            limit=_SLOW,
+            what="the daemon to register its resources with the new kubelet",
+        )
+
+    def delete(self, pod: PodOnStage, *, grace: float = 0.0, force: bool = False) -> None:
+        """Have kubelet delete a pod; *force*: it forgets the pod at once."""
 
         async def delete() -> None:
-            self.kubelet.delete(pod.pod, grace=0.0)
+            self.kubelet.delete(pod.pod, grace=grace, force=force)
 
         self.call(delete())
+
+    def end(self, pod: PodOnStage) -> None:
+        """Delete a pod, and end whatever is left of it."""
+        self.delete(pod)
         wait_until(
             lambda: pod.pod.stopped and self.runtime.emptied(pod.uid),
             limit=_SLOW,
