@@ -13,6 +13,7 @@ from vm.guest import holding, pods
 from vm.guest.gvisor import Program, Sandbox
 from vm.guest.holding import HoldFailedError, Holding
 from vm.guest.pci import Function, below, opened
+from vm.guest.reboot import renumber
 from vm.guest.stage import PodOnStage, Stage
 from vm.lines import JsonLines
 from waiting import wait_until
@@ -162,6 +163,10 @@ class GuestNode:
         self._undo.callback(made.stop)
         made.start()
         return made
+
+    def reboot(self, *chips: Function) -> None:
+        """Reboot the node; *chips*, in the order of their addresses, come up in other groups."""
+        self._undo.callback(self.stage.reboot(lambda: renumber(chips)))
 
     def submit(
         self, name: str, steps: Sequence[str] | Program = holding.ALL, **wishes: Any

@@ -71,6 +71,10 @@ class Function:
             (self.folder / "driver/unbind").write_text(self.address)
         (self.folder / "driver_override").write_text("\n")
 
+    def remove(self) -> None:
+        """Take it out of the kernel, which finds it again at a rescan."""
+        (self.folder / "remove").write_text("1")
+
     def become(self, identity: str) -> None:
         """Take on another vendor:device; it must have no driver."""
         _IDENTITY.write_text(f"{self.address}={identity}")

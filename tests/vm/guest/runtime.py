@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from holdfast.demo.cdi import resolve
 from holdfast.demo.pods import Container, Pod
 from vm.guest import holding, pods
 from vm.guest.gvisor import Contained, Program, Sandbox
@@ -23,7 +24,9 @@ class GuestRuntime:
     That is the steps of hold_device, or a Program, which runs in a sandbox of the pod's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, specs: Path) -> None:
+        """Look CDI names up in the folder *specs*."""
+        self._specs = specs
         self.steps: dict[str, Sequence[str] | Program] = {}
         self.running: dict[tuple[str, str], Holding | Contained] = {}
         self.sandboxes: dict[str, Sandbox] = {}
@@ -57,7 +60,7 @@ class GuestRuntime:
         self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
     ) -> None:
         """Start the program on what was granted; a step that fails is hold_device's end."""
-        functions = granted_functions([each.host_path for each in grant.devices])
+        functions = granted_functions(self._paths(grant))
         self.granted[pod.uid, container.name] = functions
         steps = self.steps[pod.spec.name]
         if isinstance(steps, Program):
@@ -71,6 +74,14 @@ class GuestRuntime:
             self.failures.append(f"{pod.spec.name}: {error}")
             held = await asyncio.to_thread(holding.start, (), (), cgroup=cgroup)
         self.running[pod.uid, container.name] = held
+
+    def _paths(self, grant: api.ContainerAllocateResponse) -> list[str]:
+        named = resolve(self._specs, [each.name for each in grant.cdi_devices])
+        for node in named:
+            # A runtime makes the node by its number; hold_device opens the host's.
+            if node.rdev is not None and node.rdev != Path(node.path).stat().st_rdev:
+                raise OSError(f"the CDI spec gives {node.path} the number of another device")
+        return [*(each.host_path for each in grant.devices), *(node.path for node in named)]
 
     def _contain(self, pod: Pod, program: Program, functions: Sequence[Function]) -> Contained:
         """Run *program* in the pod's sandbox, made anew if it has none that lives."""

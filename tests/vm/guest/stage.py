@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from vm.guest import pods
 from vm.guest.gvisor import Contained, Program, Sandbox
 from vm.guest.holding import ALL, Holding
 from vm.guest.pci import Function
+from vm.guest.reboot import another_boot_id
 from vm.guest.runtime import GuestRuntime
 from waiting import wait_until
 
@@ -35,9 +37,12 @@ NVME = "example.com/nvme"
 OBSERVE, TERMINATE, BLIND = "observe", "terminate", "without-capabilities"
 OWN_PIDS = "own-pid-namespace"
 _OWN_PIDS = Path(__file__).with_name("own_pid_namespace.py")
+BY_NAME = "by-name"
 MODES: Mapping[str, tuple[str, Sequence[str]]] = {
     OBSERVE: ("observe", ()),
     TERMINATE: ("terminate", ()),
+    # Devices are handed over by CDI name.
+    BY_NAME: ("observe", ()),
     # It would end orphans if it could see enough; without these it must not.
     BLIND: (
         "terminate",
@@ -55,6 +60,7 @@ _PLUGINS = Path("/var/lib/kubelet/device-plugins")
 _POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 _STATE = Path("/var/lib/holdfast")
 _RUN = Path("/run/holdfast")
+_SPECS = _RUN / "cdi"
 _START = 60.0
 _SLOW = 20.0
 # Where a node waits for minutes, a case waits for seconds; the rescan must never be what helps.
@@ -66,6 +72,7 @@ _SETTINGS: Mapping[str, Any] = {
     "http": {"port": 0},
     "log": {"format": "json"},
     "stateDir": str(_STATE),
+    "cdi": {"specDir": str(_SPECS)},
     "pools": [
         {
             "resourceName": POOL,
@@ -199,7 +206,7 @@ class PodOnStage:
 class Stage:
     """Kubelet, runtime and daemon. Kubelet lives as long as the guest, on a loop of its own."""
 
-    runtime: GuestRuntime = field(default_factory=GuestRuntime)
+    runtime: GuestRuntime = field(default_factory=lambda: GuestRuntime(_SPECS))
     mode: str = ""
     _daemon: subprocess.Popen[bytes] | None = None
     _kubelet: Kubelet | None = None
@@ -224,6 +231,9 @@ class Stage:
         reclaim, prefix = MODES[self.mode]
         config = _RUN / "config.json"  # JSON is YAML
         settings = {**_SETTINGS, "reclaim": {"mode": reclaim, **_RECLAIM}}
+        if self.mode == BY_NAME:
+            _SPECS.mkdir(exist_ok=True)
+            settings["deviceListStrategy"] = "cdi"
         config.write_text(json.dumps(settings))
         began = time.monotonic()
         with self._log.open("ab") as log:
@@ -248,6 +258,24 @@ class Stage:
         if self._daemon is not None:
             self._daemon.kill()
             self._daemon.wait()
+
+    def reboot(self, meanwhile: Callable[[], object]) -> Callable[[], None]:
+        """Cut the power, do *meanwhile*, and bring kubelet, daemon and pods up again.
+
+        Return what lets the kernel tell its true boot id again.
+        """
+        pods = list(self.kubelet.pods.values())
+        self.call(self.kubelet.power_off())
+        self.kill_daemon()
+        wait_until(lambda: all(self.runtime.emptied(pod.uid) for pod in pods), what="all pods' end")
+        self.runtime.running.clear()
+        shutil.rmtree(_SPECS, ignore_errors=True)
+        meanwhile()
+        undo = another_boot_id(_RUN)
+        self.call(self.kubelet.start())
+        self.start_daemon()
+        self.call(self.kubelet.readmit())
+        return undo
 
     def stop_daemon(self) -> None:
         """End the daemon as a node does."""
