@@ -150,7 +150,8 @@ def test_names_that_a_file_of_somebody_else_explains_are_found(
     assert found == dict.fromkeys(expected, tmp_path / name)
 
 
-def test_a_file_of_somebody_else_that_is_no_text_is_nobodys_rival(tmp_path: Path) -> None:
+def test_what_is_no_text_and_no_file_is_nobodys_rival(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_bytes(b"google.com/tpu \xff")
+    (tmp_path / "folder.json").mkdir()
 
     assert SpecFolder(tmp_path, prefix="holdfast").rivals(["google.com/tpu"]) == {}

@@ -58,7 +58,10 @@ class SpecFolder:
         for name in list_names(self._folder):
             if name.startswith(self._prefix) or not name.endswith(_SUFFIXES):
                 continue
-            content = read_bytes(self._folder / name) or b""
+            try:
+                content = read_bytes(self._folder / name) or b""
+            except HostError:  # a folder by that name, which runtimes pass over
+                continue
             # Specs of GPUs are long, and YAML is slow: most files need not be understood.
             if any(kind.encode() in content for kind in kinds):
                 names = (each for each in _names(content) if each.partition("=")[0] in kinds)

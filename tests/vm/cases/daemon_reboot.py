@@ -5,7 +5,7 @@ from vm.guest.node import GuestNode
 from vm.guest.stage import BY_NAME, OBSERVE, PodOnStage
 
 
-@case(daemon=OBSERVE, deadline=120)
+@case(daemon=OBSERVE, deadline=240)
 def case_daemon_reboot_renumbers_groups_and_paths_lead_elsewhere(node: GuestNode) -> str:
     pods, told = _rebooted(node), ""
     for pod, former in pods:
@@ -20,7 +20,7 @@ def case_daemon_reboot_renumbers_groups_and_paths_lead_elsewhere(node: GuestNode
     return f"told: {told.partition(' yet: ')[2].partition(' (waited')[0]}; a new pod starts"
 
 
-@case(daemon=BY_NAME, deadline=120)
+@case(daemon=BY_NAME, deadline=240)
 def case_daemon_reboot_renumbers_groups_and_names_lead_to_the_same_chip(node: GuestNode) -> str:
     pods, seen = _rebooted(node), []
     for pod, former in pods:
