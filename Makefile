@@ -11,6 +11,8 @@ RUNTIME := build/runtime
 ARGS ?=
 # VM cases by a part of their names, such as CASE=vfio; all without it.
 CASE ?=
+# One guard of `make guards` by name; all without it.
+GUARD ?=
 # Passed to uv by `make lock`, such as UPGRADE="--upgrade-package grpcio".
 UPGRADE ?=
 # How many stories `make kills` tells, and the one of them to tell alone, line by line.
@@ -22,7 +24,7 @@ FIGURES ?=
 COMPILE := uv pip compile pyproject.toml --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help demo test check vm kills bench proto lock format clean
+.PHONY: help demo test check vm kills guards bench proto lock format clean
 
 help:
 	@echo "make demo    the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
@@ -30,6 +32,7 @@ help:
 	@echo "make check   formatting, lint, types and the direction of imports"
 	@echo "make vm      the VM cases alone (CASE= selects)"
 	@echo "make kills   random stories in which no signal may hit somebody's work (N= how many, SEED= replays)"
+	@echo "make guards  remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
 	@echo "make bench   measure against the budgets; writes build/bench.json"
 	@echo "make proto   write daemon/holdfast/_pb anew from proto/"
 	@echo "make lock    resolve the dependencies anew into requirements*.lock"
@@ -53,6 +56,9 @@ vm: $(STAMP)
 
 kills: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m kills --stories $(N) $(if $(SEED),--seed $(SEED))
+
+guards: $(STAMP)
+	PYTHONPATH=daemon:tests $(PY) -m guards $(GUARD)
 
 bench: $(STAMP) $(RUNTIME)/.installed
 	PYTHONPATH=daemon:tests $(PY) -m bench.run --python $(RUNTIME)/bin/python \

@@ -1,0 +1,339 @@
+"""Which guard keeps a signal from whom, the edit that removes it, and the tests that then fail."""
+
+from dataclasses import dataclass
+
+_ENDING = "daemon/holdfast/model/ending.py"
+_RECLAIMER = "daemon/holdfast/reclaim/reclaimer.py"
+_EVIDENCE = "daemon/holdfast/reclaim/evidence.py"
+_CGROUP_END = "daemon/holdfast/reclaim/cgroupend.py"
+_CGROUPS = "daemon/holdfast/host/cgroups.py"
+_PIDFD = "daemon/holdfast/host/pidfd.py"
+_KUBELET = "daemon/holdfast/model/kubelet.py"
+_RECONCILE = "daemon/holdfast/model/reconcile.py"
+_SIGNALS = "tests/integration/test_signals_hit_nobody_else.py"
+_FORGETS = "tests/integration/test_kubelet_forgets.py"
+_SANDBOXES = "tests/integration/test_sandboxes.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Text that occurs once in a file of this repository, and what to put in its place."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """A guard of a reclaim.
+
+    `edits` are several where two guards stand behind each other: each alone would hold. `tests`
+    are names of test functions with their file; of one with parameters, one case has to fail.
+    """
+
+    name: str
+    why: str
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+
+
+_ANOTHER_KUBELET = Edit(_ENDING, "if pod.counted_by != facts.kubelet:", "if False:")
+_EVIDENCE_OF_ANOTHER = Edit(_RECONCILE, "if record.counted_by != view.kubelet:", "if False:")
+
+GUARDS = (
+    Guard(
+        name="mode",
+        why="nothing is ended where the operator did not allow it",
+        edits=(Edit(_ENDING, "if not facts.terminate:", "if False:"),),
+        tests=(f"{_SIGNALS}::test_where_nothing_may_be_ended_nothing_is",),
+    ),
+    Guard(
+        name="complete-scan",
+        why="a scan that could not see everything proves nobody guilty",
+        edits=(Edit(_ENDING, "if not facts.scan_complete:", "if False:"),),
+        tests=(f"{_SIGNALS}::test_a_scan_that_could_not_see_everything_proves_nobody_guilty",),
+    ),
+    Guard(
+        name="self",
+        why="the daemon and pid 1 are never signalled",
+        edits=(Edit(_ENDING, "if facts.process.pid in {1, facts.own_pid}:", "if False:"),),
+        tests=(f"{_SIGNALS}::test_the_daemon_never_signals_itself",),
+    ),
+    Guard(
+        name="kubelet",
+        why="kubelet is never signalled, under whatever name it runs",
+        edits=(Edit(_ENDING, "facts.process.pid == facts.kubelet.pid:", "False:"),),
+        tests=(f"{_SIGNALS}::test_kubelet_is_never_signalled",),
+    ),
+    Guard(
+        name="runtime",
+        why="the container runtime is never signalled, not even inside the pod's cgroup",
+        edits=(Edit(_ENDING, "if facts.command in RUNTIMES | SHIMS:", "if False:"),),
+        tests=(f"{_SIGNALS}::test_the_container_runtime_in_the_pods_cgroup_is_never_signalled",),
+    ),
+    Guard(
+        name="whole-runtime",
+        why="a cgroup is not ended as one with the container runtime in it",
+        edits=(
+            Edit(
+                _RECLAIMER,
+                "all_of_it = at_once and len(victims) == len(members)",
+                "all_of_it = at_once",
+            ),
+            Edit(_ENDING, "member.is_shim or member.command in RUNTIMES or member", "member"),
+        ),
+        tests=(f"{_SIGNALS}::test_the_container_runtime_in_the_pods_cgroup_is_never_signalled",),
+    ),
+    Guard(
+        name="shim-inside",
+        why="conmon (CRI-O) and Kata's shim may be in the pod's cgroup: then it is the runtime's",
+        edits=(
+            Edit(
+                _ENDING,
+                'return self.command == "pause" or self.is_shim or of_a_shim',
+                "return of_a_shim",
+            ),
+            Edit(_ENDING, "if facts.command in RUNTIMES | SHIMS:", "if False:"),
+            Edit(_ENDING, "member.is_shim or member.command in RUNTIMES or member", "member"),
+        ),
+        tests=(f"{_SIGNALS}::test_a_conmon_or_shim_inside_the_pods_cgroup_spares_all_of_it",),
+    ),
+    Guard(
+        name="living-shim",
+        why="a force-deleted pod lives on through its grace, and kubelet has long forgotten it",
+        edits=(Edit(_ENDING, "self.is_shim or of_a_shim", "self.is_shim"),),
+        tests=(
+            f"{_SIGNALS}::test_a_forced_deletion_under_a_living_shim_lets_the_pod_save_its_work",
+        ),
+    ),
+    Guard(
+        name="pause",
+        why="while its pause runs, the runtime still has the pod",
+        edits=(Edit(_ENDING, 'self.command == "pause" or ', ""),),
+        tests=(f"{_SIGNALS}::test_while_its_pause_runs_nothing_of_a_pod_is_ended",),
+    ),
+    Guard(
+        name="sandbox-at-work",
+        why="containers in a gVisor sandbox are no processes of the node: only the runtime tells",
+        edits=(Edit(_ENDING, "if runtime is not None and runtime.containers:", "if False:"),),
+        tests=(
+            f"{_SANDBOXES}::test_a_sandbox_that_lost_its_shim_is_spared_where_the_runtime_has_a_container_in_it",
+        ),
+    ),
+    Guard(
+        name="sandbox-grace",
+        why="a sandbox is ended only when nothing but pause ran in it for long enough",
+        edits=(
+            Edit(
+                _ENDING,
+                "facts.only_pause_at is None or facts.now - facts.only_pause_at < facts.sandbox_grace",
+                "False",
+            ),
+        ),
+        tests=(f"{_SANDBOXES}::test_a_sandbox_that_is_not_idle_for_long_enough_is_spared",),
+    ),
+    Guard(
+        name="sandbox-unreadable",
+        why="where the runtime's state cannot be read, a sandbox is reported and not ended",
+        edits=(
+            Edit(_ENDING, "if state is None or not state.only_pause:", "if state is None:"),
+            Edit(
+                _ENDING,
+                "facts.only_pause_at is None or facts.now - facts.only_pause_at < facts.sandbox_grace",
+                "False",
+            ),
+        ),
+        tests=(
+            f"{_SANDBOXES}::test_a_leak_whose_runtimes_files_cannot_be_read_is_named_everywhere_and_spared",
+        ),
+    ),
+    Guard(
+        name="inode",
+        why="a static pod comes back with the same UID: its new cgroup is not the old one",
+        edits=(Edit(_ENDING, "or facts.pod.inode != facts.inode:", "or False:"),),
+        tests=(
+            f"{_SIGNALS}::test_a_pod_made_anew_with_the_same_uid_is_not_the_one_that_ended",
+            f"{_SIGNALS}::test_a_cgroup_replaced_between_scan_and_signal_is_another_one",
+        ),
+    ),
+    Guard(
+        name="kill-inode",
+        why="cgroup.kill is written into the very cgroup that was judged",
+        edits=(Edit(_CGROUPS, "if os.fstat(folder).st_ino != inode:", "if False:"),),
+        tests=(f"{_SIGNALS}::test_a_cgroup_replaced_right_before_it_is_killed_is_another_one",),
+    ),
+    Guard(
+        name="pod",
+        why="only what is in the cgroup of the pod that had the device is signalled",
+        edits=(
+            Edit(
+                _RECLAIMER,
+                "        held = {each.process for each in opened}\n",
+                "        members = (*members, *(each for each in opened if each not in members))\n"
+                "        held = {each.process for each in opened}\n",
+            ),
+        ),
+        tests=(
+            f"{_SIGNALS}::test_one_that_moved_to_another_cgroup_since_the_scan_is_not_signalled",
+        ),
+    ),
+    Guard(
+        name="start-time",
+        why="a pid counts only with its start time: it may be another process by now",
+        edits=(
+            Edit(
+                _PIDFD,
+                "if self._procfs.start_ticks(process.pid) != process.start_ticks:",
+                "if False:",
+            ),
+        ),
+        tests=(f"{_SIGNALS}::test_a_pid_that_was_given_to_another_process_is_not_signalled",),
+    ),
+    Guard(
+        name="same-process",
+        why="what was opened is asked for again by pid and start time",
+        edits=(
+            Edit(
+                _PIDFD,
+                "if self._procfs.start_ticks(process.pid) != process.start_ticks:",
+                "if False:",
+            ),
+            Edit(
+                _RECLAIMER,
+                "        held = {each.process for each in opened}\n",
+                "        members = tuple(opened)\n"
+                "        held = {each.process for each in opened}\n",
+            ),
+        ),
+        tests=(f"{_SIGNALS}::test_a_pid_reused_between_scan_and_signal_is_another_process",),
+    ),
+    Guard(
+        name="fence",
+        why="a lock that moved meanwhile may be somebody else's by now",
+        edits=(
+            Edit(
+                _RECLAIMER, "if self._ledger.book.value.locks.get(lock.device) != lock or ", "if "
+            ),
+        ),
+        tests=(f"{_SIGNALS}::test_a_lock_that_moved_meanwhile_is_not_acted_upon",),
+    ),
+    Guard(
+        name="counted-again",
+        why="a manifest that is put back has its UID and cgroup again: kubelet is asked last",
+        edits=(Edit(_RECLAIMER, "return not view.readable or view.counts(pod)", "return False"),),
+        tests=(
+            f"{_SIGNALS}::test_a_manifest_put_back_between_scan_and_signal_saves_its_pod",
+            f"{_SIGNALS}::test_a_manifest_put_back_after_kubelets_answer_saves_its_pod",
+        ),
+    ),
+    Guard(
+        name="answer",
+        why="without an answer to a question asked now, nothing is known",
+        edits=(
+            Edit(
+                _RECLAIMER, "if view is None:", "if not (view := view or self._books.view.value):"
+            ),
+        ),
+        tests=(f"{_SIGNALS}::test_without_an_answer_of_kubelets_nobody_is_signalled",),
+    ),
+    Guard(
+        name="fresh",
+        why="what kubelet said more than a second ago may be untrue by now",
+        edits=(Edit(_ENDING, "if age >= limit:", "if False:"),),
+        tests=(f"{_SIGNALS}::test_nobody_is_signalled_on_evidence_that_is_more_than_a_second_old",),
+    ),
+    Guard(
+        name="fresh-by-any-clock",
+        why="a clock that is set back makes no evidence younger",
+        edits=(Edit(_ENDING, "age = max(now - wrote, waited)", "age = now - wrote"),),
+        tests=(f"{_SIGNALS}::test_evidence_does_not_grow_younger_when_the_clock_is_set_back",),
+    ),
+    Guard(
+        name="same-kubelet",
+        why="a kubelet that restarts without its API server lists nothing, and the pods live",
+        edits=(_ANOTHER_KUBELET,),
+        tests=(f"{_SIGNALS}::test_what_another_kubelet_had_in_its_books_proves_nothing",),
+    ),
+    Guard(
+        name="same-kubelet-to-the-end",
+        why="nor does the evidence of a pod survive a restart of kubelet, or a lost checkpoint",
+        edits=(_ANOTHER_KUBELET, _EVIDENCE_OF_ANOTHER),
+        tests=(
+            f"{_FORGETS}::test_a_kubelet_that_lost_its_checkpoint_costs_no_living_pod_a_process",
+        ),
+    ),
+    Guard(
+        name="no-devices",
+        why="a pod that kubelet's checkpoint has without devices is there all the same",
+        edits=(
+            Edit(
+                _KUBELET, "any(entry.pod == pod for", "any(entry.pod == pod and entry.devices for"
+            ),
+        ),
+        tests=(
+            f"{_FORGETS}::test_a_living_pod_that_stands_in_the_books_without_devices_keeps_them",
+        ),
+    ),
+    Guard(
+        name="let-go",
+        why="kubelet has to let go of the pod by its own word",
+        edits=(
+            Edit(_ENDING, "if pod.let_go_at is None or facts.let_go_at is None:", "if False:"),
+            Edit(_ENDING, "if facts.now - facts.let_go_at < facts.let_go_grace:", "if False:"),
+            Edit(_ENDING, "if let_go is None or gone is None:", "if False:"),
+            Edit(_ENDING, "since = max(gone, let_go + facts.let_go_grace)", "since = gone"),
+        ),
+        tests=(f"{_SIGNALS}::test_a_pod_that_kubelet_has_not_let_go_of_is_spared",),
+    ),
+    Guard(
+        name="graces",
+        why="a pod that kubelet forgot may still be ending by itself",
+        edits=(
+            Edit(_ENDING, "if facts.now - facts.let_go_at < facts.let_go_grace:", "if False:"),
+            Edit(_ENDING, "if facts.now - since < facts.orphan_grace:", "if False:"),
+        ),
+        tests=(f"{_SIGNALS}::test_nobody_is_ended_within_a_grace",),
+    ),
+    Guard(
+        name="clock-set-forward",
+        why="a grace must not be over because somebody set the clock",
+        edits=(
+            Edit(
+                _RECLAIMER,
+                "now=self._clock.monotonic(),\n                own_pid",
+                "now=self._clock.wall(),\n                own_pid",
+            ),
+        ),
+        tests=(
+            f"{_SIGNALS}::test_a_clock_that_is_set_forward_ends_no_grace",
+            f"{_SIGNALS}::test_a_daemon_that_starts_after_the_clock_was_set_forward_waits_all_the_same",
+        ),
+    ),
+    Guard(
+        name="young",
+        why="what is younger than the pod's end may be a new start, of which more is coming",
+        edits=(Edit(_ENDING, " or member.started_at > let_go_at", ""),),
+        tests=(
+            f"{_SIGNALS}::test_one_that_enters_a_cgroup_with_young_ones_as_it_is_ended_is_spared",
+        ),
+    ),
+    Guard(
+        name="clock-set-back",
+        why="a clock that is set back must not make a new process look old",
+        edits=(
+            Edit(
+                _RECLAIMER,
+                "min(record.let_go_at, self._clock.wall() - (self._clock.monotonic() - since))",
+                "record.let_go_at",
+            ),
+        ),
+        tests=(f"{_SIGNALS}::test_a_clock_that_is_set_back_makes_no_process_old",),
+    ),
+    Guard(
+        name="frozen-asked-again",
+        why="on kernels without cgroup.kill, who came before the freeze is judged as well",
+        edits=(Edit(_CGROUP_END, "if not may_end(members):", "if False:"),),
+        tests=(f"{_SIGNALS}::test_a_container_that_shows_once_its_pod_is_frozen_saves_it",),
+    ),
+)

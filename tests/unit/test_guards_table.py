@@ -1,0 +1,53 @@
+"""The table of guards fits the source: each edit applies, each test exists, the page has each."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from guards.removal import NotProvenError, remove
+from guards.table import GUARDS, Edit, Guard
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
+def test_every_edit_applies_once_and_leaves_a_program(
+    repository: Path, tmp_path: Path, guard: Guard
+) -> None:
+    for edit in guard.edits:
+        copy = tmp_path / edit.file
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text((repository / edit.file).read_text())
+    remove(guard, tmp_path)
+    for edit in guard.edits:
+        ast.parse((tmp_path / edit.file).read_text())
+
+
+def test_an_edit_that_does_not_apply_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file.py").write_text("twice\ntwice\n")
+    edit = Edit("file.py", "twice", "once")
+    guard = Guard(name="made-up", why="", edits=(edit,), tests=())
+    with pytest.raises(NotProvenError, match="2 times"):
+        remove(guard, tmp_path)
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
+def test_every_test_of_a_guard_exists(repository: Path, guard: Guard) -> None:
+    assert guard.tests
+    for test in guard.tests:
+        file, _, name = test.partition("::")
+        tree = ast.parse((repository / file).read_text())
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        assert name in {node.name for node in tree.body if isinstance(node, kinds)}
+
+
+def test_names_of_guards_are_their_own() -> None:
+    names = [guard.name for guard in GUARDS]
+    assert len(names) == len(set(names))
+
+
+def test_the_page_on_guards_has_each_of_them_as_the_table_has_it(repository: Path) -> None:
+    page = (repository / "docs/guards.md").read_text()
+    for guard in GUARDS:
+        for test in guard.tests:
+            assert f"| `{guard.name}` | {guard.why} |" in page
+            assert test.partition("::")[2] in page
