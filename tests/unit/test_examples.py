@@ -12,7 +12,7 @@ def test_the_example_configuration_is_a_valid_one(repository: Path) -> None:
     settings = load(repository / "deploy/examples/config.yaml", {})
 
     assert settings.pools[0].resource_name == "example.com/nvme"
-    assert settings.reclaim.mode == "observe"
+    assert settings.reclaim.mode == "terminate"
 
 
 def test_every_configuration_in_the_readme_is_a_valid_one(repository: Path) -> None:

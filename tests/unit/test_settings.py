@@ -25,7 +25,7 @@ def test_without_any_source_every_key_has_its_default() -> None:
 
     assert settings == Settings()
     assert settings.gate.wait == 25.0
-    assert settings.reclaim.mode == "observe"
+    assert settings.reclaim.mode == "terminate"
     assert settings.tpu.resource_name == "google.com/tpu"
 
 

@@ -31,7 +31,6 @@ _SETTINGS = {
     },
     "gate": {"wait": "3s"},
     "reclaim": {
-        "mode": "terminate",
         "letGoGrace": "2s",
         "orphanGrace": "2s",
         "termGrace": "1s",

@@ -154,8 +154,8 @@ class Retry(Section, frozen=True):
 class Reclaim(Section, frozen=True):
     """What may be done about a process that outlives its pod on a device."""
 
-    mode: Literal["observe", "terminate"] = "observe"
-    """observe: name it and end nothing. terminate: end it, when every guard holds."""
+    mode: Literal["observe", "terminate"] = "terminate"
+    """observe: name it and end nothing. terminate: end it, when all of docs/guards.md holds."""
     let_go_grace: Duration = Duration(30)
     """From kubelet's letting go of the pod."""
     orphan_grace: Duration = Duration(30)
