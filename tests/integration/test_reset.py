@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fakes.stage import Stage, pod, stage
+from grpc.aio import AioRpcError
+
+from fakes.stage import TPU, Stage, pod, stage
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.demo.pods import Pod
 
 _FORCE: dict[str, Any] = {
@@ -174,3 +177,71 @@ async def test_a_daemon_killed_while_a_reset_hangs_begins_anew_and_frees_nothing
         assert await node.ever("free") == []
         with _returning(node, _CHIPS[0]):
             await node.until_free()
+
+
+async def _start(node: Stage, chip: str) -> str:
+    """Ask to start a container on *chip* as kubelet does; return why it may not."""
+    stub = node.kubelet.books.endpoints[TPU].stub
+    assert stub is not None
+    try:
+        await stub.PreStartContainer(api.PreStartContainerRequest(devices_ids=[chip]))
+    except AioRpcError as error:
+        return error.details() or "refused"
+    return ""
+
+
+async def test_a_pod_that_comes_back_while_its_device_is_being_reset_waits_at_the_gate(
+    short_path: Path,
+) -> None:
+    """The lock is its own again: that we have the group open is all that is in its way."""
+    async with stage(short_path, chips=1, reclaim={**_RESET, "resetTimeout": "1h"}) as node:
+        _own_reset(node, _CHIPS[0])
+        _hang(node, _CHIPS[0])
+        old = await node.run(pod("old", orphan=1))
+        entries = list(node.kubelet.books.entries)
+        await node.end(old)
+        await node.until(lambda: node.node.tree.in_use("/dev/vfio/10"), "the reset to be begun")
+        await node.until_locks({_CHIPS[0]: "reclaiming"})
+        node.kubelet.books.entries[:] = entries
+        node.kubelet.books.write()
+        await node.until_locks({_CHIPS[0]: "held"})
+        assert f"held by pid {os.getpid()}" in await _start(node, _CHIPS[0])
+        with _returning(node, _CHIPS[0]):
+            await node.until(
+                lambda: not node.node.tree.in_use("/dev/vfio/10"), "the reset to return"
+            )
+        assert await _start(node, _CHIPS[0]) == ""
+
+
+async def test_what_is_quarantined_by_a_failed_check_is_tried_at_once_by_hand(
+    short_path: Path,
+) -> None:
+    slow = {**_FORCE, "retry": {"first": "1h", "last": "1h"}}
+    async with stage(short_path, chips=1, reclaim=slow) as node:
+        config = node.node.tree.path(_CHIPS[0]) / "config"
+        config.write_bytes(b"\xff\xff\xff\xff")
+        _, chip = await _forced(node)
+        await node.until_locks({chip: "quarantined"})
+        config.write_bytes(b"\xe0\x1a\x63\x00")
+        await node.for_some_beats()
+        assert await node.ever("free") == []
+        await node.asked("unquarantine", device=chip)
+        await node.until_free()
+
+
+async def test_one_that_a_rescan_left_without_a_driver_is_bound_again_where_allowed(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1, reclaim={**_FORCE, "rebind": True}) as node:
+        tree, probe = node.node.tree, node.node.root.sys / "bus/pci/drivers_probe"
+        probe.write_text("")
+        old = await node.run(pod("old", orphan=1))
+        (chip,) = node.ids(old)
+        (tree.path(chip) / "driver_override").write_text("(null)\n")
+        tree.unbind(chip)
+        await node.end(old)
+        await node.until(lambda: probe.read_text() == chip, "the function to be offered to VFIO")
+        assert (tree.path(chip) / "driver_override").read_text() == "vfio-pci"
+        await node.until_locks({chip: "quarantined"})
+        tree.bind(chip, "vfio-pci")
+        await node.until_free()

@@ -90,8 +90,13 @@ def test_only_a_reset_that_cannot_reach_another_function_is_used(
 def test_a_function_is_reset_only_when_asked_for_idle_ours_and_alone(
     policy: ResetPolicy, look: FunctionLook, *, idle: bool, reason: str | None
 ) -> None:
-    found = why_not_reset(policy, look, idle=idle)
+    found = why_not_reset(policy, look, idle=idle, guarded=True)
     assert found is None if reason is None else reason in (found or "")
+
+
+def test_a_function_is_not_reset_while_others_could_open_it() -> None:
+    found = why_not_reset(_FORCED_ONLY, _look(), idle=True, guarded=False)
+    assert "others cannot be kept from it" in (found or "")
 
 
 @pytest.mark.parametrize(

@@ -58,14 +58,16 @@ def reset_method(methods: tuple[str, ...] | None) -> str | None:
     return None
 
 
-def why_not_reset(policy: ResetPolicy, look: FunctionLook, *, idle: bool) -> str | None:
-    """Return why a function is not to be reset, or None when it may be."""
+def why_not_reset(
+    policy: ResetPolicy, look: FunctionLook, *, idle: bool, guarded: bool
+) -> str | None:
+    """Return why a function is not to be reset, or None when it may be.
+
+    *idle*: it was just proven that nobody uses it. *guarded*: its groups are open in our hands, so
+    that nobody can begin to. The kernel resets a function that is in use without a word.
+    """
     if policy is ResetPolicy.NEVER:
         return "reclaim.reset is never"
-    if not idle:
-        return "it is not proven that nobody uses it"
-    if look.enable != 0:
-        return f"{look.address} is enabled, or cannot be read"
     if not is_vfio_driver(look.driver):
         return f"{look.address} is not bound to vfio-pci"
     if look.methods is None:
@@ -74,6 +76,12 @@ def why_not_reset(policy: ResetPolicy, look: FunctionLook, *, idle: bool) -> str
         return f"{look.address} has no reset"
     if reset_method(look.methods) is None:
         return f"{look.address} has no reset of its own (only {' '.join(look.methods)})"
+    if look.enable != 0:
+        return f"{look.address} is enabled, or cannot be read"
+    if not idle:
+        return "it is not proven that nobody uses it"
+    if not guarded:
+        return "others cannot be kept from it meanwhile: its group cannot be opened here"
     return None
 
 

@@ -90,9 +90,10 @@ class Trial:
     def _reset(
         self, control: FunctionControl, look: FunctionLook, opened: Opened, findings: Findings
     ) -> None:
-        # Only while nobody else can open it: the kernel would reset it under a user's hands.
-        idle = self.idle and opened is Opened.SUCCEEDED and self.wanted()
-        reason = why_not_reset(self.policy, look, idle=idle)
+        guarded = opened is Opened.SUCCEEDED
+        # Asked for while it is guarded: from now on no pod can get past the gate.
+        idle = self.idle and self.wanted()
+        reason = why_not_reset(self.policy, look, idle=idle, guarded=guarded)
         if reason is not None:
             findings.note("reset", "skipped", f"not reset: {reason}")
             return

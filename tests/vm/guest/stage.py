@@ -38,6 +38,7 @@ OBSERVE, TERMINATE, BLIND = "observe", "terminate", "without-capabilities"
 OWN_PIDS = "own-pid-namespace"
 _OWN_PIDS = Path(__file__).with_name("own_pid_namespace.py")
 BY_NAME = "by-name"
+RESET, READ_ONLY = "with-reset", "with-reset-on-a-read-only-sys"
 MODES: Mapping[str, tuple[str, Sequence[str]]] = {
     OBSERVE: ("observe", ()),
     TERMINATE: ("terminate", ()),
@@ -53,6 +54,12 @@ MODES: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     # As without hostPID: what runs elsewhere on the node is not there for it.
     OWN_PIDS: ("terminate", (sys.executable, str(_OWN_PIDS))),
+    RESET: ("terminate", ()),
+    # As in a container that is not privileged; the cgroups are a mount of their own.
+    READ_ONLY: (
+        "terminate",
+        ("unshare", "-m", "sh", "-c", 'mount -o remount,ro,bind /sys && exec "$@"', "sh"),
+    ),
 }
 """How the daemon can run: its reclaim.mode, and what its command line begins with."""
 
@@ -89,6 +96,11 @@ _RECLAIM: Mapping[str, Any] = {
     "killGrace": "10s",
     "unseenGrace": "2s",
     "retry": {"first": "1s", "last": "2s"},
+}
+_RESETS: Mapping[str, Any] = {
+    "reset": "afterForcedRelease",
+    "resetTimeout": "3s",
+    "rebind": True,
 }
 
 
@@ -230,7 +242,8 @@ class Stage:
         before = self._lists()
         reclaim, prefix = MODES[self.mode]
         config = _RUN / "config.json"  # JSON is YAML
-        settings = {**_SETTINGS, "reclaim": {"mode": reclaim, **_RECLAIM}}
+        resets = _RESETS if self.mode in {RESET, READ_ONLY} else {}
+        settings = {**_SETTINGS, "reclaim": {"mode": reclaim, **_RECLAIM, **resets}}
         if self.mode == BY_NAME:
             _SPECS.mkdir(exist_ok=True)
             settings["deviceListStrategy"] = "cdi"

@@ -1,0 +1,178 @@
+"""A trial of a device on a tree of plain files: what is reset, bound again, and found to answer."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes.hosttree import HostTree
+from holdfast.host.reset import FunctionControl, Written
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, pci_key
+from holdfast.model.free import Opened
+from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
+from holdfast.model.reset import ResetPolicy
+from holdfast.reclaim.trial import Findings, Trial
+
+ONE, TWO = PciAddress("0000:c0:02.0"), PciAddress("0000:c0:02.1")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[HostTree]:
+    tree = HostTree(tmp_path)
+    for address, group in ((ONE, 7), (TWO, 8)):
+        tree.tpu(address, group=group)
+        folder = tree.path(address)
+        (folder / "reset_method").write_text("flr bus\n")
+        (folder / "reset").write_text("")
+        (folder / "config").write_bytes(b"\xe0\x1a\x76\x00")
+        (folder / "driver_override").write_text("vfio-pci\n")
+    (tree.folder / "sys/bus/pci/drivers_probe").write_text("")
+    yield tree
+    tree.close()
+
+
+def _chip(tree: HostTree, *functions: PciAddress) -> Device:
+    paths = {"/dev/vfio/7", "/dev/vfio/8"}
+    return Device(
+        name=DeviceName(ResourceName("google.com/tpu"), DeviceId("0000:c0:02")),
+        kind=DeviceKind.VFIO,
+        keys=frozenset({pci_key(ONE), pci_key(TWO)}),
+        nodes=tuple(
+            DeviceNode(path=path, rdev=tree.node(path).stat().st_rdev) for path in sorted(paths)
+        ),
+        functions=functions or (ONE, TWO),
+    )
+
+
+def _try(
+    tree: HostTree,
+    device: Device | None = None,
+    *,
+    policy: ResetPolicy = ResetPolicy.AFTER_FORCED_RELEASE,
+    rebind: bool = False,
+    idle: bool = True,
+    wanted: Callable[[], bool] = lambda: True,
+) -> Findings:
+    trial = Trial(
+        device=device or _chip(tree), policy=policy, rebind=rebind, idle=idle, wanted=wanted
+    )
+    return trial.run(FunctionControl(tree.root))
+
+
+def _resets(tree: HostTree) -> list[str]:
+    return [each for each in (ONE, TWO) if (tree.path(each) / "reset").read_text()]
+
+
+def test_every_function_of_a_chip_is_reset_and_checked(tree: HostTree) -> None:
+    findings = _try(tree)
+    assert findings.problem == ""
+    assert _resets(tree) == [ONE, TWO]
+    assert [(each.step, each.outcome) for each in findings.did] == [
+        ("reset", "done"),
+        ("reset", "done"),
+        ("verify", "done"),
+    ]
+
+
+def test_nothing_is_reset_unless_asked_for(tree: HostTree) -> None:
+    assert _try(tree, policy=ResetPolicy.NEVER).problem == ""
+    assert _resets(tree) == []
+
+
+def test_nothing_is_reset_that_is_not_proven_idle(tree: HostTree) -> None:
+    assert _try(tree, idle=False).problem == ""
+    assert _resets(tree) == []
+
+
+def test_nothing_is_reset_whose_lock_has_moved_meanwhile(tree: HostTree) -> None:
+    assert _try(tree, wanted=lambda: False).problem == ""
+    assert _resets(tree) == []
+
+
+def test_a_function_that_is_enabled_is_not_reset(tree: HostTree) -> None:
+    tree.write(ONE, "enable", "1")
+    _try(tree)
+    assert _resets(tree) == [TWO]
+
+
+def test_nothing_is_reset_while_a_group_cannot_be_kept_from_others(tree: HostTree) -> None:
+    chip = _chip(tree)
+    wrong = replace(chip.nodes[1], rdev=chip.nodes[1].rdev + 1)
+    for nodes in ((), (chip.nodes[0], wrong)):
+        assert _try(tree, replace(chip, nodes=nodes)).problem == ""
+        assert _resets(tree) == []
+
+
+def test_each_group_is_open_while_its_function_is_reset(tree: HostTree) -> None:
+    seen = []
+
+    def look() -> bool:
+        seen.append((tree.in_use("/dev/vfio/7"), tree.in_use("/dev/vfio/8")))
+        return True
+
+    _try(tree, wanted=look)
+    assert seen == [(True, True), (True, True)]
+    assert not tree.in_use("/dev/vfio/7")
+
+
+def test_a_reset_that_the_kernel_refuses_is_a_failure(tree: HostTree) -> None:
+    (tree.path(TWO) / "reset").unlink()
+    (tree.path(TWO) / "reset").mkdir()
+    findings = _try(tree)
+    assert f"{TWO} cannot be reset" in findings.problem
+    assert ("reset", "failed") in [(each.step, each.outcome) for each in findings.did]
+
+
+def test_a_function_that_stops_answering_is_found_out(tree: HostTree) -> None:
+    (tree.path(TWO) / "config").write_bytes(b"\xff" * 4)
+    assert f"{TWO} does not answer" in _try(tree).problem
+
+
+def test_a_function_off_vfio_is_found_out_and_left_alone_by_default(tree: HostTree) -> None:
+    tree.unbind(TWO)
+    tree.write(TWO, "driver_override", "(null)")
+    assert f"{TWO} is bound to no driver" in _try(tree, _chip(tree, ONE)).problem
+    assert (tree.folder / "sys/bus/pci/drivers_probe").read_text() == ""
+
+
+def test_a_function_that_a_rescan_left_without_a_driver_is_offered_to_vfio_where_allowed(
+    tree: HostTree,
+) -> None:
+    tree.unbind(TWO)
+    tree.write(TWO, "driver_override", "(null)")
+    findings = _try(tree, _chip(tree, ONE), rebind=True)
+    assert (tree.folder / "sys/bus/pci/drivers_probe").read_text() == TWO
+    assert (tree.path(TWO) / "driver_override").read_text() == "vfio-pci"
+    assert ("rebind", "done") in [(each.step, each.outcome) for each in findings.did]
+    assert "bound to no driver" in findings.problem, "plain files bind nothing"
+
+
+def test_no_function_is_bound_again_whose_lock_has_moved_or_that_has_a_driver(
+    tree: HostTree,
+) -> None:
+    tree.unbind(TWO)
+    tree.write(TWO, "driver_override", "(null)")
+    _try(tree, rebind=True, wanted=lambda: False)
+    tree.bind(TWO, "nvme")
+    _try(tree, rebind=True)
+    assert (tree.folder / "sys/bus/pci/drivers_probe").read_text() == ""
+
+
+def test_what_a_function_lacks_is_told_apart(tree: HostTree) -> None:
+    control = FunctionControl(tree.root)
+    (tree.path(ONE) / "reset_method").unlink()
+    assert control.look(ONE).methods is None, "before Linux 5.15"
+    (tree.path(ONE) / "reset").unlink()
+    assert control.look(ONE).methods == ()
+    assert control.reset(ONE).written is Written.UNSUPPORTED
+    (tree.path(ONE) / "config").unlink()
+    assert control.look(ONE).vendor is None
+    assert not control.look(PciAddress("0000:00:1f.0")).present
+
+
+def test_a_group_that_cannot_be_opened_is_not_held(tree: HostTree) -> None:
+    chip = _chip(tree)
+    missing = DeviceNode(path="/dev/vfio/99", rdev=1)
+    with FunctionControl(tree.root).holding((*chip.nodes, missing)) as opened:
+        assert opened is Opened.UNAVAILABLE
