@@ -10,7 +10,7 @@ from grpc.aio import AioRpcError
 
 from fakes.stage import TPU, Stage, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast.demo.pods import Pod
+from holdfast.demo.pods import Phase, Pod
 
 _FORCE: dict[str, Any] = {
     "mode": "terminate",
@@ -200,8 +200,10 @@ async def test_a_pod_that_comes_back_while_its_device_is_being_reset_waits_at_th
         old = await node.run(pod("old", orphan=1))
         entries = list(node.kubelet.books.entries)
         await node.end(old)
+        await node.until(lambda: not node.orphans(old), "the orphan to be ended")
         await node.until(lambda: node.node.tree.in_use("/dev/vfio/10"), "the reset to be begun")
         await node.until_locks({_CHIPS[0]: "reclaiming"})
+        node.kubelet.pods[old.uid] = Pod(spec=old.spec, phase=Phase.RUNNING)
         node.kubelet.books.entries[:] = entries
         node.kubelet.books.write()
         await node.until_locks({_CHIPS[0]: "held"})
