@@ -16,7 +16,7 @@ from holdfast.model.cdi import Published
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.free import Freedom, KernelFacts, Opened, Verdict, judge_kernel
 from holdfast.model.gate import Caller, Passage, enter, who_calls, why_kept_away, why_wait
-from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.leak import HeldUp, held_up
 from holdfast.model.promise import breach
@@ -100,6 +100,7 @@ class Gate:
         look: Look,
         looked: asyncio.Event,
         obstacle: Callable[[DeviceName], str],
+        at_work: Callable[[frozenset[HardwareKey]], str],
         clock: Clock,
         times: GateTimes,
         published: Callable[[], Published] = Published,
@@ -108,7 +109,8 @@ class Gate:
         """Decide from *inventory*, *books* and *look*; nobody passes before *looked* is set.
 
         `obstacle` tells what was last seen to keep a device from its next pod, empty for nothing;
-        `published` what the CDI spec files say.
+        `at_work` what we ourselves do to hardware, during which nobody passes; `published` what
+        the CDI spec files say.
         """
         self._ledger = ledger
         self._inventory = inventory
@@ -116,6 +118,7 @@ class Gate:
         self._look = look
         self._looked = looked
         self._obstacle = obstacle
+        self._at_work = at_work
         self._clock = clock
         self._times = times
         self._published = published
@@ -184,6 +187,8 @@ class Gate:
             # The pod in the way may be over by now: kubelet tells only when it is asked.
             self._books.ask("a container waits at the gate")
             raise _Wait(Outcome.HELD, reason + self._by_whom(passage))
+        if doing := self._at_work(passage.keys):  # its pod was over, and has come back
+            raise _Wait(Outcome.IN_USE, doing)
         verdicts = await self._judge(devices)
         for device, verdict in zip(devices, verdicts, strict=True):
             if verdict.freedom is Freedom.IN_USE:

@@ -176,6 +176,7 @@ def build(
         look=look,
         looked=watcher.looked,
         obstacle=watcher.obstacle,
+        at_work=resetter.at_work,
         clock=clock,
         times=GateTimes(
             wait=settings.gate.wait,

@@ -13,7 +13,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.draft import Draft
 from holdfast.model.free import Freedom, KernelFacts, judge_kernel
-from holdfast.model.ids import DeviceName
+from holdfast.model.ids import DeviceName, HardwareKey
 from holdfast.model.locks import DeviceLock, LockState
 from holdfast.model.reclaim import ReclaimTimes, retry_pause
 from holdfast.model.reset import FORCED, ResetPolicy, TrialState, TrialStep, next_trial_step
@@ -43,6 +43,7 @@ class _Running:
     """A trial that was begun for the lock with `fence`, and what came of it."""
 
     fence: int
+    keys: frozenset[HardwareKey]
     lane: Lane
     began: float
     number: int
@@ -88,6 +89,13 @@ class Resetter:
             for it in self._running.values()
             if self._state(it) is TrialState.OVERDUE
         )
+
+    def at_work(self, keys: frozenset[HardwareKey]) -> str:
+        """Return what is being done to hardware with any of *keys*; empty: nothing."""
+        for device, it in self._running.items():
+            if it.keys & keys and not it.answered:
+                return f"{device} may not be used yet: {self._reason(it)}"
+        return ""
 
     def close(self) -> None:
         """Leave everything behind; a call that hangs ends with the process."""
@@ -161,6 +169,7 @@ class Resetter:
         )
         it = _Running(
             fence=lock.fence,
+            keys=lock.keys,
             lane=Lane(f"reset {lock.device}", deadline=self._rules.timeout),
             began=self._clock.monotonic(),
             number=number,
@@ -211,7 +220,7 @@ class Resetter:
                 f"its reset or check has not returned within {waited:g} s (lane {it.lane.name}); "
                 "it returns by itself if the kernel lets go, else restart the machine"
             )
-        return "its functions are reset and checked"
+        return "its functions are being reset and checked"
 
     def _state(self, it: _Running) -> TrialState:
         if it.findings is None:
