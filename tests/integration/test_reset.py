@@ -59,11 +59,22 @@ def _was_reset(node: Stage, chip: str) -> bool:
     return bool((node.node.tree.path(chip) / "reset").read_text())
 
 
+async def _counted(node: Stage) -> Pod:
+    """Run a pod that will leave an orphan, and return once it was seen in kubelet's books.
+
+    Of a pod that kubelet was never seen to count, nothing is ever ended.
+    """
+    old = await node.run(pod("old", orphan=1))
+    await node.questions()
+    return old
+
+
 async def _forced(node: Stage) -> tuple[Pod, str]:
     """Let a pod leave an orphan that the daemon has to end; return it, and its device."""
-    old = await node.run(pod("old", runs_for=0.0, orphan=1))
+    old = await _counted(node)
     (chip,) = node.ids(old)
-    await node.until(lambda: old.stopped and not node.orphans(old), "the orphan to be ended")
+    await node.end(old)
+    await node.until(lambda: not node.orphans(old), "the orphan to be ended")
     return old, chip
 
 
@@ -197,7 +208,7 @@ async def test_a_pod_that_comes_back_while_its_device_is_being_reset_waits_at_th
     async with stage(short_path, chips=1, reclaim={**_RESET, "resetTimeout": "1h"}) as node:
         _own_reset(node, _CHIPS[0])
         _hang(node, _CHIPS[0])
-        old = await node.run(pod("old", orphan=1))
+        old = await _counted(node)
         entries = list(node.kubelet.books.entries)
         await node.end(old)
         await node.until(lambda: not node.orphans(old), "the orphan to be ended")
@@ -237,7 +248,7 @@ async def test_one_that_a_rescan_left_without_a_driver_is_bound_again_where_allo
     async with stage(short_path, chips=1, reclaim={**_FORCE, "rebind": True}) as node:
         tree, probe = node.node.tree, node.node.root.sys / "bus/pci/drivers_probe"
         probe.write_text("")
-        old = await node.run(pod("old", orphan=1))
+        old = await _counted(node)
         (chip,) = node.ids(old)
         (tree.path(chip) / "driver_override").write_text("(null)\n")
         tree.unbind(chip)
