@@ -301,14 +301,15 @@ class Story:
     def _a_process_moves(self) -> None:
         """Somebody takes a process out of its pod, to keep it, or gives it to another pod."""
         found = [
-            process
+            (container, process)
             for pod in self.runtime.pods
             for container in pod.containers
             for process in container.processes
             if self.kernel.lives(process)
         ]
         if found:
-            process = self.rng.choice(found)
+            container, process = self.rng.choice(found)
+            container.processes.remove(process)  # what becomes of the container is not its concern
             other = self._some(lambda each: each.wanted and each.cgroup in self.kernel.cgroups)
             if other is not None and self.rng.random() < 0.5 and process.cgroup != other.cgroup:
                 self._say(f"pid {process.id} moves to {other}")
