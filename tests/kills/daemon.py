@@ -9,12 +9,13 @@ from holdfast.errors import HoldfastError
 from holdfast.host.reset import FunctionControl
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.model.devices import Inventory
+from holdfast.model.devices import Device, Inventory
 from holdfast.model.draft import Draft
 from holdfast.model.ending import EndFacts, why_spare
-from holdfast.model.free import Freedom, judge_kernel
+from holdfast.model.free import Freedom, KernelFacts, judge_kernel
 from holdfast.model.gate import Passage, enter, who_calls, why_wait
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ProcessId
+from holdfast.model.locks import DeviceLock
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer, ReclaimRules
@@ -48,6 +49,16 @@ class Guards:
     asks_again: bool = True
     checks_start_times: bool = True
     rules: ReclaimRules = field(default_factory=lambda: ReclaimRules(terminate=True))
+
+
+class _NoResetter(Resetter):
+    """Finds every device in order at once: the true one looks at it on a thread, in real time."""
+
+    async def detains(self, lock: DeviceLock) -> str:
+        return ""
+
+    def clears(self, lock: DeviceLock, device: Device | None, facts: KernelFacts) -> str | None:
+        return ""
 
 
 class Daemon:
@@ -106,7 +117,7 @@ class Daemon:
             own_pid=OWN_PID,
             judge=self._guards.judge,
         )
-        resetter = Resetter(
+        resetter = _NoResetter(
             ledger=ledger,
             control=FunctionControl(HostRoot.under(self._state)),
             clock=clock,

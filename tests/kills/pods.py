@@ -161,8 +161,6 @@ class Runtime:
                 name = DeviceName(TPU, id_)
                 if all(each in left for each in self.kernel.holders(name)):
                     kept.grips[name] = _OPEN
-            # Its container has exited, so it is nobody's once kubelet forgets its pod.
-            kept.works = lambda: f"{pod} exists" if pod.wanted and not pod.forgotten else None
             kept.deaf = self.rng.random() < 0.5
             kept.stuck = self.rng.random() < 0.05
         for each in left:
@@ -218,9 +216,9 @@ class Runtime:
         """Return why somebody wants a process of *pod*: it exists, or its grace is not over.
 
         A pod that is to end has its grace for as long as the runtime has it; what the runtime has
-        lost, nobody waits for.
+        lost, nobody waits for; nor for what an exited container left in a pod that kubelet forgot.
         """
-        if pod.wanted:
+        if pod.wanted and (running or not pod.forgotten):
             return f"{pod} exists"
         now = self.kernel.clock.monotonic()
         if running and pod.deadline is not None and now < pod.deadline and self.lives(pod):
