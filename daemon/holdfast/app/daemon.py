@@ -14,7 +14,8 @@ import structlog
 
 import holdfast
 from holdfast.app import byhand, reports
-from holdfast.app.parts import Parts, build, build_host
+from holdfast.app.hosts import build_host
+from holdfast.app.parts import Parts, build
 from holdfast.app.readiness import readiness
 from holdfast.control.server import ControlServer, Handler
 from holdfast.errors import HoldfastError, HostError

@@ -1,0 +1,56 @@
+"""Opens what every part reads the node through: its folders, its events and the lanes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.host.boot import boot_id
+from holdfast.host.inotify import PathWatcher
+from holdfast.host.pidfd import Pidfds
+from holdfast.host.procfs import Procfs
+from holdfast.host.root import HostRoot
+from holdfast.model.ids import BootId
+from holdfast.runtime.lane import Lane
+from holdfast.settings import Settings
+
+_LANES = {"ledger": 30.0, "scan": 30.0, "discovery": 30.0, "cdi": 5.0, "pods": 10.0, "kubelet": 5.0}
+"""Each lane with its deadline in seconds; a call that takes longer is a fact for /readyz."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosts:
+    """What every other part reads the node through."""
+
+    root: HostRoot
+    procfs: Procfs
+    boot: BootId
+    paths: PathWatcher
+    pidfds: Pidfds
+    lanes: Mapping[str, Lane]
+
+
+def host_root(settings: Settings) -> HostRoot:
+    """Return where the host's folders are."""
+    host = settings.host
+    return HostRoot(
+        sys=Path(host.sys),
+        proc=Path(host.proc),
+        dev=Path(host.dev),
+        cgroup=Path(host.cgroup),
+        etc=Path(host.etc),
+        run=Path(host.run),
+    )
+
+
+def build_host(settings: Settings) -> Hosts:
+    """Open what the node is read through; the loop must run."""
+    root = host_root(settings)
+    procfs = Procfs(root)
+    return Hosts(
+        root=root,
+        procfs=procfs,
+        boot=boot_id(root),
+        paths=PathWatcher(),
+        pidfds=Pidfds(procfs),
+        lanes={name: Lane(name, deadline=deadline) for name, deadline in _LANES.items()},
+    )
