@@ -1,0 +1,73 @@
+"""A pod's cgroup that is ended as on a kernel without cgroup.kill, which came with Linux 5.14."""
+
+import asyncio
+from typing import NoReturn
+
+from holdfast.errors import HostError
+from holdfast.host.cgroups import Cgroups
+from holdfast.host.inotify import PathWatcher
+from holdfast.host.pidfd import Pidfds
+from holdfast.host.procfs import Procfs
+from holdfast.host.root import HostRoot
+from holdfast.model.ids import PodUid
+from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
+from holdfast.reclaim.pods import Pods
+from holdfast.runtime.lane import Lane
+from vm.guest.holding import FORKED
+from vm.guest.node import GuestNode
+from waiting import wait_until
+
+
+class _OldKernel(Cgroups):
+    """This kernel without its cgroup.kill."""
+
+    def kill(self, path: str, inode: int) -> NoReturn:
+        raise HostError(f"cannot write cgroup.kill of {path}, inode {inode}: there is none")
+
+
+def case_without_cgroup_kill_a_pod_is_ended_frozen(node: GuestNode) -> str:
+    outcome, lived = _end(node, may_end=True)
+    assert outcome is Outcome.FROZEN
+    assert not lived
+    return "frozen, SIGKILL to each by pidfd, thawed: the cgroup is empty, enable=0"
+
+
+def case_without_cgroup_kill_a_pod_that_is_spared_goes_on(node: GuestNode) -> str:
+    outcome, lived = _end(node, may_end=False)
+    assert outcome is Outcome.SPARED
+    assert lived
+    return "frozen, judged otherwise, thawed: its processes go on, unsignalled"
+
+
+def _end(node: GuestNode, *, may_end: bool) -> tuple[Outcome, bool]:
+    """Return what came of it, and whether the pod's processes live on unfrozen."""
+    chip, pod = node.chips[0], node.pod()
+    node.hold(FORKED, chip, cgroup=pod.container()).release()
+    wait_until(lambda: chip.enable == 1 and pod.populated)
+    outcome = asyncio.run(_through_holdfast(PodUid(pod.uid), may_end=may_end))
+    events = pod.path / "cgroup.events"
+    if may_end:
+        wait_until(lambda: not pod.populated and chip.enable == 0, what="the pod's end")
+    wait_until(lambda: "frozen 0" in events.read_text(), what="the thaw")
+    return outcome, pod.populated
+
+
+async def _through_holdfast(pod: PodUid, *, may_end: bool) -> Outcome:
+    root = HostRoot()
+    procfs, paths, lane = Procfs(root), PathWatcher(), Lane("pods", deadline=20.0)
+    cgroups, pidfds = _OldKernel(root), Pidfds(procfs)
+    pods = Pods(cgroups=cgroups, procfs=procfs, paths=paths, lane=lane, emptied=lambda _pod: None)
+    found = cgroups.pod(pod)
+    assert found is not None
+    whole = CgroupEnd(cgroups=cgroups, pods=pods, pidfds=pidfds, lane=lane)
+    try:
+        return await whole.kill(
+            pod,
+            path=found.path,
+            inode=found.inode,
+            may_end=lambda members: bool(members) and may_end,
+        )
+    finally:
+        pidfds.close()
+        paths.close()
+        lane.close()
