@@ -59,10 +59,15 @@ def test_a_file_that_changes_is_read_anew(runtime: RuntimeFolder, files: Runtime
 
 @pytest.mark.parametrize("place", [RUNSC, "runsc"])
 @pytest.mark.parametrize(
-    ("status", "running"), [(0, True), (1, True), (2, True), (3, True), (4, False)]
+    ("status", "running"),
+    [
+        *[(0, True), (1, True), (2, True), (3, True), (4, False)],
+        # As Debian's runsc of 2024 was seen to write them.
+        *[("created", True), ("running", True), ("paused", True), ("stopped", False)],
+    ],
 )
 def test_runscs_own_word_counts_for_every_state_but_stopped(
-    runtime: RuntimeFolder, files: RuntimeFiles, place: str, status: int, running: bool
+    runtime: RuntimeFolder, files: RuntimeFiles, place: str, status: int | str, running: bool
 ) -> None:
     runtime.saved("s1", "s1", 3, spec("sandbox", "s1", cgroup=SLICE), place=place)
     runtime.saved("c1", "s1", status, spec("container", "s1"), place=place)

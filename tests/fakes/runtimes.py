@@ -22,7 +22,9 @@ class RuntimeFolder:
         file.write_text(spec if isinstance(spec, str) else json.dumps(spec))
         return file
 
-    def saved(self, name: str, sandbox: str, status: int, spec: Any, *, place: str = RUNSC) -> Path:
+    def saved(
+        self, name: str, sandbox: str, status: int | str, spec: Any, *, place: str = RUNSC
+    ) -> Path:
         """Write what runsc keeps of one container."""
         folder = self.run / place
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """`python -m vm [PATTERN]`: runs the cases whose name contains PATTERN and prints what they saw."""
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 
 from vm.catalogue import selected
 from vm.session import FAILED, PASSED, SKIPPED, Outcome, run_cases
@@ -13,18 +13,19 @@ def main(pattern: str) -> int:
         print(f"vm: no case has {pattern!r} in its name")
         return 2
     verdicts: Counter[str] = Counter()
-    closings: list[str] = []
+    endings: defaultdict[str, dict[str, str]] = defaultdict(dict)
 
     def report(outcome: Outcome) -> None:
         verdicts[outcome.verdict] += 1
-        closings.extend([outcome.closing] if outcome.closing else ())
+        for subject, findings in outcome.findings.items():
+            endings[subject].update(findings)
         print(outcome, flush=True)
 
     run_cases(cases, report=report, tell=lambda words: print(f"vm: {words}", flush=True))
     skipped = f", {verdicts[SKIPPED]} skipped" if verdicts[SKIPPED] else ""
     print(f"vm: {verdicts[PASSED]} passed, {verdicts[FAILED]} failed{skipped}")
-    for closing in closings:
-        print(closing)
+    for subject, findings in endings.items():
+        print(f"{subject}: " + " ".join(f"{name}={found}" for name, found in findings.items()))
     return 1 if verdicts[FAILED] else 0
 
 

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., str])
 _PREFIX = "case_"
+PREPARATION = 200.0
+"""How many seconds a daemon may take to start before a case, on a machine with much else to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,11 @@ class Case:
     last: bool = False
     daemon: str = ""
     needs: str = ""
+
+    @property
+    def silence(self) -> float:
+        """How many seconds may go by without a word: its preparation, itself, its undoing."""
+        return PREPARATION + 2 * self.deadline + 30.0
 
 
 def case(

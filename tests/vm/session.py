@@ -4,7 +4,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from vm.parts import LackingError
 
 WORK = machine.REPOSITORY / "build/vm"
 _RUNNER = Path(__file__).parent / "guest/runner.py"
-_BOOT_LIMIT = 120.0
-_GRACE = 30.0
+_BOOT_LIMIT = 300.0
 _BOOTS = 3
 
 
@@ -24,14 +23,14 @@ _BOOTS = 3
 class Outcome:
     """How a case ended: `text` is what was seen, or why it failed, or why it could not run.
 
-    `closing` is what the whole run is to end with.
+    `findings` are for the lines with which the whole run ends, by subject.
     """
 
     name: str
     verdict: str
     text: str
     seconds: float = 0.0
-    closing: str = ""
+    findings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Return the line of `make vm`."""
@@ -124,7 +123,7 @@ def _outcome(up: machine.Machine, case: Case, tell: Callable[[str], None]) -> Ou
             results.append(message)
         return bool(results)
 
-    machine.serve_until(up, limit=case.deadline + _GRACE, handle=handle)
+    machine.serve_until(up, limit=case.silence, handle=handle)
     seen = results[0]
     text = seen["text"] if seen["passed"] else f"{seen['text']}\nconsole:\n{_since(case)}"
     return Outcome(
@@ -132,7 +131,7 @@ def _outcome(up: machine.Machine, case: Case, tell: Callable[[str], None]) -> Ou
         verdict=PASSED if seen["passed"] else FAILED,
         text=text,
         seconds=seen["seconds"],
-        closing=seen["closing"],
+        findings=seen["findings"],
     )
 
 

@@ -22,8 +22,8 @@ _RUNSC = ("containerd/runsc", "k3s/containerd/runsc", "runsc")
 """Where runsc keeps its state: below its shim's root for each namespace; alone (CRI-O): here."""
 
 _STATE_FILE = re.compile(r"(?P<id>.+)_sandbox:(?P<sandbox>.+)\.state")
-_STOPPED = 4
-"""runsc's number for a container that has ended."""
+_STOPPED = frozenset({4, "stopped"})
+"""What runsc writes of a container that has ended: a number, or the word for it."""
 
 _KINDS = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
 _SANDBOX = "io.kubernetes.cri.sandbox-id"
@@ -40,7 +40,7 @@ class _Spec(msgspec.Struct, frozen=True):
 
 
 class _Saved(msgspec.Struct, frozen=True):
-    status: int
+    status: int | str
     spec: _Spec | None = None
 
 
@@ -123,7 +123,7 @@ def _saved(path: Path, content: bytes) -> RuntimeTask:
         sandbox=sandbox,
         pod=None if saved.spec is None else _pod(saved.spec),
         pause=name == sandbox and saved.spec is not None and _is_pause(saved.spec),
-        ended=saved.status == _STOPPED,
+        ended=saved.status in _STOPPED,
     )
 
 

@@ -142,6 +142,7 @@ def orphaned(node: GuestNode, steps: Sequence[str]) -> tuple[PodOnStage, Holding
     orphan = node.hold(steps, *pod.functions, cgroup=pod.cgroup.container("orphan"))
     if "leader-exit" in steps:
         orphan.await_dead_leader()
+    pod.await_counted()
     pod.exit()
     pod.await_over()
     (device,) = pod.functions

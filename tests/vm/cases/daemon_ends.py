@@ -22,6 +22,7 @@ def case_daemon_ends_an_orphan_through_cgroup_kill(node: GuestNode) -> str:
     # Both before kubelet lets go: a process that is younger could be a new start of the pod.
     orphan = node.hold(STUBBORN, chip, cgroup=folder)
     idle = node.hold((*IDLE, "ignore-term"), cgroup=folder)
+    pod.await_counted()
     pod.exit()
     pod.await_over()
     began = time.time()
@@ -70,6 +71,7 @@ def case_daemon_names_a_holder_under_another_uid(node: GuestNode) -> str:
     wait_until(lambda: stage.holders(chip.address))
     (row,) = stage.holders(chip.address)
     assert (row["pid"], row["uid"], row["pod"]) == (holder.pid, 1000, pod.uid)
+    pod.await_counted()
     pod.exit()
     holder.wait()  # the orphan is ended by the rules, across uids
     freed = stage.freed_after(chip.address, time.time())

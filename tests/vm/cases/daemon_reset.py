@@ -20,6 +20,7 @@ def _force(node: GuestNode, resource: str = TPU) -> tuple[Function, float]:
     pod = node.run_pod("former", IDLE, resource=resource)
     (function,) = pod.functions
     orphan = node.hold(ALL, function, cgroup=pod.cgroup.container("orphan"))
+    pod.await_counted()
     pod.exit()
     pod.await_over()
     orphan.wait()
@@ -114,6 +115,7 @@ def _unbound_while_held(node: GuestNode) -> Function:
     writer = threading.Thread(target=chip.unbind, daemon=True)
     writer.start()
     wait_until(lambda: chip.driver is None, what="the driver link to vanish")
+    pod.await_counted()
     pod.exit()
     pod.await_over()
     orphan.wait()

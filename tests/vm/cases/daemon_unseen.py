@@ -109,6 +109,7 @@ def case_daemon_holder_that_no_signal_ends(node: GuestNode) -> str:
     orphan = node.hold((*ALL, "ignore-term"), chip, cgroup=pod.cgroup.container("orphan"))
     orphan.begin(f"unbind={busy.address}")
     wait_until(lambda: busy.driver is None, limit=30, what="the driver link to vanish")
+    pod.await_counted()
     pod.exit()
     pod.await_over()
     stage.await_state(chip.address, "quarantined", limit=60)

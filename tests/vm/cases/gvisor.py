@@ -1,31 +1,112 @@
 """A real gVisor with TPUs: the leak of gvisor#11545, and what the daemon makes of it."""
 
+import time
 from pathlib import Path
 
 from vm.catalogue import case
-from vm.guest.gvisor import USE, Contained, Program, Sandbox
+from vm.guest.gvisor import USE, Contained, Program, Sandbox, runsc_version
+from vm.guest.holding import IDLE
 from vm.guest.node import GuestNode, vfio_fds
+from vm.guest.stage import RESTART, TERMINATE
 from vm.packages import RUNSC
 from waiting import wait_until
 
-USE_TWICE = f"{USE}; {USE}; exec sleep 100000"
+STAY = "exec sleep 100000"
+USE_TWICE = Program(f"{USE}; {USE}")
+USE_AND_STAY = Program(f"{USE}; {STAY}")
+USE_AND_STAY_AT_THE_SECOND_START = Program(f'{USE}; [ "$START" = 1 ] || {STAY}')
 BUSY = "FAILED group EBUSY"
+CAUSE = ("gvisor#11545", "release-20250326.0")
 _LEAKED = "anon_inode:[vfio-device]"
 
 
-@case(deadline=90, needs=RUNSC)
-def case_gvisor_without_holdfast(node: GuestNode) -> str:
+@case(needs=RUNSC)
+def case_gvisor_leaks_without_holdfast(node: GuestNode) -> str:
     chip = node.chips[0]
     sandbox = node.sandbox(node.pod())
-    container = sandbox.run(Program(USE_TWICE), [chip])
+    container = sandbox.run(USE_TWICE, [chip])
     first, second = said(container, 2)
+    node.tell(
+        f"without holdfast, {runsc_version()}: the first process uses {chip.address}: {first}"
+    )
+    node.tell(f"it has exited, and the second in the same sandbox is told: {second}")
     assert first.startswith("READY")
     assert second == BUSY
-    seen = leaked_by(sandbox)
-    assert chip.enable == 1
+    leaked, enabled = leaked_by(sandbox), chip.enable
+    node.tell(f"{leaked}; enable={enabled}")
+    assert enabled == 1
     sandbox.stop()
     wait_until(lambda: chip.enable == 0, what="the chip to be free of the sandbox")
-    return seen
+    node.conclude("gvisor", before=second.split()[-1])
+    return f"EBUSY as long as the sandbox lives, enable={chip.enable} after its end"
+
+
+@case(daemon=TERMINATE, deadline=120, needs=RUNSC)
+def case_gvisor_leak_is_named_and_ended_after_its_pod(node: GuestNode) -> str:
+    stage = node.stage
+    # The others are taken, so that both pods are granted the same chip.
+    node.run_pod("others", IDLE, chips=len(node.chips) - 1)
+    pod = node.run_pod("first", USE_TWICE, restart="Always")
+    (chip,), sandbox, program = pod.functions, pod.sandbox, pod.contained
+    _, second = said(program, 2)
+    node.tell(f"with holdfast, a pod is granted {chip.address}; its second process: {second}")
+    assert second == BUSY
+    leaked_by(sandbox)
+
+    (row,) = [each for each in stage.holders(chip.address) if each["pid"] == sandbox.pid]
+    node.tell(f"holdfast holders: pid {row['pid']} ({row['command']}), the pod's: {row['cause']}")
+    assert row["pod"] == pod.uid
+    assert all(words in row["cause"] for words in CAUSE)
+    told = pod.await_wait_after(1, f"gVisor sandbox of pod {pod.uid}")
+    node.tell(f"its container cannot start again (leakedSandbox: report): {told}")
+    assert f"pid {sandbox.pid}" in told
+    assert all(words in told for words in CAUSE)
+    time.sleep(4)  # the proof is that nothing happens, long after every grace
+    assert sandbox.alive
+    assert stage.state(chip.address) == "held"
+    assert not stage.said("pod's cgroup killed")
+    assert not stage.said("process ended")
+    node.tell("4 s later, while the pod lives: the device is HELD by it, and nothing was ended")
+
+    pod.await_counted()
+    sandbox.lose_shim()
+    stage.delete(pod)
+    pod.await_over()
+    assert sandbox.alive
+    node.tell("the pod is deleted, its shim has gone; the sandbox lives on, and the next pod comes")
+    following = node.submit("next", USE_AND_STAY)
+    wait_until(lambda: not sandbox.alive, limit=30, what="the sandbox to be ended")
+    since = time.time()
+    wait_until(lambda: stage.said("pod's cgroup killed", pod=pod.uid))
+    assert not stage.said("process ended")
+    freed = stage.freed_after(chip.address, since)
+    node.tell(
+        f"the sandbox is ended as one, by its pod's cgroup; {chip.address} is FREE {freed} after"
+    )
+
+    following.await_running()
+    (used,) = said(following.contained, 1)
+    node.tell(f"the next pod is granted {chip.address}; its process in its own sandbox: {used}")
+    assert following.functions == (chip,)
+    assert used.startswith("READY")
+    node.conclude("gvisor", named="yes", ended="yes", next="ok")
+    return f"{row['cause']}; ended after its pod, FREE {freed} later, used by the next pod"
+
+
+@case(daemon=RESTART, deadline=120, needs=RUNSC)
+def case_gvisor_leak_of_a_live_pod_is_ended_for_its_restart(node: GuestNode) -> str:
+    pod = node.run_pod("worker", USE_AND_STAY_AT_THE_SECOND_START, restart="Always")
+    (chip,), leaking = pod.functions, pod.sandbox
+    assert said(pod.contained, 1)[0].startswith("READY")
+    pod.await_starts(2)
+    assert not leaking.alive
+    assert pod.sandbox.id != leaking.id
+    (used,) = said(pod.contained, 1)
+    node.tell(f"with leakedSandbox: restart, the same pod goes on in a new sandbox: {used}")
+    assert used.startswith("READY")
+    assert node.stage.state(chip.address) == "held"
+    assert not node.stage.runtime.failures
+    return f"the leaking sandbox was ended before the container's start; in a new one: {used}"
 
 
 def said(container: Contained, lines: int) -> list[str]:

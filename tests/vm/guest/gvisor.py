@@ -25,7 +25,7 @@ _VFIO = Path("/dev/vfio")
 # What this runsc calls the group nodes inside, whatever the kernel outside calls them.
 _VFIO_MAJOR = 245
 _SHARED_NODE = (10, 196)
-_END = 30.0
+_END = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Sandbox:
     @property
     def alive(self) -> bool:
         """Whether the sentry lives."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             return "\nState:\tZ" not in Path(f"/proc/{self.pid}/status").read_text()
         return False
 
@@ -202,6 +202,12 @@ class Sandbox:
         }
         (bundle / "config.json").write_text(json.dumps(spec))
         return bundle
+
+
+def runsc_version() -> str:
+    """Return what runsc says of itself, in one line."""
+    text = subprocess.run(_command("--version"), check=True, capture_output=True, text=True).stdout
+    return text.splitlines()[0]
 
 
 def _command(*arguments: str) -> list[str]:

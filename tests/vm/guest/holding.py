@@ -81,7 +81,7 @@ class Holding:
         """Send a signal to the process alone, not to a child that it forked."""
         self.process.send_signal(number)
 
-    def wait(self, *, limit: float = 20.0) -> int:
+    def wait(self, *, limit: float = 60.0) -> int:
         """Wait for its end and return its exit status."""
         return self.process.wait(timeout=limit)
 
@@ -157,7 +157,11 @@ def start(
 def fd_texts(pid: int, *, task: int | None = None) -> list[str]:
     """What the open fds of any process, or of one of its threads, point to."""
     folder = Path(f"/proc/{pid}/fd" if task is None else f"/proc/{pid}/task/{task}/fd")
-    return sorted(str(fd.readlink()) for fd in folder.iterdir())
+    found = []
+    for fd in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile: the others still count
+            found.append(str(fd.readlink()))
+    return sorted(found)
 
 
 def _kill(pid: int) -> None:

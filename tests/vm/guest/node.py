@@ -26,8 +26,8 @@ class GuestNode:
     """What a case gets. Everything made through it is undone when the case ends."""
 
     control: JsonLines
-    closing: str = ""
-    """What the whole run is to end with, if this case passes."""
+    findings: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What the case has found for the line with which the whole run ends, by that line's subject."""
     _undo: ExitStack = field(default_factory=ExitStack)
     _stage: Stage | None = None
 
@@ -136,6 +136,10 @@ class GuestNode:
     def tell(self, line: str) -> None:
         """Have a line of the case's story printed, as it happens."""
         self.control.send({"kind": "line", "text": line})
+
+    def conclude(self, subject: str, **findings: str) -> None:
+        """Have the whole run end with a line on *subject*, to which several cases may contribute."""
+        self.findings.setdefault(subject, {}).update(findings)
 
     def later(self, undo: Callable[[], object]) -> None:
         """Do *undo* when the case ends, before what was made earlier is undone."""

@@ -8,10 +8,11 @@ import termios
 import time
 import traceback
 import tty
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from vm.catalogue import Case, all_cases
+from vm.catalogue import PREPARATION, Case, all_cases
 from vm.guest.node import GuestNode
 from vm.lines import JsonLines
 
@@ -44,15 +45,20 @@ def main(names: list[str]) -> None:
                 "passed": passed,
                 "text": text,
                 "seconds": seconds,
-                "closing": node.closing if passed else "",
+                "findings": node.findings if passed else {},
             }
         )
 
 
 def _run(case: Case, node: GuestNode) -> tuple[bool, str]:
-    passed, text, node.closing = True, "", ""
-    for what in (lambda: node.play(case.daemon), lambda: case.run(node), node.restore):
-        signal.setitimer(signal.ITIMER_REAL, case.deadline)
+    passed, text, node.findings = True, "", {}
+    phases: tuple[tuple[Callable[[], str | None], float], ...] = (
+        (lambda: node.play(case.daemon), PREPARATION),
+        (lambda: case.run(node), case.deadline),
+        (node.restore, case.deadline),
+    )
+    for what, limit in phases:
+        signal.setitimer(signal.ITIMER_REAL, limit)
         try:
             text = what() or text
         except Exception as error:  # noqa: BLE001 - whatever a case raises is its verdict

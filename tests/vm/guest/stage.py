@@ -20,6 +20,8 @@ from holdfast.control import ask
 from holdfast.demo.kubelet import Kubelet, KubeletTimes
 from holdfast.demo.pods import Container, Phase, Pod, PodSpec
 from holdfast.errors import HoldfastError
+from holdfast.ledger.store import read_only
+from holdfast.model.ids import PodUid
 from vm import topology
 from vm.guest import pods
 from vm.guest.gvisor import Contained, Program, Sandbox
@@ -36,12 +38,14 @@ NVME = "example.com/nvme"
 
 OBSERVE, TERMINATE, BLIND = "observe", "terminate", "without-capabilities"
 OWN_PIDS = "own-pid-namespace"
+RESTART = "with-restart-of-leaked-sandboxes"
 _OWN_PIDS = Path(__file__).with_name("own_pid_namespace.py")
 BY_NAME = "by-name"
 RESET, READ_ONLY = "with-reset", "with-reset-on-a-read-only-sys"
 MODES: Mapping[str, tuple[str, Sequence[str]]] = {
     OBSERVE: ("observe", ()),
     TERMINATE: ("terminate", ()),
+    RESTART: ("terminate", ()),
     # Devices are handed over by CDI name.
     BY_NAME: ("observe", ()),
     # It would end orphans if it could see enough; without these it must not.
@@ -68,8 +72,8 @@ _POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 _STATE = Path("/var/lib/holdfast")
 _RUN = Path("/run/holdfast")
 _SPECS = _RUN / "cdi"
-_START = 60.0
-_SLOW = 20.0
+_START = 180.0
+_SLOW = 60.0
 # Where a node waits for minutes, a case waits for seconds; the rescan must never be what helps.
 _SETTINGS: Mapping[str, Any] = {
     "withholdAfter": "60s",
@@ -92,6 +96,8 @@ _SETTINGS: Mapping[str, Any] = {
 _RECLAIM: Mapping[str, Any] = {
     "letGoGrace": "1s",
     "orphanGrace": "1s",
+    "sandboxGrace": "1s",
+    "leakGrace": "1s",
     "termGrace": "1s",
     "killGrace": "10s",
     "unseenGrace": "2s",
@@ -102,6 +108,14 @@ _RESETS: Mapping[str, Any] = {
     "resetTimeout": "3s",
     "rebind": True,
 }
+_CHANGES: Mapping[str, Mapping[str, Any]] = {
+    BY_NAME: {"deviceListStrategy": "cdi"},
+    RESET: {"reclaim": _RESETS},
+    READ_ONLY: {"reclaim": _RESETS},
+    # A sandbox is ended only while a start of its pod waits for it: that has its time here too.
+    RESTART: {"reclaim": {"leakedSandbox": "restart"}, "gate": {"wait": "25s"}},
+}
+"""What the settings are in some modes, where they differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +199,18 @@ class PodOnStage:
         assert not self.running
         return self.waiting.rpartition(" desc = ")[2]
 
+    def await_counted(self) -> None:
+        """Wait until the daemon has heard from kubelet that it counts the pod.
+
+        Nothing that a pod left behind is ever ended if kubelet forgot it before that.
+        """
+
+        def counted() -> bool:
+            record = read_only(_STATE).pods.get(PodUid(self.uid))
+            return record is not None and record.counted_by is not None
+
+        wait_until(counted, limit=_SLOW, what=f"{self.pod.spec.name} to be seen counted")
+
     def exit(self) -> float:
         """Let its program end; return the wall time at which it had."""
         self.main.release()
@@ -240,13 +266,13 @@ class Stage:
     def start_daemon(self) -> float:
         """Start the daemon; return after how many seconds kubelet had all its lists."""
         before = self._lists()
-        reclaim, prefix = MODES[self.mode]
+        mode, prefix = MODES[self.mode]
         config = _RUN / "config.json"  # JSON is YAML
-        resets = _RESETS if self.mode in {RESET, READ_ONLY} else {}
-        settings = {**_SETTINGS, "reclaim": {"mode": reclaim, **_RECLAIM, **resets}}
+        settings = {**_SETTINGS, "reclaim": {**_RECLAIM, "mode": mode}}
+        for name, change in _CHANGES.get(self.mode, {}).items():
+            settings[name] = {**settings[name], **change} if name in settings else change
         if self.mode == BY_NAME:
             _SPECS.mkdir(exist_ok=True)
-            settings["deviceListStrategy"] = "cdi"
         config.write_text(json.dumps(settings))
         began = time.monotonic()
         with self._log.open("ab") as log:
