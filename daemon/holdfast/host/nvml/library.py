@@ -1,18 +1,15 @@
-"""Asks NVIDIA's management library about the GPUs; the only importer of pynvml.
-
-Every call can block for as long as the driver likes: this belongs on a lane. Import it only on a
-node whose kernel has the driver.
-"""
+"""One NVML library: what GPUs there are, who uses them, how they are, what happens to them."""
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
-from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pynvml
 
 from holdfast.errors import HostError
+from holdfast.host.nvml.answers import Handle, answered, bus, error_name, hint, problem, supported
+from holdfast.host.nvml.links import links, nvlinks_of
 from holdfast.model.gpu import (
     DriverState,
     Gpu,
@@ -24,20 +21,13 @@ from holdfast.model.gpu import (
     GpuProcess,
     GpuReading,
     GpuUse,
-    Link,
     MigSlice,
 )
-from holdfast.model.ids import PciAddress
 
 T = TypeVar("T")
-Handle = Any
-"""What pynvml calls a device; it means something to the library alone."""
 
 LIBRARY = "libnvidia-ml.so.1"
 
-_LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
-# What a library or a GPU does not have is an answer; what it fails to say is a problem.
-_NONE_OF_IT = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
 _DISPLAYS = frozenset({"DGX Display", "NVIDIA DGX Display"})
 """Cards that drive a DGX's monitor; nobody computes on them."""
 _EVENTS: Mapping[int, GpuEventKind] = {
@@ -45,19 +35,8 @@ _EVENTS: Mapping[int, GpuEventKind] = {
     pynvml.nvmlEventTypeDoubleBitEccError: GpuEventKind.DOUBLE_BIT_ECC,
     pynvml.nvmlEventTypeSingleBitEccError: GpuEventKind.SINGLE_BIT_ECC,
 }
-_LINKS: Mapping[int, Link] = {
-    pynvml.NVML_TOPOLOGY_INTERNAL: Link.SAME_BOARD,
-    pynvml.NVML_TOPOLOGY_SINGLE: Link.SINGLE_SWITCH,
-    pynvml.NVML_TOPOLOGY_MULTIPLE: Link.MULTI_SWITCH,
-    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: Link.HOST_BRIDGE,
-    pynvml.NVML_TOPOLOGY_NODE: Link.SAME_CPU,
-    pynvml.NVML_TOPOLOGY_SYSTEM: Link.CROSS_CPU,
-}
 _NO_SLICE = 0xFFFFFFFF
 """What an event says of the GPU instance when it is about the whole GPU."""
-_CODES: Mapping[int, str] = {
-    value: name for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
-}
 
 
 class Nvml:
@@ -85,7 +64,7 @@ class Nvml:
                 f"cannot load {self._library}: {error}; is it of this machine?"
             ) from error
         except pynvml.NVMLError as error:
-            raise HostError(f"cannot start NVML: {_name(error)}{_hint(error)}") from error
+            raise HostError(f"cannot start NVML: {error_name(error)}{hint(error)}") from error
 
     def close(self) -> None:
         """Let the driver go."""
@@ -102,7 +81,7 @@ class Nvml:
             count = int(pynvml.nvmlDeviceGetCount())
         except (pynvml.NVMLError, UnicodeDecodeError) as error:
             return GpuReading(
-                state=DriverState.NOT_READY, reason=f"NVML does not answer: {_name(error)}"
+                state=DriverState.NOT_READY, reason=f"NVML does not answer: {error_name(error)}"
             )
         gpus = [self._gpu(index) for index in range(count)]
         return GpuReading(
@@ -126,31 +105,31 @@ class Nvml:
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             for kind, ask in kinds.items():
-                listed = _supported(ask, handle) or []
+                listed = supported(ask, handle) or []
                 found += [
                     GpuProcess(pid=int(each.pid), kind=kind, memory=each.usedGpuMemory)
                     for each in listed
                 ]
-            memory = _supported(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
+            memory = supported(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
         except pynvml.NVMLError as error:
-            return GpuUse(problem=f"NVML cannot tell who uses {uuid}: {_name(error)}")
+            return GpuUse(problem=f"NVML cannot tell who uses {uuid}: {error_name(error)}")
         return GpuUse(processes=tuple(found), memory_used=memory)
 
     def condition(self, uuid: str) -> GpuCondition:
         """Return what NVML tells of the GPU's state; `lost` when it does not answer at all."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            rows = _supported(pynvml.nvmlDeviceGetRemappedRows, handle)
-            retired = _supported(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
-            heat = _supported(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
-            most = _supported(
+            rows = supported(pynvml.nvmlDeviceGetRemappedRows, handle)
+            retired = supported(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
+            heat = supported(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
+            most = supported(
                 pynvml.nvmlDeviceGetTemperatureThreshold,
                 handle,
                 pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
             )
-            down = tuple(link for link, up in _links(handle).items() if not up)
+            down = tuple(link for link, up in nvlinks_of(handle).items() if not up)
         except pynvml.NVMLError as error:
-            return GpuCondition(lost=_name(error))
+            return GpuCondition(lost=error_name(error))
         return GpuCondition(
             remap_pending=None if rows is None else bool(rows[2]),
             remap_failed=None if rows is None else bool(rows[3]),
@@ -162,33 +141,7 @@ class Nvml:
 
     def links(self, uuids: Iterable[str]) -> GpuLinks:
         """Return how the GPUs *uuids* reach each other; a GPU that does not answer has no links."""
-        handles: dict[str, Handle] = {}
-        for uuid in sorted(uuids):
-            handle = _answered(pynvml.nvmlDeviceGetHandleByUUID, uuid)
-            if handle is not None:
-                handles[uuid] = handle
-        buses = {_bus(handle): uuid for uuid, handle in handles.items()}
-        pci: dict[tuple[str, str], Link] = {}
-        for one, other in combinations(handles, 2):
-            level = _answered(
-                pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[one], handles[other]
-            )
-            pci[one, other] = Link.UNKNOWN if level is None else _LINKS.get(level, Link.UNKNOWN)
-        nvlinks: dict[tuple[str, str], int] = {}
-        switched: set[str] = set()
-        for uuid, handle in handles.items():
-            for link, up in (_answered(_links, handle) or {}).items():
-                if not up:
-                    continue
-                kind = _answered(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
-                if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
-                    switched.add(uuid)
-                    continue
-                far = _answered(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
-                peer = None if far is None else buses.get(_address(far))
-                if peer is not None and uuid < peer:  # each link has two ends
-                    nvlinks[uuid, peer] = nvlinks.get((uuid, peer), 0) + 1
-        return GpuLinks(pci=pci, nvlinks=nvlinks, switched=frozenset(switched))
+        return links(uuids)
 
     def subscribe(self, uuids: Iterable[str]) -> Mapping[str, str]:
         """Begin to hear of the GPUs' events; return why some cannot be heard of, by UUID.
@@ -200,7 +153,7 @@ class Nvml:
         try:
             self._events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as error:
-            raise HostError(f"cannot wait for GPUs' events: {_name(error)}") from error
+            raise HostError(f"cannot wait for GPUs' events: {error_name(error)}") from error
         unheard: dict[str, str] = {}
         wanted = sum(_EVENTS)
         for uuid in uuids:
@@ -209,14 +162,14 @@ class Nvml:
                 known = int(pynvml.nvmlDeviceGetSupportedEventTypes(handle)) & wanted
                 pynvml.nvmlDeviceRegisterEvents(handle, known, self._events)
             except pynvml.NVMLError as error:
-                unheard[uuid] = f"its events cannot be heard: {_name(error)}"
+                unheard[uuid] = f"its events cannot be heard: {error_name(error)}"
         return unheard
 
     def unsubscribe(self) -> None:
         """Hear of no more events."""
         events, self._events = self._events, None
         if events is not None:
-            _answered(pynvml.nvmlEventSetFree, events)
+            answered(pynvml.nvmlEventSetFree, events)
 
     def wait_event(self, timeout: float) -> GpuEvent | None:
         """Return the next event, None when there was none for *timeout* seconds.
@@ -231,14 +184,14 @@ class Nvml:
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_TIMEOUT:
                 return None
-            raise HostError(f"cannot wait for GPUs' events: {_name(error)}") from error
+            raise HostError(f"cannot wait for GPUs' events: {error_name(error)}") from error
         kind = _EVENTS.get(int(data.eventType))
         if kind is None:
             return None
         whole = data.gpuInstanceId == _NO_SLICE
         return GpuEvent(
             kind=kind,
-            uuid=_answered(lambda: str(pynvml.nvmlDeviceGetUUID(data.device))) or "",
+            uuid=answered(lambda: str(pynvml.nvmlDeviceGetUUID(data.device))) or "",
             xid=int(data.eventData) if kind is GpuEventKind.XID else 0,
             gi=None if whole else int(data.gpuInstanceId),
             ci=None if whole else int(data.computeInstanceId),
@@ -249,15 +202,15 @@ class Nvml:
 
         def told(asked: str, ask: Callable[[], T]) -> T | None:
             try:
-                return _supported(ask)
+                return supported(ask)
             except (pynvml.NVMLError, UnicodeDecodeError) as error:
-                problems.append(_problem(asked, error))
+                problems.append(problem(asked, error))
                 return None
 
         handle = told("handle", lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
         if handle is None:
             return Gpu(index=index, uuid=self._known.get(str(index), ""), problems=tuple(problems))
-        pci = told("PCI address", lambda: _bus(handle))
+        pci = told("PCI address", lambda: bus(handle))
         place = pci or str(index)
         uuid = told("UUID", lambda: str(pynvml.nvmlDeviceGetUUID(handle)))
         if uuid:
@@ -300,68 +253,3 @@ def _slices(handle: Handle) -> tuple[MigSlice, ...]:
             )
         )
     return tuple(found)
-
-
-def _links(handle: Handle) -> dict[int, bool]:
-    """Return the GPU's NVLinks, and whether each is active."""
-    found: dict[int, bool] = {}
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            found[link] = bool(pynvml.nvmlDeviceGetNvLinkState(handle, link))
-        except pynvml.NVMLError as error:
-            if error.value in _LOST:
-                raise
-            continue  # it has no such link
-    return found
-
-
-def _bus(handle: Handle) -> PciAddress:
-    return _address(pynvml.nvmlDeviceGetPciInfo_v3(handle))
-
-
-def _address(info: Any) -> PciAddress:  # noqa: ANN401 - a structure of pynvml
-    """Return a PCI address as sysfs writes it: NVML gives the domain eight digits."""
-    text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
-    domain, _, rest = text.lower().partition(":")
-    return PciAddress(f"{int(domain, 16):04x}:{rest}" if rest else text.lower())
-
-
-def _supported(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401 - as pynvml
-    """Return the answer; None when this GPU or library has no such thing."""
-    try:
-        return ask(*about)
-    except pynvml.NVMLError as error:
-        if error.value in _NONE_OF_IT:
-            return None
-        raise
-
-
-def _answered(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401 - as pynvml
-    """Return the answer, None when there is none for whatever reason."""
-    try:
-        return ask(*about)
-    except (pynvml.NVMLError, UnicodeDecodeError, ValueError):
-        return None
-
-
-def _problem(asked: str, error: Exception) -> GpuProblem:
-    lost = isinstance(error, pynvml.NVMLError) and error.value in _LOST
-    return GpuProblem(asked=asked, error=_name(error), lost=lost)
-
-
-def _name(error: Exception) -> str:
-    if isinstance(error, pynvml.NVMLError):
-        return _CODES.get(error.value, f"error {error.value}")
-    return "an answer that is no text"
-
-
-def _hint(error: Any) -> str:  # noqa: ANN401 - pynvml makes its classes at run time
-    hints = {
-        pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "; is the driver being loaded or replaced?",
-        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-            "; the driver was replaced under this process: restart holdfast"
-        ),
-        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "; set gpu.driverRoot to where the driver is",
-        pynvml.NVML_ERROR_NO_PERMISSION: "; the nodes /dev/nvidia* cannot be opened",
-    }
-    return hints.get(error.value, "")

@@ -1,0 +1,78 @@
+"""What NVML's answers and errors mean: an answer, no such thing, or a problem with a name."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import pynvml
+
+from holdfast.model.gpu import GpuProblem
+from holdfast.model.ids import PciAddress
+
+T = TypeVar("T")
+Handle = Any
+"""What pynvml calls a device; it means something to the library alone."""
+
+LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+"""The errors that are about the GPU itself, not about one question."""
+
+# What a library or a GPU does not have is an answer; what it fails to say is a problem.
+_NONE_OF_IT = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
+_CODES: Mapping[int, str] = {
+    value: name for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
+}
+
+
+def supported(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401 - as pynvml
+    """Return the answer; None when this GPU or library has no such thing."""
+    try:
+        return ask(*about)
+    except pynvml.NVMLError as error:
+        if error.value in _NONE_OF_IT:
+            return None
+        raise
+
+
+def answered(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401 - as pynvml
+    """Return the answer, None when there is none for whatever reason."""
+    try:
+        return ask(*about)
+    except (pynvml.NVMLError, UnicodeDecodeError, ValueError):
+        return None
+
+
+def problem(asked: str, error: Exception) -> GpuProblem:
+    """Return what *error* means for the question *asked*."""
+    lost = isinstance(error, pynvml.NVMLError) and error.value in LOST
+    return GpuProblem(asked=asked, error=error_name(error), lost=lost)
+
+
+def error_name(error: Exception) -> str:
+    """Return NVML's own name of an error."""
+    if isinstance(error, pynvml.NVMLError):
+        return _CODES.get(error.value, f"error {error.value}")
+    return "an answer that is no text"
+
+
+def hint(error: Any) -> str:  # noqa: ANN401 - pynvml makes its classes at run time
+    """Return what to do about an error at the start, to complete a text with."""
+    hints = {
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "; is the driver being loaded or replaced?",
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+            "; the driver was replaced under this process: restart holdfast"
+        ),
+        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "; set gpu.driverRoot to where the driver is",
+        pynvml.NVML_ERROR_NO_PERMISSION: "; the nodes /dev/nvidia* cannot be opened",
+    }
+    return hints.get(error.value, "")
+
+
+def bus(handle: Handle) -> PciAddress:
+    """Return the GPU's PCI address."""
+    return address(pynvml.nvmlDeviceGetPciInfo_v3(handle))
+
+
+def address(info: Any) -> PciAddress:  # noqa: ANN401 - a structure of pynvml
+    """Return a PCI address as sysfs writes it: NVML gives the domain eight digits."""
+    text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
+    domain, _, rest = text.lower().partition(":")
+    return PciAddress(f"{int(domain, 16):04x}:{rest}" if rest else text.lower())
