@@ -1,5 +1,7 @@
 """What the watch over the kernel costs: it looks at every process only when that can tell more."""
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -13,6 +15,7 @@ from holdfast.host.look import Look
 from holdfast.host.pidfd import Pidfds
 from holdfast.host.procfs import Procfs
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
+from holdfast.model.free import KernelFacts
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
@@ -31,8 +34,8 @@ class Watched:
     clock: ManualClock
     device: Device
 
-    async def facts(self, enabled: tuple[PciAddress, ...] = BUSY) -> None:
-        await self.kernel.facts(self.device, {}, enabled=enabled)
+    async def facts(self, enabled: tuple[PciAddress, ...] = BUSY) -> KernelFacts:
+        return await self.kernel.facts(self.device, {}, enabled=enabled)
 
 
 @pytest.fixture
@@ -117,3 +120,23 @@ async def test_a_look_at_a_few_processes_does_not_count_as_one_at_all(watch: Wat
     await watch.look.scan([watch.device], {}, pids=[1])
     assert took > 0.0
     assert watch.look.full_scan_seconds == took
+
+
+async def test_a_holder_seen_by_an_incomplete_scan_is_looked_for_again_after_the_pause(
+    watch: Watched, holder: int
+) -> None:
+    """Else a passing gap would spare an orphan for ever: an incomplete scan proves nobody guilty."""
+    hidden = watch.node.root.proc / "4000000"
+    watch.node.add_process(os.getpid(), "/system.slice")
+    shutil.copytree(watch.node.root.proc / str(os.getpid()), hidden, symlinks=True)
+    (hidden / "fd").unlink()
+    (hidden / "fd").symlink_to("fd")  # it cannot be looked into
+    found = await watch.facts()
+    assert found.holders
+    assert found.gaps
+    shutil.rmtree(hidden)
+    watch.clock.shift(watch.kernel.rescan_pause + 1.0)
+    again = await watch.facts()
+    assert again.holders
+    assert not again.gaps
+    assert holder in {each.process.pid for each in again.holders}

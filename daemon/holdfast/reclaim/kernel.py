@@ -103,11 +103,12 @@ class KernelWatch:
             self._follow()
 
     def _is_due(self, seen: _Seen, enabled: tuple[PciAddress, ...], *, to_free: bool) -> bool:
-        if seen.facts.holders:
+        if seen.facts.holders and not seen.facts.gaps:
             return False  # their exits are heard of
         if enabled != seen.facts.enabled:
             return True
-        if enabled or seen.facts.gaps:  # held by nobody we can see: looking again tells little
+        # Held by nobody we can see, or seen with gaps, which may pass: looking again tells little.
+        if enabled or seen.facts.gaps:
             return self._clock.monotonic() - seen.at >= self.rescan_pause
         return to_free
 
