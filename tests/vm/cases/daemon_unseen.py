@@ -107,13 +107,14 @@ def case_daemon_holder_that_no_signal_ends(node: GuestNode) -> str:
     busy, free = [each for each in node.chips if each != chip][:2]
     tool = node.hold(ALL, busy)
     orphan = node.hold((*ALL, "ignore-term"), chip, cgroup=pod.cgroup.container("orphan"))
+    node.later(tool.destroy)  # first of all: nothing else lets the orphan go
     orphan.begin(f"unbind={busy.address}")
     wait_until(lambda: busy.driver is None, limit=30, what="the driver link to vanish")
     pod.await_counted()
     pod.exit()
     pod.await_over()
     stage.await_state(chip.address, "quarantined", limit=60)
-    told = next(r["evidence"] for r in stage.history(chip.address) if r["to"] == "quarantined")
+    told = [r["evidence"] for r in stage.history(chip.address) if r["to"] == "quarantined"][-1]
     assert f"pid {orphan.pid}" in told
     assert "uninterruptible sleep" in told
     assert orphan.alive
