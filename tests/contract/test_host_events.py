@@ -71,6 +71,18 @@ class TestPidfds:
         pidfds.release(process)
         assert not pidfds.hold(process)
 
+    async def test_one_that_two_hold_is_held_until_both_have_let_go(self) -> None:
+        child, process = sleeper()
+        pidfds = Pidfds(REAL)
+        with pidfds.holding([process]) as held:
+            assert held == {process}
+            with pidfds.holding([process]):
+                pass
+            assert pidfds.send(process, signal.SIGTERM) == "sent"
+        assert child.wait() == -signal.SIGTERM
+        with pytest.raises(HostError):
+            pidfds.send(process, signal.SIGKILL)
+
     async def test_what_is_no_longer_watched_is_not_heard_of(self) -> None:
         child, process = sleeper()
         pidfds, heard = Pidfds(REAL), list[ProcessId]()

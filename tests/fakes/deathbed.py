@@ -27,8 +27,9 @@ from holdfast.model.free import KernelFacts, ReleaseFacts
 from holdfast.model.ids import PciAddress, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import DeviceLock, LockState
+from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import Reclaimer, ReclaimRules
+from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched

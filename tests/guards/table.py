@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 _ENDING = "daemon/holdfast/model/ending.py"
-_RECLAIMER = "daemon/holdfast/reclaim/reclaimer.py"
+_GUARDS = "daemon/holdfast/reclaim/guards.py"
+_ENDS = "daemon/holdfast/reclaim/signals.py"
 _EVIDENCE = "daemon/holdfast/reclaim/evidence.py"
 _CGROUP_END = "daemon/holdfast/reclaim/cgroupend.py"
 _CGROUPS = "daemon/holdfast/host/cgroups.py"
@@ -77,7 +78,7 @@ GUARDS = (
         why="a cgroup is not ended as one with the container runtime in it",
         edits=(
             Edit(
-                _RECLAIMER,
+                _ENDS,
                 "all_of_it = at_once and len(victims) == len(members)",
                 "all_of_it = at_once",
             ),
@@ -168,10 +169,10 @@ GUARDS = (
         why="only what is in the cgroup of the pod that had the device is signalled",
         edits=(
             Edit(
-                _RECLAIMER,
-                "        held = {each.process for each in opened}\n",
-                "        members = (*members, *(each for each in opened if each not in members))\n"
-                "        held = {each.process for each in opened}\n",
+                _ENDS,
+                "        held = {each.process for each in errand.opened}\n",
+                "        members = (*members, *(x for x in errand.opened if x not in members))\n"
+                "        held = {each.process for each in errand.opened}\n",
             ),
         ),
         tests=(
@@ -200,10 +201,10 @@ GUARDS = (
                 "if False:",
             ),
             Edit(
-                _RECLAIMER,
-                "        held = {each.process for each in opened}\n",
-                "        members = tuple(opened)\n"
-                "        held = {each.process for each in opened}\n",
+                _ENDS,
+                "        held = {each.process for each in errand.opened}\n",
+                "        members = errand.opened\n"
+                "        held = {each.process for each in errand.opened}\n",
             ),
         ),
         tests=(f"{_SIGNALS}::test_a_pid_reused_between_scan_and_signal_is_another_process",),
@@ -212,16 +213,14 @@ GUARDS = (
         name="fence",
         why="a lock that moved meanwhile may be somebody else's by now",
         edits=(
-            Edit(
-                _RECLAIMER, "if self._ledger.book.value.locks.get(lock.device) != lock or ", "if "
-            ),
+            Edit(_GUARDS, "if self._ledger.book.value.locks.get(lock.device) != lock or ", "if "),
         ),
         tests=(f"{_SIGNALS}::test_a_lock_that_moved_meanwhile_is_not_acted_upon",),
     ),
     Guard(
         name="counted-again",
         why="a manifest that is put back has its UID and cgroup again: kubelet is asked last",
-        edits=(Edit(_RECLAIMER, "return not view.readable or view.counts(pod)", "return False"),),
+        edits=(Edit(_GUARDS, "return not view.readable or view.counts(pod)", "return False"),),
         tests=(
             f"{_SIGNALS}::test_a_manifest_put_back_between_scan_and_signal_saves_its_pod",
             f"{_SIGNALS}::test_a_manifest_put_back_after_kubelets_answer_saves_its_pod",
@@ -231,9 +230,7 @@ GUARDS = (
         name="answer",
         why="without an answer to a question asked now, nothing is known",
         edits=(
-            Edit(
-                _RECLAIMER, "if view is None:", "if not (view := view or self._books.view.value):"
-            ),
+            Edit(_ENDS, "if view is None:", "if not (view := view or self._books.view.value):"),
         ),
         tests=(f"{_SIGNALS}::test_without_an_answer_of_kubelets_nobody_is_signalled",),
     ),
@@ -300,9 +297,9 @@ GUARDS = (
         why="a grace must not be over because somebody set the clock",
         edits=(
             Edit(
-                _RECLAIMER,
-                "now=self._clock.monotonic(),\n                own_pid",
-                "now=self._clock.wall(),\n                own_pid",
+                _GUARDS,
+                "now=self._clock.monotonic(),\n                    own_pid",
+                "now=self._clock.wall(),\n                    own_pid",
             ),
         ),
         tests=(
@@ -323,7 +320,7 @@ GUARDS = (
         why="a clock that is set back must not make a new process look old",
         edits=(
             Edit(
-                _RECLAIMER,
+                _GUARDS,
                 "min(record.let_go_at, self._clock.wall() - (self._clock.monotonic() - since))",
                 "record.let_go_at",
             ),
@@ -335,5 +332,27 @@ GUARDS = (
         why="on kernels without cgroup.kill, who came before the freeze is judged as well",
         edits=(Edit(_CGROUP_END, "if not may_end(members):", "if False:"),),
         tests=(f"{_SIGNALS}::test_a_container_that_shows_once_its_pod_is_frozen_saves_it",),
+    ),
+    Guard(
+        name="judged-last",
+        why="a cgroup is judged where it is killed: what was listed before has waited for its turn",
+        edits=(Edit(_CGROUP_END, "if not may_end(self._pods.members_now(pod)):", "if False:"),),
+        tests=(
+            f"{_SIGNALS}::test_a_container_that_shows_right_before_its_cgroup_is_killed_saves_it",
+        ),
+    ),
+    Guard(
+        name="asked-after-refusal",
+        why="trying to end a cgroup as one takes time: before pids are signalled all is asked anew",
+        edits=(
+            Edit(
+                _ENDS,
+                "            victims, _ = await self._agreed(errand)  # trying took its time\n",
+                "",
+            ),
+        ),
+        tests=(
+            f"{_SIGNALS}::test_a_manifest_put_back_while_a_kernel_refuses_cgroup_kill_saves_its_pod",
+        ),
     ),
 )

@@ -20,7 +20,7 @@ from holdfast.host.pidfd import Pidfds
 from holdfast.host.procfs import Procfs
 from holdfast.model.ids import ProcessId
 from holdfast.model.locks import LockState
-from holdfast.reclaim.reclaimer import ReclaimRules
+from holdfast.reclaim.guards import ReclaimRules
 
 _OLD_KERNEL = ("cgroup.freeze",)
 _TICKS = 0.05
@@ -435,3 +435,41 @@ class _HandBack:
 def _process(living: Living) -> ProcessId:
     fields = Path(f"/proc/{living.pid}/stat").read_text().rpartition(")")[2].split()
     return ProcessId(living.pid, int(fields[19]))
+
+
+async def test_a_container_that_shows_right_before_its_cgroup_is_killed_saves_it(
+    tmp_path: Path,
+) -> None:
+    """What was listed waits for the lane on which the kernel is told."""
+    async with deathbed(tmp_path) as scene:
+        victim = scene.start(deaf=True)
+        late: list[Living] = []
+        for seconds in (100.0, 10.0, 10.0):  # its graces, the decision, and SIGTERM
+            await scene.beat()
+            scene.clock.pass_by(seconds)
+        looks = scene.pods.looks
+
+        def looked(count: int) -> None:
+            if count - looks == _ASKED:
+                late.append(scene.start_under("conmon"))
+
+        scene.pods.looked = looked
+        await scene.beat()
+        assert [each.lives for each in late] == [True]
+        assert victim.lives
+        assert not scene.kernel.killed
+
+
+async def test_a_manifest_put_back_while_a_kernel_refuses_cgroup_kill_saves_its_pod(
+    tmp_path: Path,
+) -> None:
+    async with deathbed(tmp_path, files=()) as scene:
+        victim = scene.start(deaf=True)
+
+        def put_back() -> None:
+            scene.books.counted = (X,)
+            scene.books.write()
+
+        scene.kernel.before_kill = _once(put_back)
+        await scene.wait_long()
+        assert victim.lives

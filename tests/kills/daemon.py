@@ -16,9 +16,10 @@ from holdfast.model.free import Freedom, KernelFacts, judge_kernel
 from holdfast.model.gate import Passage, enter, who_calls, why_wait
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ProcessId
 from holdfast.model.locks import DeviceLock
+from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import Reclaimer, ReclaimRules
+from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import ResetRules, Resetter
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.reclaim.watcher import Watcher, WatchTimes

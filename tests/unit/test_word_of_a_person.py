@@ -7,7 +7,8 @@ import pytest
 from fakes.books import X, Y
 from holdfast.model.reclaim import ReclaimTimes
 from holdfast.model.release import ByHand
-from holdfast.reclaim.reclaimer import Reclaimer, ReclaimRules
+from holdfast.reclaim.guards import ReclaimRules
+from holdfast.reclaim.reclaimer import Reclaimer
 from manual_clock import ManualClock
 
 _RULES = ReclaimRules(question_timeout=5.0, times=ReclaimTimes(term_grace=10.0, kill_grace=10.0))

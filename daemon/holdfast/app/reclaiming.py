@@ -14,10 +14,11 @@ from holdfast.model.leak import HeldUp
 from holdfast.model.reclaim import ReclaimTimes
 from holdfast.model.reset import ResetPolicy
 from holdfast.reclaim.byhand import HandRelease
+from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.leaks import LeakedSandboxes, LeakRules
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import Reclaimer, ReclaimRules
+from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import ResetRules, Resetter
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.reclaim.watcher import Watcher, WatchTimes

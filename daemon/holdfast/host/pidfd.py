@@ -1,14 +1,22 @@
 """Following processes by pidfd: hearing of their exit, and signals that cannot hit another one."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from holdfast.errors import HostError
 from holdfast.host.procfs import Procfs
 from holdfast.model.ids import ProcessId
+
+
+@dataclass(slots=True)
+class _Held:
+    fd: int
+    times: int = 0
 
 
 class Pidfds:
@@ -18,7 +26,7 @@ class Pidfds:
         """Check start times through *procfs*."""
         self._procfs = procfs
         self._watched: dict[ProcessId, int] = {}
-        self._held: dict[ProcessId, int] = {}
+        self._held: dict[ProcessId, _Held] = {}
 
     @property
     def watched(self) -> frozenset[ProcessId]:
@@ -52,35 +60,55 @@ class Pidfds:
             asyncio.get_running_loop().remove_reader(fd)
             os.close(fd)
 
-    def hold(self, process: ProcessId) -> bool:
-        """Open a pidfd for `send`; returns False when the process is gone.
+    @contextlib.contextmanager
+    def holding(self, processes: Iterable[ProcessId]) -> Iterator[frozenset[ProcessId]]:
+        """Hold *processes* meanwhile; yield those of them that are not gone.
 
         Raise HostError where the kernel gives no pidfd.
         """
-        if process in self._held:
-            return True
-        fd = self._open(process)
-        if fd is None:
-            return False
-        self._held[process] = fd
+        held: list[ProcessId] = []
+        try:
+            held.extend(each for each in processes if self.hold(each))
+            yield frozenset(held)
+        finally:
+            for each in held:
+                self.release(each)
+
+    def hold(self, process: ProcessId) -> bool:
+        """Open a pidfd for `send`; returns False when the process is gone.
+
+        Several may hold one process; each of them releases it once. Raise HostError where the
+        kernel gives no pidfd.
+        """
+        held = self._held.get(process)
+        if held is None:
+            fd = self._open(process)
+            if fd is None:
+                return False
+            held = self._held[process] = _Held(fd)
+        held.times += 1
         return True
 
     def release(self, process: ProcessId) -> None:
-        """Close what `hold` opened."""
-        fd = self._held.pop(process, None)
-        if fd is not None:
-            os.close(fd)
+        """Close what `hold` opened, unless others hold the process still."""
+        held = self._held.get(process)
+        if held is None:
+            return
+        held.times -= 1
+        if not held.times:
+            del self._held[process]
+            os.close(held.fd)
 
     def send(self, process: ProcessId, number: signal.Signals) -> str:
         """Signal a process that is held; returns ``sent``, ``gone``, or ``refused``.
 
         Raise HostError for one that is not held: a bare pid could be somebody else's by now.
         """
-        fd = self._held.get(process)
-        if fd is None:
+        held = self._held.get(process)
+        if held is None:
             raise HostError(f"cannot signal pid {process}: no pidfd of it is held")
         try:
-            signal.pidfd_send_signal(fd, number)
+            signal.pidfd_send_signal(held.fd, number)
         except ProcessLookupError:
             return "gone"
         except PermissionError:
@@ -91,8 +119,9 @@ class Pidfds:
         """Close everything."""
         for process in list(self._watched):
             self.unwatch(process)
-        for process in list(self._held):
-            self.release(process)
+        while self._held:
+            _, held = self._held.popitem()
+            os.close(held.fd)
 
     def _open(self, process: ProcessId) -> int | None:
         try:

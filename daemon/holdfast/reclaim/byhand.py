@@ -18,8 +18,9 @@ from holdfast.model.locks import DeviceLock, LockState
 from holdfast.model.marks import Asker
 from holdfast.model.reclaim import ReclaimStep, ReclaimTimes
 from holdfast.model.release import ByHand, HandFacts, HandVerdict, Warrant, judge_by_hand
+from holdfast.reclaim.guards import KubeletBooks
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import KubeletBooks, Reclaimer
+from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched

@@ -16,6 +16,8 @@ from holdfast.runtime.lane import Lane
 
 log = structlog.get_logger(__name__)
 
+_MayEnd = Callable[[tuple[Member, ...]], bool]
+
 
 class Outcome(Enum):
     """What came of ending a cgroup as one."""
@@ -25,7 +27,7 @@ class Outcome(Enum):
     """Its processes were signalled while none of them could fork."""
 
     SPARED = "spared"
-    """It was judged otherwise once it was frozen, and let go on."""
+    """It was judged otherwise at the last moment, or that could not be done in time."""
 
     IMPOSSIBLE = "impossible"
     """With cgroup v1, or when it is another one by now."""
@@ -47,23 +49,27 @@ class CgroupEnd:
         *,
         path: str,
         inode: int,
-        may_end: Callable[[tuple[Member, ...]], bool],
+        may_end: _MayEnd,
     ) -> Outcome:
         """End the cgroup at *path*, which is still the one with *inode*.
 
-        *may_end* judges all of the pod's processes once more when they are frozen. Nothing stays
-        frozen, whatever comes of it.
+        *may_end* judges all of the pod's processes once more, right before the kernel is told to
+        end them; it is called on the lane. Nothing stays frozen, whatever comes of it.
         """
         try:
-            await self._lane.run(lambda: self._cgroups.kill(path, inode))
-        except (HostError, LaneStuckError) as error:
+            killed = await self._lane.run(lambda: self._kill(pod, path, inode, may_end))
+        except LaneStuckError as error:
+            return _not_now(path, error)
+        except HostError as error:
             log.info("cgroup cannot be killed as one", cgroup=path, reason=str(error))
         else:
-            return Outcome.KILLED
+            return Outcome.KILLED if killed else Outcome.SPARED
         try:
             await self._freeze(path, inode, frozen=True)
             ended = await self._kill_each(pod, may_end)
-        except (HostError, LaneStuckError) as error:
+        except LaneStuckError as error:
+            return _not_now(path, error)
+        except HostError as error:
             log.info("cgroup cannot be ended frozen", cgroup=path, reason=str(error))
             return Outcome.IMPOSSIBLE
         else:
@@ -71,13 +77,16 @@ class CgroupEnd:
         finally:
             await self._thaw(path, inode)
 
-    async def _kill_each(self, pod: PodUid, may_end: Callable[[tuple[Member, ...]], bool]) -> bool:
-        held = [
-            each.process
-            for each in await self._pods.members(pod)
-            if self._pidfds.hold(each.process)
-        ]
-        try:
+    def _kill(self, pod: PodUid, path: str, inode: int, may_end: _MayEnd) -> bool:
+        """Judge and end in one call: what was judged before has waited for this lane."""
+        if not may_end(self._pods.members_now(pod)):
+            return False
+        self._cgroups.kill(path, inode)
+        return True
+
+    async def _kill_each(self, pod: PodUid, may_end: _MayEnd) -> bool:
+        found = await self._pods.members(pod)
+        with self._pidfds.holding(each.process for each in found) as held:
             # Asked after the pidfds were opened: what was listed before may be another by now.
             members = await self._pods.members(pod)
             if not may_end(members):
@@ -85,9 +94,6 @@ class CgroupEnd:
             for each in members:
                 if each.process in held:
                     self._pidfds.send(each.process, signal.SIGKILL)
-        finally:
-            for process in held:
-                self._pidfds.release(process)
         return True
 
     async def _freeze(self, path: str, inode: int, *, frozen: bool) -> None:
@@ -99,3 +105,9 @@ class CgroupEnd:
             await self._freeze(path, inode, frozen=False)
         except (HostError, LaneStuckError) as error:
             log.info("cgroup not thawed", cgroup=path, reason=str(error))
+
+
+def _not_now(path: str, error: LaneStuckError) -> Outcome:
+    """Leave it for another time: what was known of the pod is old by now."""
+    log.info("cgroup not ended", cgroup=path, reason=str(error))
+    return Outcome.SPARED

@@ -17,8 +17,8 @@ from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.leak import HeldUp, LeakFacts, why_keep
 from holdfast.model.use import Holder
 from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
+from holdfast.reclaim.guards import KubeletBooks
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import KubeletBooks
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock

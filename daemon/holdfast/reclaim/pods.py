@@ -44,26 +44,10 @@ class Pods:
 
     async def members(self, pod: PodUid) -> tuple[Member, ...]:
         """Return every live process in the pod's cgroup, with what its parent is."""
-        return await self._lane.run(lambda: self._members(pod))
+        return await self._lane.run(lambda: self.members_now(pod))
 
-    def _sight(self, pods: tuple[PodUid, ...]) -> dict[PodUid, PodSighting]:
-        found: dict[PodUid, PodSighting] = {}
-        for uid in pods:
-            cgroup = self._cgroups.pod(uid)
-            if cgroup is not None:
-                found[uid] = PodSighting(
-                    cgroup=cgroup.path,
-                    inode=cgroup.inode,
-                    processes=tuple(pid for pid in cgroup.pids if self._lives(pid)),
-                )
-        return found
-
-    def _lives(self, pid: int) -> bool:
-        """Tell whether *pid* can still act: a zombie whose threads are gone holds nothing."""
-        facts = self._procfs.process(pid)
-        return facts is not None and (facts.state not in {"Z", "X"} or facts.threads > 1)
-
-    def _members(self, pod: PodUid) -> tuple[Member, ...]:
+    def members_now(self, pod: PodUid) -> tuple[Member, ...]:
+        """Return the same as `members`; this blocks, and belongs on the lane."""
         cgroup = self._cgroups.pod(pod)
         found: list[Member] = []
         for pid in cgroup.pids if cgroup is not None else ():
@@ -84,6 +68,23 @@ class Pods:
                 )
             )
         return tuple(found)
+
+    def _sight(self, pods: tuple[PodUid, ...]) -> dict[PodUid, PodSighting]:
+        found: dict[PodUid, PodSighting] = {}
+        for uid in pods:
+            cgroup = self._cgroups.pod(uid)
+            if cgroup is not None:
+                found[uid] = PodSighting(
+                    cgroup=cgroup.path,
+                    inode=cgroup.inode,
+                    processes=tuple(pid for pid in cgroup.pids if self._lives(pid)),
+                )
+        return found
+
+    def _lives(self, pid: int) -> bool:
+        """Tell whether *pid* can still act: a zombie whose threads are gone holds nothing."""
+        facts = self._procfs.process(pid)
+        return facts is not None and (facts.state not in {"Z", "X"} or facts.threads > 1)
 
     def _watch(self, found: Mapping[PodUid, PodSighting]) -> None:
         for uid, sighting in found.items():

@@ -1,9 +1,7 @@
 """Ends what still holds a device whose pod is over, one step at a time, if every guard agrees."""
 
-import signal
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import replace
 
 import structlog
 
@@ -12,47 +10,21 @@ from holdfast.host.cgroups import Cgroups
 from holdfast.host.pidfd import Pidfds
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.draft import Draft
-from holdfast.model.ending import EndFacts, Member, in_the_way, whole_cgroup, why_spare, why_stale
+from holdfast.model.ending import EndFacts, Member, in_the_way, why_spare
 from holdfast.model.free import ReleaseFacts
 from holdfast.model.ids import DeviceName, PodUid
-from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import DeviceLock, LockState
-from holdfast.model.reclaim import Attempt, ReclaimStep, ReclaimTimes, next_step
+from holdfast.model.reclaim import Attempt, ReclaimStep, next_step
 from holdfast.model.release import ByHand, Warrant
-from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
-from holdfast.reclaim.evidence import Evidences
+from holdfast.reclaim.cgroupend import CgroupEnd
+from holdfast.reclaim.guards import Guards, KubeletBooks, ReclaimRules
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.runtimes import Runtimes
+from holdfast.reclaim.signals import Signals
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
-
-
-class KubeletBooks(Protocol):
-    """Kubelet's books, as far as ending a process needs them."""
-
-    @property
-    def view(self) -> Watched[KubeletView]:
-        """Return the published view."""
-        ...
-
-    async def answered_after(self, wall: float, timeout: float) -> KubeletView | None:  # noqa: ASYNC109
-        """Ask, and return the view of a question that began after *wall*; None: no answer."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReclaimRules:
-    """What the operator allows, and how long to wait; durations in seconds."""
-
-    terminate: bool = False
-    let_go_grace: float = 30.0
-    orphan_grace: float = 30.0
-    sandbox_grace: float = 900.0
-    question_timeout: float = 5.0
-    times: ReclaimTimes = field(default_factory=ReclaimTimes)
 
 
 class Reclaimer:
@@ -82,16 +54,32 @@ class Reclaimer:
         rule only where a test shows what each guard of `why_spare` is for.
         """
         self._ledger = ledger
-        self._books = books
         self._pods = pods
         self._runtimes = runtimes
-        self._pidfds = pidfds
-        self._whole = CgroupEnd(cgroups=cgroups, pods=pods, pidfds=pidfds, lane=lane)
-        self._evidences = Evidences(clock)
-        self._own_pid = own_pid
         self._clock = clock
         self._rules = rules
-        self._judge = judge
+        self._guards = Guards(
+            ledger=ledger,
+            books=books,
+            runtimes=runtimes,
+            clock=clock,
+            rules=rules,
+            own_pid=own_pid,
+            judge=judge,
+        )
+        self._signals = Signals(
+            ledger=ledger,
+            books=books,
+            guards=self._guards,
+            pods=pods,
+            runtimes=runtimes,
+            whole=CgroupEnd(cgroups=cgroups, pods=pods, pidfds=pidfds, lane=lane),
+            pidfds=pidfds,
+            clock=clock,
+            question_timeout=rules.question_timeout,
+            spared=lambda lock, reason: self._say(lock, "not ended", reason),
+            observe=self._observed,
+        )
         self._attempts: dict[PodUid, Attempt] = {}
         self._orders: dict[PodUid, tuple[ByHand, float]] = {}
         self._said: dict[tuple[DeviceName, str], str] = {}
@@ -114,8 +102,7 @@ class Reclaimer:
         for pod in pods:
             self._attempts.pop(pod, None)
             self._orders.pop(pod, None)
-            self._runtimes.forget(pod)
-            self._evidences.forget(pod)
+            self._guards.forget(pod)
 
     def retry(self, pod: PodUid, order: ByHand = ByHand.NOTHING) -> None:
         """Begin a new attempt at the next step, without the pause that is left of the last one.
@@ -133,7 +120,7 @@ class Reclaimer:
             return
         members = await self._pods.members(lock.pod)
         await self._runtimes.look(lock.pod, members)
-        self._evidences.standing_since(self._ledger.book.value.pods.get(lock.pod))
+        self._guards.let_go_at(lock.pod)  # from now on, if it has
         blockers = in_the_way(facts.kernel.holders or (), lock.pod, members)
         attempt = self._attempts.get(lock.pod, Attempt())
         step = next_step(attempt, self._rules.times, self._clock.monotonic())
@@ -166,7 +153,8 @@ class Reclaimer:
         warrant: Warrant,
     ) -> None:
         """Signal those of *blockers* that every guard agrees on."""
-        spared = [self._why_spare(lock, each, blockers, warrant) for each in blockers]
+        judge = self._guards.judging(lock, warrant)
+        spared = [judge(each, blockers) for each in blockers]
         if all(spared):
             self._say(lock, "not ended", spared[0] or "")
             return
@@ -198,157 +186,11 @@ class Reclaimer:
         return order if self._clock.monotonic() < until else ByHand.NOTHING
 
     async def signal(self, lock: DeviceLock, step: ReclaimStep, warrant: Warrant) -> bool:
-        """Open a pidfd on each process of the lock's pod that *warrant* means, and ask again.
+        """Signal whom *warrant* means and every guard agrees on; tell whether anybody was."""
+        return await self._signals.send(lock, step, warrant)
 
-        Those that every guard agrees on are signalled; tell whether any was.
-        """
-        pod = lock.pod
-        if pod is None:
-            return False
-        candidates = await self._pods.members(pod)
-        opened = [
-            each
-            for each in candidates
-            if (warrant.only is None or each.process in warrant.only)
-            and self._pidfds.hold(each.process)
-        ]
-        try:
-            return await self._signal_held(lock, pod, opened, step, warrant)
-        finally:
-            for each in opened:
-                self._pidfds.release(each.process)
-
-    async def _signal_held(
-        self,
-        lock: DeviceLock,
-        pod: PodUid,
-        opened: Sequence[Member],
-        step: ReclaimStep,
-        warrant: Warrant,
-    ) -> bool:
-        began = self._clock.wall()
-        view = await self._books.answered_after(began, self._rules.question_timeout)
-        if view is None:
-            self._say(lock, "not ended", "kubelet did not answer")
-            return False
-        answered = self._clock.monotonic()
-        members = await self._pods.members(pod)
-        await self._runtimes.look(pod, members)
-        counted = self._is_counted(pod) and warrant.by_hand is not ByHand.FORCE
-        if self._ledger.book.value.locks.get(lock.device) != lock or counted:
-            return False
-        stale = why_stale(
-            wrote=view.written_at,
-            now=self._clock.wall(),
-            waited=self._clock.monotonic() - answered,
-        )
-        if stale is not None:
-            self._say(lock, "not ended", stale)
-            return False
-        held = {each.process for each in opened}
-        # As they are now: one that was opened may have moved on or become another program.
-        victims = [
-            each
-            for each in members
-            if each.process in held and self._why_spare(lock, each, members, warrant) is None
-        ]
-        if not victims:
-            return False
-        # A sandbox has nobody in it that could mind a SIGTERM: it is ended as one, at once.
-        at_once = step is ReclaimStep.KILL or any(each.sandbox is not None for each in members)
-        all_of_it = at_once and len(victims) == len(members)
-        if all_of_it:
-            how = await self._end_whole(lock, pod, members, warrant)
-            if how is not Outcome.IMPOSSIBLE:
-                return how is not Outcome.SPARED
-        number = signal.SIGKILL if step is ReclaimStep.KILL else signal.SIGTERM
-        for victim in victims:
-            outcome = self._pidfds.send(victim.process, number)
-            self.observe(step, outcome)
-            log.warning(
-                "process ended",
-                signal=number.name,
-                pid=victim.process.pid,
-                command=victim.command,
-                device=str(lock.device),
-                pod=pod,
-                outcome=outcome,
-            )
-        return True
-
-    async def _end_whole(
-        self, lock: DeviceLock, pod: PodUid, members: tuple[Member, ...], warrant: Warrant
-    ) -> Outcome:
-        record = self._ledger.book.value.pods.get(pod)
-        since = self._evidences.standing_since(record)
-        if record is None or record.cgroup is None or record.inode is None:
-            return Outcome.IMPOSSIBLE
-        if record.let_go_at is None or since is None:
-            return Outcome.IMPOSSIBLE
-        # By the clock as it is set now, by which the starts of processes are known too.
-        let_go_at = min(record.let_go_at, self._clock.wall() - (self._clock.monotonic() - since))
-        if not whole_cgroup(members, let_go_at):
-            return Outcome.IMPOSSIBLE
-
-        def may_end(now: tuple[Member, ...]) -> bool:
-            judged = (self._why_spare(lock, each, now, warrant) for each in now)
-            return (
-                self._ledger.book.value.locks.get(lock.device) == lock
-                and not self._is_counted(pod)
-                and whole_cgroup(now, let_go_at)
-                and not any(judged)
-            )
-
-        how = await self._whole.kill(pod, path=record.cgroup, inode=record.inode, may_end=may_end)
-        if how not in {Outcome.KILLED, Outcome.FROZEN}:
-            return how
-        self.observe(ReclaimStep.KILL, how.value)
-        log.warning(
-            "pod's cgroup killed",
-            cgroup=record.cgroup,
-            device=str(lock.device),
-            pod=pod,
-            how=how.value,
-        )
-        return how
-
-    def _is_counted(self, pod: PodUid) -> bool:
-        """Tell whether kubelet has *pod* in its books again, or these cannot be read by now."""
-        view = self._books.view.value
-        return not view.readable or view.counts(pod)
-
-    def _why_spare(
-        self, lock: DeviceLock, each: Member, members: Sequence[Member], warrant: Warrant
-    ) -> str | None:
-        if lock.pod is None:
-            return "the device's pod was never identified"
-        record = self._ledger.book.value.pods.get(lock.pod)
-        let_go = self._runtimes.seen(lock.pod)
-        return self._judge(
-            EndFacts(
-                terminate=self._rules.terminate,
-                scan_complete=warrant.complete,
-                process=each.process,
-                command=each.command,
-                in_pod=each.in_pod,
-                inode=each.inode,
-                granted_to=lock.pod,
-                pod=record,
-                let_go_at=self._evidences.standing_since(record),
-                kubelet=self._books.view.value.kubelet,
-                members=tuple(members),
-                runtime_gone_at=let_go.gone_at,
-                sandbox=each.sandbox,
-                runtime=let_go.state,
-                only_pause_at=let_go.only_pause_at,
-                now=self._clock.monotonic(),
-                own_pid=self._own_pid,
-                let_go_grace=self._rules.let_go_grace,
-                orphan_grace=self._rules.orphan_grace,
-                sandbox_grace=self._rules.sandbox_grace,
-                by_hand=warrant.by_hand,
-            )
-        )
+    def _observed(self, step: ReclaimStep, outcome: str) -> None:
+        self.observe(step, outcome)
 
     def _say(self, lock: DeviceLock, what: str, reason: str) -> None:
         """Log why a device is not free, or its holder not ended, once for each reason."""

@@ -37,11 +37,12 @@ class Runtimes:
 
     async def look(self, pod: PodUid, members: Sequence[Member]) -> LetGo:
         """Return what is so now of *pod*, whose processes are *members*."""
-        now, before = self._clock.monotonic(), self._seen.get(pod, LetGo())
         shows = any(each.shows_a_container for each in members)
         state = None
         if any(each.sandbox is not None for each in members):
             state = await self._state(pod)
+        # Only now: the pod may have been forgotten while the files were read.
+        now, before = self._clock.monotonic(), self._seen.get(pod, LetGo())
         at_work = shows or (state is not None and bool(state.containers))
         sure = state is not None and state.only_pause
         # A file that cannot be read for a moment is no sign of work, and none of its end.
