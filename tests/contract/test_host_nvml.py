@@ -229,6 +229,24 @@ def test_a_gpu_whose_events_cannot_be_heard_is_named_and_the_others_are_heard(as
     assert list(unheard) == [uuid(0)]
 
 
+def test_an_event_of_a_gpu_that_is_lost_by_now_has_its_uuid_all_the_same(ask: Ask) -> None:
+    (card,) = cards(1)
+    event = ask(
+        Node(cards=(card,)),
+        f"nvml.open(); nvml.subscribe(['{uuid(0)}'])\n{NEXT}tell(nvml.wait_event(20))",
+        after=Node(cards=(replace(card, errors={"*": GPU_IS_LOST}),), events=(Event(uuid(0), 79),)),
+    )
+    assert (event["uuid"], event["xid"]) == (uuid(0), 79)
+
+
+def test_closing_one_leaves_the_others_of_the_process_open(ask: Ask) -> None:
+    code = (
+        "other = Nvml(Path(sys.argv[1])); other.open(); nvml.open(); nvml.close(); nvml.close()\n"
+        "tell(len(other.read().gpus))"
+    )
+    assert ask(Node(cards=cards(2)), code) == 2
+
+
 def test_an_event_of_a_gpu_that_cannot_be_told_has_no_uuid(ask: Ask) -> None:
     node = Node(cards=cards(1), events=(Event("", 79),))
     event = ask(node, f"nvml.open(); nvml.subscribe(['{uuid(0)}']); tell(nvml.wait_event(20))")

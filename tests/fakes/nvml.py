@@ -66,6 +66,8 @@ class Node:
     cards: tuple[Card, ...] = ()
     driver: str = "550.54.15"
     init: int = 0
+    wait: int = 0
+    """What a wait for events fails with."""
     events: tuple[Event, ...] = ()
 
 
@@ -114,7 +116,7 @@ def build(folder: Path) -> Path:
 
 def write(control: Path, node: Node) -> None:
     """Let the stub answer as *node* from now on."""
-    lines = [f"init {node.init}", f"driver {node.driver}"]
+    lines = [f"init {node.init}", f"driver {node.driver}", f"wait {node.wait}"]
     for card in node.cards:
         lines += _card(card)
     lines += [

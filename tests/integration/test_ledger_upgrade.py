@@ -18,9 +18,11 @@ from holdfast.errors import LedgerUnusableError
 from holdfast.ledger.store import FILE, SCHEMA_VERSION, Store, read_only
 from holdfast.model.book import Book
 from holdfast.model.draft import Draft
+from holdfast.model.gpu_health import GpuState
 from holdfast.model.ids import HardwareKey
 from holdfast.model.locks import LockState
 from holdfast.model.marks import Asker, Mark, Marks, Quarantine
+from holdfast.model.xid_marks import XidMark
 
 _MARK = Mark(asker=Asker(uid=1000, pid=77), at=NOW, reason="ECC errors")
 _QUARANTINE = Quarantine(device=name("d0"), keys=keys("a", "b"), mark=_MARK)
@@ -87,6 +89,7 @@ def test_an_older_ledger_is_brought_up_with_all_that_it_has(tmp_path: Path) -> N
         )
         assert (book.fence, book.last_allocation, [*book.allocations]) == (7, 3, [3])
         assert book.marks == Marks()
+        assert book.gpus == {}
         assert [move.evidence for move in store.history(None, 10)] == ["allocated"]
         assert _set(store, _ALL) == store.read()
     assert _version(tmp_path) == SCHEMA_VERSION
@@ -171,6 +174,39 @@ def test_marks_are_read_as_they_were_written_whatever_was_there_before(
     with closing(Store(tmp_path)) as store:
         assert store.read().marks == marks
     assert read_only(tmp_path).marks == marks
+
+
+_XID = XidMark(xid=48, first=NOW, last=NOW + 1, count=2)
+_GPU = GpuState(
+    uuid="GPU-1",
+    boot=BOOT,
+    driver="550",
+    marks=(_XID, replace(_XID, xid=94, gi=1, ci=0), replace(_XID, suspected=True, last=NOW + 2)),
+    resting=frozenset({1, 3}),
+    awaits=frozenset({"lost"}),
+)
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        {"GPU-1": _GPU},
+        {"GPU-1": replace(_GPU, marks=(), resting=None, awaits=frozenset())},
+        {"GPU-1": replace(_GPU, marks=_GPU.marks[:1]), "GPU-2": replace(_GPU, uuid="GPU-2")},
+        {},
+    ],
+)
+def test_gpus_are_read_as_they_were_written_whatever_was_there_before(
+    tmp_path: Path, gpus: dict[str, GpuState]
+) -> None:
+    with closing(Store(tmp_path)) as store:
+        for wanted in ({"GPU-1": _GPU}, gpus):
+            before = store.read()
+            draft = drafted(before)
+            draft.remember(wanted)
+            store.write(before, draft.book, draft.moves)
+            assert store.read().gpus == wanted
+    assert read_only(tmp_path).gpus == gpus
 
 
 def _allocate(draft: Draft) -> None:

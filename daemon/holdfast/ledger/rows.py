@@ -4,7 +4,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable
 
-from holdfast.ledger import marks
+from holdfast.ledger import gpus, marks
 from holdfast.model.book import Allocation, Book, Phase, PodRecord
 from holdfast.model.ids import (
     BootId,
@@ -28,6 +28,7 @@ def read_book(db: sqlite3.Connection) -> Book:
         locks={each.device: each for each in _read_locks(db)},
         pods={each.uid: each for each in _read_pods(db)},
         marks=marks.read(db),
+        gpus=gpus.read(db),
     )
 
 
@@ -80,6 +81,7 @@ def write_difference(db: sqlite3.Connection, before: Book, after: Book) -> None:
             _write_pod(db, pod)
     if before.marks != after.marks:
         marks.write(db, after.marks)
+    gpus.write(db, before.gpus, after.gpus)
 
 
 def write_moves(db: sqlite3.Connection, moves: Iterable[Move]) -> None:

@@ -15,7 +15,7 @@ from holdfast.model.ids import DeviceName
 from holdfast.model.locks import Move
 
 FILE = "ledger.db"
-_SCHEMA = ("schema-1.sql", "schema-2.sql")
+_SCHEMA = ("schema-1.sql", "schema-2.sql", "schema-3.sql")
 """What made each version from the one before; a file that was ever released is never edited."""
 SCHEMA_VERSION = len(_SCHEMA)
 _APPLICATION_ID = 0x686F6C64  # "hold"

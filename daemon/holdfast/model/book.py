@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from holdfast.model.gpu_health import GpuState
 from holdfast.model.ids import (
     BootId,
     DeviceId,
@@ -100,6 +101,8 @@ class Book:
     locks: Mapping[DeviceName, DeviceLock] = field(default_factory=dict)
     pods: Mapping[PodUid, PodRecord] = field(default_factory=dict)
     marks: Marks = field(default_factory=Marks)
+    gpus: Mapping[str, GpuState] = field(default_factory=dict)
+    """What was seen of each GPU, by UUID, that a restart must not forget."""
 
     def lock_on(self, keys: frozenset[HardwareKey]) -> DeviceLock | None:
         """Return a lock on one of *keys*, under whatever resource name, or None."""

@@ -32,6 +32,8 @@ class FaultKind(Enum):
     NO_NODE = "no-node"
     PENDING_REMOVAL = "pending-removal"
     UNREADABLE = "unreadable"
+    ILL = "ill"
+    """The device itself reports an error; the text says what clears it."""
 
     @property
     def permanent(self) -> bool:

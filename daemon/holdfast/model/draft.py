@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from holdfast.errors import LedgerError
 from holdfast.model.book import Allocation, Book, Phase, PodRecord, same_pod
+from holdfast.model.gpu_health import GpuState
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.locks import NEXT, DeviceLock, LockState, Move
 from holdfast.model.marks import Marks, why_withheld
@@ -28,6 +29,7 @@ class Draft:
         self._locks = dict(book.locks)
         self._pods = dict(book.pods)
         self._marks = book.marks
+        self._gpus = book.gpus
         self._moves: list[Move] = []
 
     @property
@@ -50,6 +52,7 @@ class Draft:
             locks=dict(self._locks),
             pods=dict(self._pods),
             marks=self._marks,
+            gpus=self._gpus,
         )
         return self._before if book == self._before else book
 
@@ -208,6 +211,10 @@ class Draft:
     def mark(self, marks: Marks) -> None:
         """Withhold by hand what *marks* say, and nothing else."""
         self._marks = marks
+
+    def remember(self, gpus: Mapping[str, GpuState]) -> None:
+        """Write down what was seen of GPUs, and nothing else of them."""
+        self._gpus = dict(gpus)
 
     def tell(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Write into the history of *device* what a person asked for; its lock stays as it is."""

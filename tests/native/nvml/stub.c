@@ -4,7 +4,7 @@
  * The file is named by HOLDFAST_NVML_STUB and read anew whenever it changes. One word and its
  * value to a line; `gpu` begins a GPU and `slice` a MIG device of it:
  *
- *   init CODE | driver VERSION
+ *   init CODE | driver VERSION | wait CODE                (CODE: what a wait for events fails with)
  *   gpu UUID
  *     name TEXT | bus ID | minor N | memory BYTES | used BYTES | mig 0|1 | events MASK
  *     remap PENDING FAILED | retired 0|1 | temperature NOW SHUTDOWN
@@ -66,7 +66,7 @@ struct event {
 	char uuid[TEXT];
 };
 struct node {
-	int init, gpu_count, event_count;
+	int init, wait, gpu_count, event_count;
 	char driver[TEXT];
 	struct gpu gpus[GPUS];
 	struct event events[EVENTS];
@@ -101,7 +101,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct node node, fresh;
 static struct timespec read_at;
 static off_t read_size = -1;
-static unsigned delivered;
+static unsigned delivered, begun;
 
 static void word(struct node *to, char *key, char *rest)
 {
@@ -113,6 +113,8 @@ static void word(struct node *to, char *key, char *rest)
 
 	if (!strcmp(key, "init"))
 		to->init = atoi(rest);
+	else if (!strcmp(key, "wait"))
+		to->wait = atoi(rest);
 	else if (!strcmp(key, "driver"))
 		snprintf(to->driver, TEXT, "%s", rest);
 	else if (!strcmp(key, "event") && to->event_count < EVENTS) {
@@ -272,11 +274,17 @@ int nvmlInitWithFlags(unsigned flags)
 	(void)flags;
 	pthread_mutex_lock(&lock);
 	reload();
+	begun += !node.init;
 	return leave(node.init);
 }
 
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-int nvmlShutdown(void) { return OK; }
+int nvmlShutdown(void)
+{
+	pthread_mutex_lock(&lock);
+	return leave(begun ? begun--, OK : UNINITIALIZED);
+}
+
 const char *nvmlErrorString(int code) { (void)code; return "an error of the stub"; }
 
 int nvmlSystemGetDriverVersion(char *version, unsigned length)
@@ -284,7 +292,7 @@ int nvmlSystemGetDriverVersion(char *version, unsigned length)
 	pthread_mutex_lock(&lock);
 	reload();
 	snprintf(version, length, "%s", node.driver);
-	return leave(OK);
+	return leave(begun ? OK : UNINITIALIZED);
 }
 
 int nvmlDeviceGetCount_v2(unsigned *count)
@@ -574,6 +582,8 @@ int nvmlEventSetWait_v2(handle set, event_data *data, unsigned timeout_ms)
 	for (unsigned waited = 0;; waited += LOOK_MS) {
 		pthread_mutex_lock(&lock);
 		reload();
+		if (node.wait)
+			return leave(node.wait);
 		for (int i = 0; i < node.event_count; i++) {
 			struct event *event = &node.events[i];
 

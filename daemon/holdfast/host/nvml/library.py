@@ -47,6 +47,8 @@ class Nvml:
         self._library = library
         self._known: dict[str, str] = {}
         self._events: Any = None
+        self._begun = 0
+        self._named: dict[int, str] = {}
 
     def open(self) -> None:
         """Load and start the library. Raise HostError while it, or the driver, is not there.
@@ -59,6 +61,7 @@ class Nvml:
                 # The loader knows it by its own name from now on, which pynvml asks for.
                 ctypes.CDLL(str(self._library), mode=ctypes.RTLD_GLOBAL)
             pynvml.nvmlInit()
+            self._begun += 1
         except OSError as error:
             raise HostError(
                 f"cannot load {self._library}: {error}; is it of this machine?"
@@ -67,12 +70,11 @@ class Nvml:
             raise HostError(f"cannot start NVML: {error_name(error)}{hint(error)}") from error
 
     def close(self) -> None:
-        """Let the driver go."""
+        """Let the driver go, once for each `open`: the process's other users of it keep theirs."""
         self.unsubscribe()
-        try:
-            pynvml.nvmlShutdown()
-        except pynvml.NVMLError:  # it was not started, or the driver is gone
-            return
+        begun, self._begun = self._begun, 0
+        for _ in range(begun):
+            answered(pynvml.nvmlShutdown)
 
     def read(self) -> GpuReading:
         """Enumerate the GPUs, in NVML's order. One that errors is among them with its problems."""
@@ -161,6 +163,7 @@ class Nvml:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
                 known = int(pynvml.nvmlDeviceGetSupportedEventTypes(handle)) & wanted
                 pynvml.nvmlDeviceRegisterEvents(handle, known, self._events)
+                self._named[_address(handle)] = uuid
             except pynvml.NVMLError as error:
                 unheard[uuid] = f"its events cannot be heard: {error_name(error)}"
         return unheard
@@ -168,6 +171,7 @@ class Nvml:
     def unsubscribe(self) -> None:
         """Hear of no more events."""
         events, self._events = self._events, None
+        self._named.clear()
         if events is not None:
             answered(pynvml.nvmlEventSetFree, events)
 
@@ -191,7 +195,9 @@ class Nvml:
         whole = data.gpuInstanceId == _NO_SLICE
         return GpuEvent(
             kind=kind,
-            uuid=answered(lambda: str(pynvml.nvmlDeviceGetUUID(data.device))) or "",
+            # A GPU that fell off the bus is not told its UUID; its handle is the one from before.
+            uuid=answered(lambda: str(pynvml.nvmlDeviceGetUUID(data.device)))
+            or self._named.get(_address(data.device), ""),
             xid=int(data.eventData) if kind is GpuEventKind.XID else 0,
             gi=None if whole else int(data.gpuInstanceId),
             ci=None if whole else int(data.computeInstanceId),
@@ -253,3 +259,8 @@ def _slices(handle: Handle) -> tuple[MigSlice, ...]:
             )
         )
     return tuple(found)
+
+
+def _address(handle: Handle) -> int:
+    """Return what tells one GPU's handle from another's; it stays the same while NVML is open."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,0 +1,306 @@
+"""Follows how the GPUs are: hears events, looks now and then, remembers, publishes the health."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from holdfast.discovery.gpu_events import EventSource, GpuEars, Wanted
+from holdfast.errors import HoldfastError, LaneStuckError
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.gpu import (
+    DriverState,
+    Gpu,
+    GpuCondition,
+    GpuEvent,
+    GpuEventKind,
+    GpuReading,
+    GpuUse,
+)
+from holdfast.model.gpu_health import (
+    GpuHealth,
+    GpuState,
+    after_event,
+    after_look,
+    healths,
+    restored,
+)
+from holdfast.model.ids import BootId
+from holdfast.model.xid_marks import GpuLook, Place
+from holdfast.model.xids import Cure, XidChecks
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+_MPS = "mps"
+
+
+class Probe(EventSource, Protocol):
+    """What is needed of NVML besides."""
+
+    def condition(self, uuid: str, /) -> GpuCondition:
+        """Return what is told of the GPU's state."""
+        ...
+
+    def use(self, uuid: str, /) -> GpuUse:
+        """Return who uses the GPU or slice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthTimes:
+    """In seconds: `beat` between looks without cause, `quiet` the quiet period, `wait` per wait.
+
+    `breath` is the least between two looks, and two commits: Xids come in storms.
+    """
+
+    beat: float = 10.0
+    quiet: float = 60.0
+    wait: float = 5.0
+    breath: float = 1.0
+
+
+class GpuHealthWatch:
+    """Publishes what is wrong with each GPU and MIG slice, by UUID.
+
+    An event is judged and published in the turn of the loop in which it arrives; a look and a
+    commit follow. Looks are asked one GPU at a time on a lane of their own. One that hangs costs
+    that GPU its health, and the others only their looks: what is known of them stays.
+    """
+
+    def __init__(
+        self,
+        source: Callable[[str], Probe],
+        *,
+        readings: Watched[GpuReading],
+        ledger: Ledger,
+        lane: Lane,
+        clock: Clock,
+        boot: BootId,
+        checks: XidChecks,
+        times: HealthTimes,
+    ) -> None:
+        """Begin with what the ledger remembers; *source* makes an NVML of a library's name."""
+        self._source = source
+        self._readings = readings
+        self._ledger = ledger
+        self._lane = lane
+        self._clock = clock
+        self._boot = boot
+        self._checks = checks
+        self._times = times
+        self._states = {
+            uuid: restored(state, boot, checks) for uuid, state in ledger.book.value.gpus.items()
+        }
+        self._reading = GpuReading()
+        self._generation = 0
+        self._reloaded: set[str] = set()
+        self._probe: tuple[tuple[str, int], Probe] | None = None
+        self._hanging = ""
+        self._look_wanted = asyncio.Event()
+        self._save_wanted = asyncio.Event()
+        self._ears = GpuEars(source, event=self.hear, heard=self._heard, wait=times.wait)
+        self.health: Watched[Mapping[str, GpuHealth]] = Watched({})
+        self.observe: Callable[[GpuEvent], None] = lambda _event: None
+        self._publish()
+
+    async def run(self) -> None:
+        """Follow the GPUs, for ever."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._poke_now_and_then())
+                tasks.create_task(self._look_when_wanted())
+                tasks.create_task(self._save_when_wanted())
+                async for reading in self._readings.follow():
+                    self._follow(reading)
+                await asyncio.Event().wait()  # no more readings: what is known goes on
+        finally:
+            self._ears.close()
+
+    def hear(self, event: GpuEvent) -> None:
+        """Take note of *event*."""
+        self.observe(event)
+        counts = event.kind is GpuEventKind.XID and self._checks.watches(event.xid)
+        now = self._clock.wall()
+        for uuid, state in self._states.items():
+            after = after_event(state, event, now, self._checks)
+            if len(after.marks) > len(state.marks):
+                log.warning("gpu reports an error", gpu=uuid, reason=after.marks[-1].text)
+            self._states[uuid] = after
+        self._publish()
+        if counts or event.kind is not GpuEventKind.XID:
+            self._look_wanted.set()
+        if counts:
+            self._save_wanted.set()
+
+    def _follow(self, reading: GpuReading) -> None:
+        """Take note of what GPUs there are, and of a driver that was gone."""
+        before, self._reading = self._reading, reading
+        if reading.state is DriverState.ABSENT and before.state is not DriverState.ABSENT:
+            self._generation += 1
+            # One that was gone from the kernel has begun anew with every GPU when it is back.
+            self._reloaded |= self._states.keys()
+        uuids = tuple(gpu.uuid for gpu in reading.gpus if gpu.uuid)
+        for uuid in uuids:
+            self._states.setdefault(uuid, GpuState(uuid=uuid, boot=self._boot))
+        hears = reading.state is DriverState.READY and uuids and self._checks.listening
+        self._ears.want(
+            Wanted(library=reading.library, uuids=uuids, generation=self._generation)
+            if hears
+            else None
+        )
+        self._publish()
+        self._look_wanted.set()
+
+    def _heard(self, unheard: Mapping[str, str]) -> None:
+        for uuid, state in self._states.items():
+            if unheard.get(uuid, "") != state.unmonitored:
+                self._states[uuid] = replace(state, unmonitored=unheard.get(uuid, ""))
+        self._publish()
+        self._look_wanted.set()  # what happened until now was not heard
+
+    async def _poke_now_and_then(self) -> None:
+        while True:
+            await self._clock.sleep(self._times.beat)
+            self._look_wanted.set()
+
+    async def _look_when_wanted(self) -> None:
+        while True:
+            await self._look_wanted.wait()
+            self._look_wanted.clear()
+            await self._look_at_all()
+            await self._clock.sleep(self._times.breath)
+
+    async def _look_at_all(self) -> None:
+        if self._ears.overdue:
+            self._heard_nothing()
+        if self._lane.stuck_since is not None:
+            self._take(self._hanging, self._unanswered())
+            return
+        reading = self._reading
+        if reading.state is not DriverState.READY:
+            await self._quietly(self._let_go)
+            return
+        for gpu in reading.gpus:
+            if gpu.uuid not in self._states:
+                continue
+            try:
+                look = await self._lane.run(partial(self._look, reading, gpu))
+            except LaneStuckError:
+                self._hanging = gpu.uuid
+                self._take(gpu.uuid, self._unanswered())
+                return
+            except HoldfastError as error:  # the library does not start: the inventory says so
+                log.debug("gpus cannot be looked at", reason=str(error))
+                return
+            if look.answered:
+                self._reloaded.discard(gpu.uuid)
+            self._take(gpu.uuid, look)
+
+    def _take(self, uuid: str, look: GpuLook) -> None:
+        """Judge the GPU by *look*, and publish and keep what changed."""
+        before = self._states.get(uuid)
+        if before is None:
+            return
+        after = after_look(before, look, self._clock.wall(), quiet=self._times.quiet)
+        self._states[uuid] = after
+        for mark in before.marks:
+            if not any(each.first == mark.first and each.xid == mark.xid for each in after.marks):
+                log.info("gpu is over an error", gpu=uuid, was=mark.text)
+        self._publish()
+        if before.kept != after.kept:
+            self._save_wanted.set()
+
+    def _look(self, reading: GpuReading, gpu: Gpu) -> GpuLook:
+        """Ask the GPU; on the lane."""
+        probe = self._begun(reading.library)
+        at = self._clock.wall()
+        state = self._states[gpu.uuid]
+        asks = any(mark.cure is Cure.RESTART for mark in state.marks)
+        return GpuLook(
+            at=at,
+            driver=reading.driver_version,
+            condition=probe.condition(gpu.uuid),
+            users=_users(probe, gpu) if asks else None,
+            reloaded=gpu.uuid in self._reloaded,
+            mig=gpu.mig,
+        )
+
+    def _begun(self, library: str) -> Probe:
+        wanted = (library, self._generation)
+        if self._probe is not None and self._probe[0] == wanted:
+            return self._probe[1]
+        self._let_go()
+        probe = self._source(library)
+        probe.open()
+        self._probe = (wanted, probe)
+        return probe
+
+    def _let_go(self) -> None:
+        """End NVML, so that the driver can be replaced and the library begun anew."""
+        former, self._probe = self._probe, None
+        if former is not None:
+            former[1].close()
+
+    async def _quietly(self, call: Callable[[], None]) -> None:
+        try:
+            await self._lane.run(call)
+        except LaneStuckError as error:
+            log.warning("nvml cannot be ended", reason=str(error))
+
+    def _unanswered(self) -> GpuLook:
+        return GpuLook(
+            at=self._clock.wall(),
+            driver="",
+            condition=GpuCondition(lost=f"no answer within {self._lane.deadline:g} s"),
+        )
+
+    def _heard_nothing(self) -> None:
+        reason = "its events cannot be heard: NVML does not come back from waiting"
+        for uuid, state in self._states.items():
+            self._states[uuid] = replace(state, unmonitored=reason)
+
+    def _publish(self) -> None:
+        found = healths(self._states, self._reading.gpus, conditions=self._checks.conditions)
+        before = self.health.value
+        self.health.set(found)
+        for uuid, health in found.items():
+            known = before.get(uuid, GpuHealth())
+            if health.faults != known.faults:
+                log.info("gpu health changed", gpu=uuid, reasons=[f.text for f in health.faults])
+
+    async def _save_when_wanted(self) -> None:
+        while True:
+            await self._save_wanted.wait()
+            self._save_wanted.clear()
+            try:
+                await self._save({uuid: state.kept for uuid, state in self._states.items()})
+            except HoldfastError as error:
+                log.warning("health of gpus not kept", reason=str(error))
+                self._save_wanted.set()
+            await self._clock.sleep(self._times.breath)
+
+    async def _save(self, kept: Mapping[str, GpuState]) -> None:
+        if kept != self._ledger.book.value.gpus:
+            await self._ledger.apply(lambda draft: draft.remember(kept))
+
+
+def _users(probe: Probe, gpu: Gpu) -> Mapping[Place, frozenset[int] | None]:
+    """Return who is on the GPU, slice by slice in MIG mode; the MPS server is nobody's program."""
+    places: dict[Place, str] = (
+        {(each.gi, each.ci): each.uuid for each in gpu.slices} if gpu.mig else {None: gpu.uuid}
+    )
+    found: dict[Place, frozenset[int] | None] = {}
+    for place, uuid in places.items():
+        use = probe.use(uuid)
+        found[place] = (
+            None
+            if use.problem
+            else frozenset(each.pid for each in use.processes if each.kind != _MPS)
+        )
+    return found

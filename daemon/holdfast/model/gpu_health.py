@@ -1,0 +1,244 @@
+"""Which GPUs and MIG slices can be used: what was seen of each, what condemns it, what clears it.
+
+An Xid leaves a mark, and marks go one by one, each when what clears its class was seen: a later
+harmless Xid changes nothing about an earlier fatal one. What NVML tells of a GPU's state condemns
+it for as long as it is so. What NVML does not tell condemns nobody.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from holdfast.model.devices import Fault, FaultKind
+from holdfast.model.gpu import Gpu, GpuCondition, GpuEvent, GpuEventKind
+from holdfast.model.ids import BootId
+from holdfast.model.xid_marks import GpuLook, Place, XidMark, mark_after_look, with_mark
+from holdfast.model.xids import Cure, XidChecks
+
+COOL = 5
+"""Degrees below its shutdown temperature that a GPU that reached it must come down to."""
+
+_LOST = frozenset({"NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED"})
+# The whole library is not there, or has never heard of the GPU: the inventory says so, and better.
+_NOT_OF_ONE_GPU = frozenset(
+    {
+        "NVML_ERROR_UNINITIALIZED",
+        "NVML_ERROR_DRIVER_NOT_LOADED",
+        "NVML_ERROR_LIB_RM_VERSION_MISMATCH",
+        "NVML_ERROR_NO_PERMISSION",
+        "NVML_ERROR_NOT_FOUND",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """All that is remembered of one GPU.
+
+    `boot` and `driver`, a version, are those that `marks` are of. `resting` are the NVLinks that
+    were down from the beginning of the boot; None: not looked at yet. `awaits` are the signs that
+    it needs a reset, each of which goes by a reset alone. `condition` is the last that NVML told,
+    and its `lost` why it told none the last `unanswered` times. `unmonitored` says why events
+    cannot be heard.
+    """
+
+    uuid: str
+    boot: BootId
+    driver: str = ""
+    marks: tuple[XidMark, ...] = ()
+    resting: frozenset[int] | None = None
+    awaits: frozenset[str] = frozenset()
+    condition: GpuCondition = field(default_factory=GpuCondition)
+    hot: bool = False
+    unanswered: int = 0
+    unmonitored: str = ""
+
+    @property
+    def kept(self) -> "GpuState":
+        """What outlives a restart of the daemon: all that one look does not tell again."""
+        return GpuState(
+            uuid=self.uuid,
+            boot=self.boot,
+            driver=self.driver,
+            marks=tuple(replace(mark, pids=None, gone_at=None) for mark in self.marks),
+            resting=self.resting,
+            awaits=self.awaits,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuHealth:
+    """What is wrong with a GPU or a slice; `notes` are reasons to show that condemn nobody."""
+
+    faults: tuple[Fault, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def after_event(state: GpuState, event: GpuEvent, now: float, checks: XidChecks) -> GpuState:
+    """Return *state* once *event* was heard, of this GPU or of one that the driver did not name.
+
+    Only Xids condemn, as in NVIDIA's plugin: the same fault sends the ECC events too.
+    """
+    if event.kind is not GpuEventKind.XID or not checks.watches(event.xid):
+        return state
+    if event.uuid not in {"", state.uuid}:
+        return state
+    return replace(state, marks=with_mark(state.marks, event, now))
+
+
+def after_look(state: GpuState, look: GpuLook, now: float, *, quiet: float) -> GpuState:
+    """Return *state* once *look* was taken. *quiet* is the quiet period, in seconds.
+
+    Nothing is cleared by a look that the GPU did not answer.
+    """
+    if not look.answered:
+        return replace(
+            state,
+            marks=tuple(_attributed(mark, look) for mark in state.marks),
+            awaits=state.awaits | _awaits(look.condition),
+            condition=replace(state.condition, lost=look.condition.lost),
+            unanswered=state.unanswered + 1,
+        )
+    reset = _was_reset(state, look)
+    marks = tuple(
+        left
+        for mark in state.marks
+        if (left := mark_after_look(mark, look, now, reset=reset, quiet=quiet)) is not None
+    )
+    return replace(
+        state,
+        marks=marks,
+        driver=look.driver,
+        resting=_resting(state.resting, look),
+        awaits=_awaits(look.condition),
+        condition=look.condition,
+        hot=_hot(look.condition, was=state.hot),
+        unanswered=0,
+    )
+
+
+def verdict(state: GpuState, place: Place = None, *, conditions: bool = True) -> GpuHealth:
+    """Return what is wrong with the GPU, or with the slice at *place* of it.
+
+    *conditions*: whether what NVML tells besides events counts.
+    """
+    marks = [mark for mark in state.marks if mark.concerns(place)]
+    texts = [mark.text for mark in marks if not mark.suspected]
+    texts += _conditions(state) if conditions else []
+    notes = [state.unmonitored] if state.unmonitored else []
+    notes += [f"{state.uuid}: {mark.text}" for mark in marks if mark.suspected]
+    error = state.condition.lost
+    if error and not _condemns(state):
+        notes.append(f"its state cannot be asked for: {error}")
+    return GpuHealth(
+        faults=tuple(Fault(kind=FaultKind.ILL, text=f"{state.uuid}: {text}") for text in texts),
+        notes=tuple(notes),
+    )
+
+
+def healths(
+    states: Mapping[str, GpuState], gpus: Iterable[Gpu], *, conditions: bool = True
+) -> Mapping[str, GpuHealth]:
+    """Return the health of each GPU and of each of its slices, by UUID."""
+    found = {uuid: verdict(state, conditions=conditions) for uuid, state in states.items()}
+    for gpu in gpus:
+        state = states.get(gpu.uuid)
+        if state is not None:
+            found |= {
+                each.uuid: verdict(state, (each.gi, each.ci), conditions=conditions)
+                for each in gpu.slices
+            }
+    return found
+
+
+def restored(state: GpuState, boot: BootId, checks: XidChecks) -> GpuState:
+    """Return what still counts of a state that was kept over a restart of the daemon.
+
+    What a boot clears is dropped at once when this is another boot, and an Xid that is ignored by
+    now is dropped too: so a person can overrule a mark. Whether the driver was reloaded meanwhile
+    shows at the first look, by its version alone: a reload that nobody saw proves nothing.
+    """
+    marks = tuple(mark for mark in state.marks if checks.watches(mark.xid))
+    if boot == state.boot:
+        return replace(state, marks=marks)
+    marks = tuple(mark for mark in marks if mark.cure is Cure.OPERATOR)
+    return GpuState(uuid=state.uuid, boot=boot, marks=marks)
+
+
+def _attributed(mark: XidMark, look: GpuLook) -> XidMark:
+    """Return *mark* as this GPU's own, if it is of an unnamed GPU and this one is lost."""
+    return replace(mark, suspected=False) if look.condition.lost in _LOST else mark
+
+
+def _was_reset(state: GpuState, look: GpuLook) -> bool:
+    """Tell whether the GPU has begun anew since the look before."""
+    if look.reloaded or (state.driver and look.driver != state.driver):
+        return True
+    return bool(state.awaits - _awaits(look.condition))
+
+
+def _awaits(condition: GpuCondition) -> frozenset[str]:
+    """Return the signs that a reset is due.
+
+    Lost: the driver speaks with such a GPU again only once it has begun anew with it. Bad rows and
+    pages are replaced at a reset and at no other time.
+    """
+    signs = {
+        "lost": condition.lost in _LOST,
+        "rows": bool(condition.remap_pending),
+        "pages": bool(condition.retired_pending),
+    }
+    return frozenset(sign for sign, shown in signs.items() if shown)
+
+
+def _resting(known: frozenset[int] | None, look: GpuLook) -> frozenset[int] | None:
+    """Return the links that have been down ever since the first look: nothing is at their end.
+
+    A card without its bridge shows its links as down, and so does a GPU in MIG mode.
+    """
+    down = frozenset(look.condition.links_down)
+    if look.mig:
+        return None
+    return down if known is None else known & down
+
+
+def _hot(condition: GpuCondition, *, was: bool) -> bool:
+    now, most = condition.temperature, condition.shutdown_temperature
+    if now is None or most is None:
+        return False
+    return now >= (most - COOL if was else most)
+
+
+def _condemns(state: GpuState) -> bool:
+    """Tell whether a GPU that does not answer is out of order; one odd answer may pass."""
+    error = state.condition.lost
+    if not error or error in _NOT_OF_ONE_GPU:
+        return False
+    suspected = any(mark.suspected for mark in state.marks)
+    return error in _LOST or suspected or state.unanswered > 1
+
+
+def _conditions(state: GpuState) -> list[str]:
+    condition = state.condition
+    if _condemns(state):
+        if condition.lost in _LOST:
+            return [f"it is lost ({condition.lost}): it needs a reset or a reboot"]
+        return [f"it does not answer: {condition.lost}"]
+    found = []
+    if condition.remap_failed:
+        found.append("a bad memory row could not be replaced: have the GPU exchanged")
+    if condition.remap_pending:
+        found.append("a bad memory row waits for a reset of the GPU to be replaced")
+    if condition.retired_pending:
+        found.append("bad memory pages wait for a reset of the GPU to be retired")
+    if state.hot:
+        found.append(
+            f"it is at {condition.temperature} degrees and shuts down at "
+            f"{condition.shutdown_temperature}"
+        )
+    if state.resting is not None:
+        found += [
+            f"its NVLink {link} went down"
+            for link in condition.links_down
+            if link not in state.resting
+        ]
+    return found

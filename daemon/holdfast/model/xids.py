@@ -1,0 +1,225 @@
+"""The table of Xids: what each error of NVIDIA's driver means for a GPU, and what clears it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+IGNORED = frozenset({13, 31, 43, 45, 68, 109})
+"""Errors of applications, as NVIDIA's plugin ignores them unless DP_ENABLE_HEALTHCHECKS names them.
+
+The catalogue asks for a reset after 109; the plugin ignores it all the same, and so do we: a node
+that moves over must not lose GPUs.
+"""
+
+
+class Cure(IntEnum):
+    """What proves that a GPU is over an Xid, from the weakest to the strongest."""
+
+    QUIET = 1
+    """No such Xid for the quiet period, and then the GPU answers a probe."""
+    RESTART = 2
+    """All processes that were on the GPU at the time are gone, then as for QUIET."""
+    RESET = 3
+    """A reset of the GPU was seen; a reload of the driver or a boot resets it too."""
+    REBOOT = 4
+    """A boot of the node."""
+    OPERATOR = 5
+    """Nothing that can be seen from here: a person has to say so, by telling holdfast to ignore
+    this Xid or to forget it."""
+
+    @property
+    def told(self) -> str:
+        """What has to happen, for people."""
+        return _TOLD[self]
+
+
+_TOLD: Mapping[Cure, str] = {
+    Cure.QUIET: "clears by itself after a quiet period",
+    Cure.RESTART: "clears a quiet period after the processes on it have ended",
+    Cure.RESET: "needs a reset of the GPU, a reload of the driver or a reboot",
+    Cure.REBOOT: "needs a reboot of the node",
+    Cure.OPERATOR: "needs a person to mend it, and then to say so",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidRule:
+    """What one Xid means. Every rule is fatal: whatever is watched makes the device Unhealthy."""
+
+    xid: int
+    meaning: str
+    cure: Cure
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether it condemns the whole GPU even where it names one MIG slice.
+
+        What only a reset can clear takes the other slices with it: nothing new may start there.
+        """
+        return self.cure >= Cure.RESET
+
+
+def rule_of(xid: int) -> XidRule:
+    """Return what *xid* means.
+
+    NVIDIA's plugin takes every Xid that it does not ignore as fatal for good. One that the table
+    does not know is fatal here too, and as nothing says that it passes, only a reset clears it.
+    """
+    known = _RULES.get(xid)
+    return known or XidRule(xid=xid, meaning="not in the table of known Xids", cure=Cure.RESET)
+
+
+# From NVIDIA's public Xid catalogue (docs.nvidia.com/deploy/xid-errors, Ampere and newer), by its
+# immediate action: IGNORE is QUIET, RESTART_APP is RESTART, RESET_GPU and the workflows that end in
+# one are RESET, RESTART_VM is REBOOT, CHECK_MECHANICALS and UPDATE_SWFW are OPERATOR. What it calls
+# unused on these GPUs is left out, and so needs a reset: older GPUs send some of it.
+# 79 is RESTART_BM there. A GPU that fell off the bus answers again only after the driver has begun
+# anew with it, which is the reset that we look for.
+_TABLE: Mapping[Cure, Mapping[int, str]] = {
+    Cure.QUIET: {
+        14: "injected error",
+        37: "firmware was given a method it does not have",
+        38: "watchdog of the context switch firmware",
+        43: "the driver stopped a faulty channel",
+        44: "fault during a context switch",
+        45: "channels were torn down after another error",
+        63: "a bad memory row or page was set aside",
+        66: "illegal register access by the driver",
+        67: "illegal access by the driver",
+        92: "many corrected memory errors",
+        93: "wear limit of the InfoROM reached",
+        106: "test message",
+        107: "test message",
+        108: "NVLink translation error at the other end",
+        121: "corrected errors on the link to the CPU",
+        137: "illegal access over NVLink",
+        141: "CUDA fast path error",
+        152: "DLA memory fault",
+        153: "DLA timeout",
+        154: "the driver's advice on another Xid changed",
+        157: "nothing left to replace a failed resource with",
+        160: "a memory channel was retired",
+        161: "a memory channel could not be retired",
+        162: "power smoothing is on again",
+        163: "power smoothing is off",
+        164: "power smoothing hardware nears its end",
+        165: "power smoothing hardware is worn out",
+    },
+    Cure.RESTART: {
+        8: "a channel made no progress",
+        11: "bad push buffer",
+        13: "graphics or compute exception",
+        25: "bad push buffer",
+        31: "memory page fault",
+        32: "bad push buffer, seen by its DMA engine",
+        **dict.fromkeys((39, 40, 41), "copy engine exception"),
+        60: "video processor exception",
+        **dict.fromkeys((68, 83, 84, 88, 89, 96, 97, 98), "video decoder exception"),
+        69: "graphics class error",
+        **dict.fromkeys((70, 71, 72, 75, 76, 77, 85, *range(126, 136)), "copy engine exception"),
+        80: "corrupted data sent to the GPU",
+        **dict.fromkeys((82, *range(99, 106)), "JPEG engine exception"),
+        86: "optical flow exception",
+        94: "memory error, contained to one application",
+        139: "optical flow exception",
+        142: "video encoder exception",
+        159: "error on the link to the CPU",
+    },
+    Cure.RESET: {
+        46: "the GPU stopped processing",
+        48: "uncorrectable memory error",
+        62: "the power management controller halted",
+        64: "a bad memory row or page could not be set aside",
+        74: "NVLink error",
+        79: "the GPU fell off the bus",
+        95: "memory error, not contained: any application may have bad data",
+        109: "context switch timed out",
+        110: "security fault",
+        119: "the GPU's system processor does not answer",
+        120: "error of the GPU's system processor",
+        136: "link training failed",
+        140: "uncorrectable memory error that could not be recorded",
+        143: "the GPU could not be initialised",
+        **dict.fromkeys(range(144, 151), "NVLink error"),
+        155: "an NVLink went down",
+        156: "a failed resource is replaced at the next reset",
+        158: "the GPU timed out for good",
+        167: "PCIe timed out for good",
+        169: "the security controller halted",
+        171: "uncorrectable error in DRAM",
+        172: "uncorrectable error in SRAM",
+    },
+    Cure.REBOOT: {151: "keys could not be rotated"},
+    Cure.OPERATOR: {
+        54: "auxiliary power is not connected",
+        78: "a vGPU could not start: software or firmware has to be updated",
+        168: "memory was lost to errors: turn ECC on",
+    },
+}
+
+_RULES: Mapping[int, XidRule] = {
+    xid: XidRule(xid=xid, meaning=meaning, cure=cure)
+    for cure, meanings in _TABLE.items()
+    for xid, meaning in meanings.items()
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidChecks:
+    """Which Xids make a GPU Unhealthy, by the two variables of NVIDIA's plugin.
+
+    `conditions`: whether what NVML tells besides events counts too; `DP_DISABLE_HEALTHCHECKS=all`
+    turns that off as well, `xids` does not. `malformed`: what meant nothing and was left out, as
+    NVIDIA's plugin does; to be logged.
+    """
+
+    ignored: frozenset[int] = IGNORED
+    forced: frozenset[int] = frozenset()
+    none: bool = False
+    all: bool = False
+    conditions: bool = True
+    malformed: tuple[str, ...] = ()
+
+    @property
+    def listening(self) -> bool:
+        """Tell whether any event can matter."""
+        return self.all or not self.none or bool(self.forced)
+
+    def watches(self, xid: int) -> bool:
+        """Tell whether *xid* counts; what is forced on wins over everything else."""
+        if self.all or xid in self.forced:
+            return True
+        return not self.none and xid not in self.ignored
+
+
+def xid_checks(disable: str = "", enable: str = "") -> XidChecks:
+    """Return what DP_DISABLE_HEALTHCHECKS (*disable*) and DP_ENABLE_HEALTHCHECKS (*enable*) mean.
+
+    Each is a list of Xids, or ``all`` or ``xids``; commas separate, case does not matter.
+    """
+    off, on = _words(disable), _words(enable)
+    return XidChecks(
+        ignored=IGNORED | _numbers(off),
+        forced=_numbers(on),
+        none=bool(_EVERY & {*off}),
+        all=bool(_EVERY & {*on}),
+        conditions="all" not in off or bool(_EVERY & {*on}),
+        malformed=tuple(
+            word for word in (*off, *on) if word not in _EVERY and not _is_number(word)
+        ),
+    )
+
+
+_EVERY = frozenset({"all", "xids"})
+
+
+def _words(text: str) -> list[str]:
+    return [word for each in text.lower().split(",") if (word := each.strip())]
+
+
+def _numbers(words: Iterable[str]) -> frozenset[int]:
+    return frozenset(int(word) for word in words if _is_number(word))
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit()

@@ -1,0 +1,193 @@
+"""Events and looks through the real pynvml on the stub library: what reaches the published health."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes.gpu_health import DEADLINE, QUIET, Follower, Told, following
+from fakes.nvml import Event, Node, Slice, build, cards, uuid
+from holdfast.ledger.store import read_only
+from waiting import wait_until
+
+GPU_IS_LOST, UNKNOWN = 15, 999
+BAD_MEMORY, CONTAINED, NOTICE, OFF_THE_BUS, ILLEGAL_ACCESS = 48, 94, 63, 79, 31
+Follow = Callable[..., Follower]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def follow(library: Path, tmp_path: Path) -> Iterator[Follow]:
+    """Follow the health of a node's GPUs until the test ends, or until followed anew."""
+    with ExitStack() as stack:
+
+        def start(node: Node, *, boot: str = "boot-1", disabled: str = "") -> Follower:
+            stack.close()
+            return stack.enter_context(
+                following(library, tmp_path, node, boot=boot, disabled=disabled)
+            )
+
+        yield start
+
+
+def listening(follower: Follower, node: Node, *events: Event) -> Node:
+    """Let *events* happen once they are listened for: what came before is never told."""
+    after = replace(node, events=events)
+    follower.until(lambda told: told.faults, what="the first look")
+    follower.show(after)
+    return after
+
+
+def ill(*uuids: str) -> Callable[[Told], bool]:
+    return lambda told: told.ill == {*uuids}
+
+
+def test_an_xid_condemns_its_gpu_alone_and_is_heard_once(follow: Follow) -> None:
+    node = Node(cards=cards(8))
+    follower = follow(node)
+    listening(follower, node, Event(uuid(3), BAD_MEMORY))
+    told = follower.until(ill(uuid(3)), what="the Xid")
+    assert "Xid 48 (uncorrectable memory error)" in told.faults[uuid(3)][0]
+    time.sleep(3 * QUIET)  # several looks and waits, each of which would tell it again
+    told = follower.told()
+    assert told.ill == {uuid(3)}, "no time clears it"
+    assert told.heard == [BAD_MEMORY]
+
+
+def test_what_passes_is_over_after_the_quiet_period_when_the_processes_are_gone(
+    follow: Follow,
+) -> None:
+    one, two = cards(2)
+    busy = replace(one, processes=(("compute", 77, 5), ("mps", 78, 5)))
+    node = Node(cards=(busy, two))
+    follower = follow(node)
+    events = (Event(uuid(0), CONTAINED), Event(uuid(1), NOTICE))
+    after = listening(follower, node, *events)
+    follower.until(ill(uuid(0), uuid(1)), what="both Xids")
+    follower.until(ill(uuid(0)), what="the harmless one to be over")
+    idle = replace(one, processes=(("mps", 78, 5),))
+    follower.show(replace(after, cards=(idle, two)))
+    follower.until(ill(), what="the other, once its process is gone")
+
+
+def test_an_xid_of_a_slice_condemns_the_slice_and_its_gpu_not_the_neighbours(
+    follow: Follow,
+) -> None:
+    slices = (Slice("MIG-1", gi=1), Slice("MIG-2", gi=2, processes=(("compute", 77, 5),)))
+    one, two = cards(2)
+    node = Node(cards=(replace(one, mig=1, slices=slices), two))
+    follower = follow(node)
+    listening(follower, node, Event(uuid(0), CONTAINED, gi=1, ci=0))
+    told = follower.until(ill("MIG-1", uuid(0)), what="the slice")
+    assert {*told.faults} == {"MIG-1", "MIG-2", uuid(0), uuid(1)}
+    follower.until(ill(), what="the slice to be over it while its neighbour is at work")
+
+
+def test_ignored_xids_condemn_nobody_and_a_list_adds_to_them(follow: Follow) -> None:
+    node = Node(cards=cards(1))
+    follower = follow(node, disabled=f"{BAD_MEMORY}")
+    listening(follower, node, Event(uuid(0), ILLEGAL_ACCESS), Event(uuid(0), BAD_MEMORY))
+    told = follower.until(lambda told: len(told.heard) == 2, what="both")
+    assert told.ill == set()
+
+
+def test_a_lost_gpu_is_ill_and_well_when_it_is_back_its_xid_too(follow: Follow) -> None:
+    whole = cards(8)
+    node = Node(cards=whole)
+    follower = follow(node)
+    follower.until(lambda told: told.faults, what="the first look")
+    lost = (*whole[:3], replace(whole[3], errors={"*": GPU_IS_LOST}), *whole[4:])
+    after = Node(cards=lost, events=(Event(uuid(3), OFF_THE_BUS),))
+    follower.show(after)
+    told = follower.until(lambda told: len(told.faults[uuid(3)]) > 1, what="Xid and loss")
+    assert told.ill == {uuid(3)}
+    follower.show(replace(after, cards=whole))
+    follower.until(ill(), what="the GPU to be back")
+
+
+def test_an_xid_of_no_gpu_that_nvml_can_name_has_all_asked_and_the_lost_one_found(
+    follow: Follow,
+) -> None:
+    one, two = cards(2)
+    node = Node(cards=(one, replace(two, errors={"*": GPU_IS_LOST})))
+    follower = follow(replace(node, cards=(one, two)))
+    listening(follower, node, Event("", OFF_THE_BUS))
+    told = follower.until(
+        lambda told: any("Xid 79" in fault for fault in told.faults[uuid(1)]),
+        what="the lost one to be found",
+    )
+    assert (told.ill, told.notes[uuid(0)]) == ({uuid(1)}, [])
+    follower.show(Node(cards=(one, two), events=(Event("", OFF_THE_BUS),)))
+    follower.until(ill(), what="nobody to be ill for ever")
+
+
+def test_a_fatal_xid_is_not_forgotten_by_a_restart_and_is_by_a_reboot(
+    follow: Follow, tmp_path: Path
+) -> None:
+    node = Node(cards=cards(2))
+    follower = follow(node)
+    listening(follower, node, Event(uuid(1), BAD_MEMORY))
+    follower.until(ill(uuid(1)), what="the Xid")
+    wait_until(lambda: any(gpu.marks for gpu in read_only(tmp_path).gpus.values()))
+    kept = follow(node)  # killed, as a crash would
+    told = kept.until(lambda told: told.faults, what="the first health")
+    assert told.ill == {uuid(1)}
+    rebooted = follow(node, boot="boot-2")
+    rebooted.until(lambda told: told.faults and not told.ill, what="a fresh start")
+
+
+def test_a_driver_that_was_gone_and_is_back_has_begun_anew_and_is_listened_to(
+    follow: Follow,
+) -> None:
+    node = Node(cards=cards(1))
+    follower = follow(node)
+    after = listening(follower, node, Event(uuid(0), BAD_MEMORY))
+    follower.until(ill(uuid(0)), what="the Xid")
+    follower.order("absent")
+    assert follower.told().ill == {uuid(0)}
+    follower.order("read")
+    follower.until(ill(), what="the new beginning")
+    follower.show(replace(after, events=(*after.events, Event(uuid(0), NOTICE))))
+    follower.until(ill(uuid(0)), what="an Xid after it")
+
+
+def test_waits_that_fail_are_told_cost_no_time_and_are_tried_again(follow: Follow) -> None:
+    node = Node(cards=cards(1), wait=UNKNOWN)
+    follower = follow(node)
+    told = follower.until(lambda told: told.notes.get(uuid(0)), what="the note")
+    assert "cannot wait for GPUs' events: NVML_ERROR_UNKNOWN" in told.notes[uuid(0)][0]
+    assert told.ill == set(), "what is not heard is no fault"
+    before = told.cpu
+    time.sleep(0.5)
+    assert follower.told().cpu - before < 0.2, "a wait that fails at once must not be busy"
+    follower.show(Node(cards=cards(1)))
+    follower.until(lambda told: not told.notes[uuid(0)], what="the next try")
+    follower.show(Node(cards=cards(1), events=(Event(uuid(0), BAD_MEMORY),)))
+    follower.until(ill(uuid(0)), what="an Xid after it")
+
+
+def test_a_gpu_that_hangs_is_ill_and_the_others_are_heard_and_it_recovers(follow: Follow) -> None:
+    one, two = cards(2)
+    node = Node(cards=(one, replace(two, hangs={"nvmlDeviceGetRemappedRows": 4 * DEADLINE})))
+    follower = follow(node)
+    told = follower.until(ill(uuid(1)), what="the one that hangs")
+    assert "no answer within" in told.faults[uuid(1)][0]
+    follower.show(replace(node, events=(Event(uuid(0), BAD_MEMORY),)))
+    follower.until(ill(uuid(0), uuid(1)), what="an Xid of the other")
+    follower.show(Node(cards=(one, two), events=(Event(uuid(0), BAD_MEMORY),)))
+    follower.until(ill(uuid(0)), what="the end of the hang")
+
+
+def test_a_gpu_without_events_is_said_to_be_unmonitored_and_is_not_ill(follow: Follow) -> None:
+    one, two = cards(2)
+    follower = follow(Node(cards=(replace(one, events=0), two)))
+    told = follower.until(lambda told: told.notes.get(uuid(0)), what="the note")
+    assert "its events cannot be heard" in told.notes[uuid(0)][0]
+    assert (told.ill, told.notes[uuid(1)]) == (set(), [])

@@ -1,0 +1,163 @@
+"""A process that follows the health of a stub's GPUs, told what to do by lines, telling by lines.
+
+A process keeps the NVML library that it loaded, so each test has one of its own. It is run as
+``python -m fakes.gpu_health LIBRARY FOLDER BOOT DISABLED``; what it tells is one JSON object a line:
+the faults and notes by UUID, the Xids heard so far, and the processor time used.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from fakes.nvml import CONTROL, Node, write
+from holdfast.discovery.gpu_health import GpuHealthWatch, HealthTimes
+from holdfast.host.nvml import Nvml
+from holdfast.ledger.ledger import open_ledger
+from holdfast.model.gpu import GpuEvent, GpuReading
+from holdfast.model.ids import BootId
+from holdfast.model.xids import xid_checks
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+QUIET = 0.4
+DEADLINE = 0.5
+_TIMES = HealthTimes(beat=0.1, quiet=QUIET, wait=0.3, breath=0.02)
+_LIMIT = 20.0
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the process last told."""
+
+    faults: dict[str, list[str]]
+    notes: dict[str, list[str]]
+    heard: list[int]
+    cpu: float
+
+    @property
+    def ill(self) -> set[str]:
+        return {uuid for uuid, faults in self.faults.items() if faults}
+
+
+class Follower:
+    """The process, as a test has it."""
+
+    def __init__(self, process: "subprocess.Popen[str]", control: Path) -> None:
+        self._process = process
+        self._control = control
+
+    def show(self, node: Node) -> None:
+        """Let the driver answer as *node*."""
+        write(self._control, node)
+
+    def order(self, word: str) -> None:
+        """``read``: enumerate the GPUs anew. ``absent``: the driver is gone."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+
+    def told(self) -> Told:
+        """Return what it tells now."""
+        self.order("tell")
+        assert self._process.stdout is not None
+        return Told(**json.loads(self._process.stdout.readline()))
+
+    def until(self, wanted: Callable[[Told], object], *, what: str) -> Told:
+        """Return the first thing told that *wanted* is true of."""
+        deadline = time.monotonic() + _LIMIT
+        while True:
+            told = self.told()
+            if wanted(told):
+                return told
+            assert time.monotonic() < deadline, f"waited in vain for {what}; told {told}"
+            time.sleep(0.005)
+
+
+@contextmanager
+def following(
+    library: Path, folder: Path, node: Node, *, boot: str = "boot-1", disabled: str = ""
+) -> Iterator[Follower]:
+    """Run the process on *node*, with its ledger in *folder*, until the block ends."""
+    control = folder / "node"
+    write(control, node)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fakes.gpu_health", str(library), str(folder), boot, disabled],
+        env={
+            **os.environ,
+            CONTROL: str(control),
+            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        },
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Follower(process, control)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> None:
+    clock = SystemClock()
+    ledger_lane, lane = Lane("ledger", deadline=10), Lane("gpu-health", deadline=DEADLINE)
+    ledger = await open_ledger(folder, ledger_lane, clock=clock, boot=boot)
+    nvml = Nvml(library)
+    nvml.open()
+    readings: Watched[GpuReading] = Watched(nvml.read())
+    watch = GpuHealthWatch(
+        lambda _: Nvml(library),
+        readings=readings,
+        ledger=ledger,
+        lane=lane,
+        clock=clock,
+        boot=boot,
+        checks=xid_checks(disabled),
+        times=_TIMES,
+    )
+    heard: list[int] = []
+
+    def observe(event: GpuEvent) -> None:
+        heard.append(event.xid)
+
+    watch.observe = observe
+
+    def tell() -> None:
+        health = watch.health.value
+        told = {
+            "faults": {uuid: [fault.text for fault in it.faults] for uuid, it in health.items()},
+            "notes": {uuid: list(it.notes) for uuid, it in health.items()},
+            "heard": heard,
+            "cpu": time.process_time(),
+        }
+        print(json.dumps(told), flush=True)
+
+    def obey() -> None:
+        for word in os.read(0, 4096).decode().split():  # a line is written whole
+            if word == "tell":
+                tell()
+            elif word == "absent":
+                nvml.close()
+                readings.set(GpuReading())
+            elif word == "read":
+                nvml.open()
+                readings.set(nvml.read())
+
+    asyncio.get_running_loop().add_reader(0, obey)
+    with closing(lane), closing(ledger_lane):
+        await watch.run()
+
+
+if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    asyncio.run(_follow(Path(sys.argv[1]), Path(sys.argv[2]), BootId(sys.argv[3]), sys.argv[4]))

@@ -1,0 +1,409 @@
+"""What condemns a GPU or a slice, and what has to be seen before it is trusted again."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from holdfast.model.gpu import Gpu, GpuCondition, GpuEvent, GpuEventKind, MigSlice
+from holdfast.model.gpu_health import (
+    GpuState,
+    after_event,
+    after_look,
+    healths,
+    restored,
+    verdict,
+)
+from holdfast.model.ids import BootId
+from holdfast.model.xid_marks import MOST_MARKS, GpuLook, Place
+from holdfast.model.xids import XidChecks, xid_checks
+
+BOOT, LATER = BootId("boot-1"), BootId("boot-2")
+GPU, OTHER = "GPU-1", "GPU-2"
+QUIET = 60.0
+NOW = 1000.0
+ILLEGAL_ACCESS, CONTAINED, BAD_MEMORY, OFF_THE_BUS, KEYS, NO_POWER, NOTICE = (
+    31,
+    94,
+    48,
+    79,
+    151,
+    54,
+    63,
+)
+FINE = GpuCondition()
+LOST = GpuCondition(lost="NVML_ERROR_GPU_IS_LOST")
+CHECKS = XidChecks()
+NOBODY: Mapping[Place, frozenset[int] | None] = {None: frozenset()}
+
+
+def xid(number: int, uuid: str = GPU, gi: int | None = None, ci: int | None = None) -> GpuEvent:
+    return GpuEvent(kind=GpuEventKind.XID, uuid=uuid, xid=number, gi=gi, ci=ci)
+
+
+def state(*events: GpuEvent, at: float = NOW, checks: XidChecks = CHECKS) -> GpuState:
+    """Return a GPU that was looked at, was fine, and then had *events*."""
+    after = look(GpuState(uuid=GPU, boot=BOOT), at=at - 1)
+    for event in events:
+        after = after_event(after, event, at, checks)
+    return after
+
+
+def look(
+    before: GpuState,
+    condition: GpuCondition = FINE,
+    *,
+    at: float,
+    driver: str = "550",
+    users: Mapping[Place, frozenset[int] | None] | None = NOBODY,
+    reloaded: bool = False,
+    mig: bool = False,
+) -> GpuState:
+    taken = GpuLook(
+        at=at, driver=driver, condition=condition, users=users, reloaded=reloaded, mig=mig
+    )
+    return after_look(before, taken, at, quiet=QUIET)
+
+
+def texts(of: GpuState, place: Place = None) -> list[str]:
+    return [fault.text for fault in verdict(of, place).faults]
+
+
+def healthy(of: GpuState, place: Place = None) -> bool:
+    return not verdict(of, place).faults
+
+
+def test_an_xid_condemns_its_gpu_and_says_what_it_needs() -> None:
+    (told,) = texts(state(xid(OFF_THE_BUS)))
+    assert told.startswith("GPU-1: Xid 79 (the GPU fell off the bus): needs a reset of the GPU")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(xid(ILLEGAL_ACCESS), id="ignored by default"),
+        pytest.param(xid(OFF_THE_BUS, OTHER), id="another GPU's"),
+        pytest.param(GpuEvent(kind=GpuEventKind.DOUBLE_BIT_ECC, uuid=GPU), id="ECC: its Xid tells"),
+        pytest.param(GpuEvent(kind=GpuEventKind.SINGLE_BIT_ECC, uuid=GPU), id="corrected"),
+    ],
+)
+def test_some_events_condemn_nobody(event: GpuEvent) -> None:
+    assert healthy(state(event))
+
+
+def test_an_ignored_xid_condemns_where_it_is_forced_on() -> None:
+    assert not healthy(state(xid(ILLEGAL_ACCESS), checks=xid_checks("", "31")))
+
+
+AFTER = NOW + QUIET + 1
+SOME: Mapping[Place, frozenset[int] | None] = {None: frozenset({7})}
+UNKNOWN: Mapping[Place, frozenset[int] | None] = {None: None}
+
+
+@pytest.mark.parametrize(
+    ("number", "looks", "over"),
+    [
+        # A quiet period, then a look.
+        (NOTICE, [(NOW + 1, SOME)], False),
+        (NOTICE, [(AFTER, SOME)], True),
+        # Processes that were there, and only those, and then the quiet period.
+        (CONTAINED, [(NOW + 1, SOME), (AFTER, SOME)], False),
+        (CONTAINED, [(NOW + 1, NOBODY), (AFTER + 1, NOBODY)], True),
+        (CONTAINED, [(NOW + 1, SOME), (NOW + 50, NOBODY), (AFTER, NOBODY)], False),
+        (CONTAINED, [(NOW + 1, SOME), (NOW + 50, NOBODY), (NOW + 111, NOBODY)], True),
+        (CONTAINED, [(NOW + 1, SOME), (NOW + 2, {None: frozenset({8})}), (NOW + 63, SOME)], True),
+        # Nobody was seen because nobody could be asked.
+        (CONTAINED, [(NOW + 1, UNKNOWN), (AFTER, UNKNOWN)], False),
+        (CONTAINED, [(NOW + 1, None), (AFTER, None)], False),
+        # However long it is quiet, and whatever the GPU answers.
+        (BAD_MEMORY, [(NOW + 1, NOBODY), (NOW + 1e6, NOBODY)], False),
+        (KEYS, [(NOW + 1, NOBODY), (NOW + 1e6, NOBODY)], False),
+        (NO_POWER, [(NOW + 1, NOBODY), (NOW + 1e6, NOBODY)], False),
+        (4711, [(NOW + 1, NOBODY), (NOW + 1e6, NOBODY)], False),
+    ],
+)
+def test_time_clears_only_what_passes(
+    number: int,
+    looks: Iterable[tuple[float, Mapping[Place, frozenset[int] | None] | None]],
+    over: bool,
+) -> None:
+    after = state(xid(number))
+    for at, users in looks:
+        after = look(after, at=at, users=users)
+    assert healthy(after) == over
+
+
+@pytest.mark.parametrize("number", [NOTICE, CONTAINED])
+def test_the_same_xid_again_begins_the_quiet_period_anew(number: int) -> None:
+    after = look(state(xid(number)), at=NOW + 1)
+    after = after_event(after, xid(number), NOW + 50, CHECKS)
+    after = look(after, at=NOW + 51)
+    assert not healthy(look(after, at=AFTER))
+    assert healthy(look(after, at=NOW + 50 + QUIET + 2))
+
+
+def test_a_clock_that_is_set_back_begins_the_quiet_period_anew() -> None:
+    after = look(state(xid(NOTICE)), at=NOW - 500)
+    assert not healthy(look(after, at=NOW - 450))
+    assert healthy(look(after, at=NOW - 500 + QUIET + 1))
+
+
+def _driver_changed(before: GpuState) -> GpuState:
+    return look(before, at=NOW + 5, driver="560")
+
+
+def _driver_reloaded(before: GpuState) -> GpuState:
+    return look(before, at=NOW + 5, reloaded=True)
+
+
+def _lost_and_back(before: GpuState) -> GpuState:
+    return look(look(before, LOST, at=NOW + 5), at=NOW + 6)
+
+
+def _lost_odd_and_back(before: GpuState) -> GpuState:
+    odd = GpuCondition(lost="NVML_ERROR_UNKNOWN")
+    return look(look(look(before, LOST, at=NOW + 5), odd, at=NOW + 6), at=NOW + 7)
+
+
+def _rows_replaced(before: GpuState) -> GpuState:
+    pending = look(before, GpuCondition(remap_pending=True), at=NOW + 5)
+    return look(pending, GpuCondition(remap_pending=False), at=NOW + 6)
+
+
+def _pages_retired(before: GpuState) -> GpuState:
+    pending = look(before, GpuCondition(retired_pending=True), at=NOW + 5)
+    return look(pending, GpuCondition(retired_pending=False), at=NOW + 6)
+
+
+def _rebooted(before: GpuState) -> GpuState:
+    return look(restored(before.kept, LATER, CHECKS), at=NOW + 5)
+
+
+def _restarted(before: GpuState) -> GpuState:
+    return look(restored(before.kept, BOOT, CHECKS), at=NOW + 5)
+
+
+def _lost_and_back_over_a_restart(before: GpuState) -> GpuState:
+    return _restarted(look(before, LOST, at=NOW + 4))
+
+
+def _only_lost(before: GpuState) -> GpuState:
+    return look(look(before, LOST, at=NOW + 5), LOST, at=NOW + 6)
+
+
+def _odd_and_back(before: GpuState) -> GpuState:
+    return look(look(before, GpuCondition(lost="NVML_ERROR_UNKNOWN"), at=NOW + 5), at=NOW + 6)
+
+
+RESETS = [
+    _driver_changed,
+    _driver_reloaded,
+    _lost_and_back,
+    _lost_odd_and_back,
+    _rows_replaced,
+    _pages_retired,
+    _lost_and_back_over_a_restart,
+]
+NO_RESETS = [_restarted, _only_lost, _odd_and_back]
+
+
+@pytest.mark.parametrize(
+    ("number", "seen", "over"),
+    [
+        *((BAD_MEMORY, reset, True) for reset in [*RESETS, _rebooted]),
+        *((OFF_THE_BUS, reset, True) for reset in [*RESETS, _rebooted]),
+        *((4711, reset, True) for reset in [*RESETS, _rebooted]),
+        *((BAD_MEMORY, nothing, False) for nothing in NO_RESETS),
+        *((KEYS, reset, False) for reset in RESETS),
+        (KEYS, _rebooted, True),
+        *((NO_POWER, anything, False) for anything in [*RESETS, _rebooted]),
+    ],
+)
+def test_what_takes_a_new_beginning_is_cleared_by_one_that_was_seen(
+    number: int, seen: object, over: bool
+) -> None:
+    assert callable(seen)
+    assert healthy(seen(state(xid(number)))) == over
+
+
+def test_a_later_harmless_xid_never_clears_an_earlier_fatal_one() -> None:
+    after = state(xid(BAD_MEMORY), xid(NOTICE), xid(ILLEGAL_ACCESS))
+    assert len(texts(after)) == 2
+    after = look(after, at=AFTER)
+    assert texts(after) == texts(state(xid(BAD_MEMORY)))
+
+
+def test_an_xid_that_came_while_we_looked_is_not_cleared_by_that_look() -> None:
+    before = look(state(), LOST, at=NOW - 5)
+    after = after_event(before, xid(BAD_MEMORY), NOW, CHECKS)
+    taken = GpuLook(at=NOW - 1, driver="550", condition=FINE)
+    assert not healthy(after_look(after, taken, NOW + 1, quiet=QUIET))
+
+
+def test_a_storm_of_different_xids_keeps_the_gravest() -> None:
+    events = [xid(number) for number in (NO_POWER, *range(2000, 2040), NOTICE, BAD_MEMORY)]
+    after = state(*events)
+    assert len(after.marks) == MOST_MARKS
+    assert any("Xid 54 " in text for text in texts(after))
+    assert not any("Xid 63 " in text for text in texts(after))
+
+
+def test_a_slices_own_error_condemns_the_slice_and_the_gpu_as_a_whole_not_its_neighbours() -> None:
+    after = state(xid(CONTAINED, gi=1, ci=0))
+    assert not healthy(after, (1, 0))
+    assert healthy(after, (2, 0))
+    assert healthy(after, (1, 1))
+    assert not healthy(after)
+
+
+def test_an_error_of_a_gpu_instance_condemns_each_of_its_compute_instances() -> None:
+    after = state(xid(CONTAINED, gi=1, ci=0xFFFFFFFF))
+    assert [healthy(after, (1, ci)) for ci in (0, 1)] == [False, False]
+    assert healthy(after, (2, 0))
+
+
+@pytest.mark.parametrize("event", [xid(95, gi=1, ci=0), xid(BAD_MEMORY, gi=1, ci=0), xid(94)])
+def test_what_takes_a_reset_or_names_no_slice_condemns_all_slices(event: GpuEvent) -> None:
+    after = state(event)
+    assert not any(healthy(after, place) for place in [(1, 0), (2, 0), None])
+
+
+def test_a_slice_waits_for_its_own_processes_alone() -> None:
+    busy: Mapping[Place, frozenset[int] | None] = {(1, 0): frozenset(), (2, 0): frozenset({7})}
+    after = look(state(xid(CONTAINED, gi=1, ci=0)), at=NOW + 1, users=busy)
+    assert healthy(look(after, at=AFTER + 1, users=busy), (1, 0))
+
+
+def test_a_slice_that_is_no_more_has_nobody_on_it() -> None:
+    gone: Mapping[Place, frozenset[int] | None] = {(2, 0): frozenset({7})}
+    after = look(state(xid(CONTAINED, gi=1, ci=0)), at=NOW + 1, users=gone)
+    assert healthy(look(after, at=AFTER + 1, users=gone))
+
+
+def test_an_event_of_an_unnamed_gpu_is_the_lost_ones_and_nobody_elses() -> None:
+    after = state(xid(OFF_THE_BUS, uuid=""))
+    assert healthy(after)
+    assert "did not name" in verdict(after).notes[0]
+    assert verdict(look(after, at=NOW + 1)) == verdict(state())
+    lost = look(after, LOST, at=NOW + 1)
+    assert "fell off the bus" in texts(lost)[0]
+    assert healthy(look(lost, at=NOW + 2))
+
+
+def test_an_odd_answer_condemns_at_once_a_gpu_that_an_event_may_be_about() -> None:
+    odd = GpuCondition(lost="NVML_ERROR_UNKNOWN")
+    assert not healthy(look(state(xid(OFF_THE_BUS, uuid="")), odd, at=NOW + 1))
+    assert healthy(look(state(), odd, at=NOW + 1))
+
+
+def test_a_suspicion_clears_without_clearing_what_is_known() -> None:
+    after = state(xid(BAD_MEMORY), xid(BAD_MEMORY, uuid=""))
+    assert texts(look(after, at=NOW + 1)) == texts(state(xid(BAD_MEMORY)))
+
+
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        (LOST, "it is lost (NVML_ERROR_GPU_IS_LOST)"),
+        (GpuCondition(lost="NVML_ERROR_RESET_REQUIRED"), "it is lost"),
+        (GpuCondition(remap_failed=True), "could not be replaced"),
+        (GpuCondition(remap_pending=True), "waits for a reset"),
+        (GpuCondition(retired_pending=True), "wait for a reset"),
+        (GpuCondition(links_down=(3,)), "NVLink 3 went down"),
+        (GpuCondition(temperature=90, shutdown_temperature=90), "90 degrees"),
+        (FINE, None),
+        (GpuCondition(remap_failed=False, remap_pending=False, retired_pending=False), None),
+        (GpuCondition(temperature=89, shutdown_temperature=90), None),
+        (GpuCondition(temperature=89), None),
+        (GpuCondition(shutdown_temperature=90), None),
+        (GpuCondition(lost="NVML_ERROR_UNKNOWN"), None),
+        (GpuCondition(lost="NVML_ERROR_DRIVER_NOT_LOADED"), None),
+    ],
+)
+def test_what_nvml_tells_condemns_while_it_is_so_and_what_it_does_not_tell_never(
+    condition: GpuCondition, told: str | None
+) -> None:
+    after = look(state(), condition, at=NOW)
+    if told is None:
+        assert healthy(after)
+        return
+    assert told in texts(after)[0]
+    assert not verdict(after, conditions=False).faults
+    assert healthy(look(after, at=NOW + 1))
+
+
+def test_a_gpu_that_answers_oddly_twice_is_out_of_order_and_once_is_a_note() -> None:
+    odd = GpuCondition(lost="NVML_ERROR_UNKNOWN")
+    once = look(state(), odd, at=NOW)
+    assert verdict(once).notes == ("its state cannot be asked for: NVML_ERROR_UNKNOWN",)
+    twice = look(once, odd, at=NOW + 1)
+    assert texts(twice) == ["GPU-1: it does not answer: NVML_ERROR_UNKNOWN"]
+    assert healthy(look(twice, at=NOW + 2))
+
+
+def test_a_library_that_is_not_there_condemns_no_gpu_however_long() -> None:
+    after = state()
+    for beat in range(5):
+        after = look(after, GpuCondition(lost="NVML_ERROR_UNINITIALIZED"), at=NOW + beat)
+    assert healthy(after)
+    assert verdict(after).notes
+
+
+def test_a_gpu_that_was_too_hot_must_cool_down() -> None:
+    def at(degrees: int, before: GpuState) -> GpuState:
+        return look(before, GpuCondition(temperature=degrees, shutdown_temperature=90), at=NOW)
+
+    hot = at(91, state())
+    assert not healthy(at(86, hot))
+    assert healthy(at(84, at(86, hot)))
+    assert healthy(at(86, state()))
+
+
+def test_links_that_were_never_up_are_not_missed() -> None:
+    bare = look(GpuState(uuid=GPU, boot=BOOT), GpuCondition(links_down=(0, 1)), at=NOW)
+    assert healthy(bare)
+    one_up = look(bare, GpuCondition(links_down=(0,)), at=NOW + 1)
+    assert texts(look(one_up, GpuCondition(links_down=(0, 1)), at=NOW + 2)) == [
+        "GPU-1: its NVLink 1 went down"
+    ]
+
+
+def test_links_that_went_down_are_missed_after_a_restart_of_the_daemon_too() -> None:
+    down = GpuCondition(links_down=(1,))
+    before = look(look(state(), at=NOW), down, at=NOW + 1)
+    assert not healthy(look(restored(before.kept, BOOT, CHECKS), down, at=NOW + 2))
+
+
+def test_links_rest_while_mig_is_on_and_are_learned_anew_after() -> None:
+    down = GpuCondition(links_down=(0, 1))
+    mig = look(state(), down, at=NOW, mig=True)
+    assert healthy(mig)
+    assert healthy(look(mig, down, at=NOW + 1))
+
+
+def test_being_unmonitored_is_a_note_and_no_fault() -> None:
+    deaf = replace(state(), unmonitored="its events cannot be heard: NVML_ERROR_NOT_SUPPORTED")
+    assert healthy(deaf)
+    assert verdict(deaf).notes == (deaf.unmonitored,)
+
+
+def test_a_mark_that_a_person_has_had_ignored_is_gone_after_a_restart() -> None:
+    before = state(xid(NO_POWER), xid(BAD_MEMORY)).kept
+    assert texts(restored(before, BOOT, xid_checks("54"))) == texts(state(xid(BAD_MEMORY)))
+
+
+def test_the_health_of_each_gpu_and_slice_is_found_by_uuid() -> None:
+    slices = (
+        MigSlice(uuid="MIG-1", gi=1, ci=0, profile="1g.10gb"),
+        MigSlice(uuid="MIG-2", gi=2, ci=0, profile="1g.10gb"),
+    )
+    found = healths(
+        {GPU: state(xid(CONTAINED, gi=1, ci=0)), OTHER: replace(state(), uuid=OTHER)},
+        [Gpu(index=0, uuid=GPU, mig=True, slices=slices), Gpu(index=1, uuid="GPU-unknown")],
+    )
+    assert {uuid: bool(each.faults) for uuid, each in found.items()} == {
+        GPU: True,
+        OTHER: False,
+        "MIG-1": True,
+        "MIG-2": False,
+    }
