@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.figures import Figure
+from bench.gpus import cube_mesh, switch_pairs
 from bench.rig import Place
 from holdfast.allocation.allocator import Allocator
 from holdfast.allocation.granting import Granting, TpuInputs
@@ -15,6 +16,7 @@ from holdfast.allocation.preference import Preference
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.draft import Draft
+from holdfast.model.gpu_placement import GpuTopology
 from holdfast.model.ids import (
     BootId,
     DeviceId,
@@ -33,6 +35,8 @@ TPU = ResourceName("google.com/tpu")
 _PAGE = b"\0" * 4096
 _P50_ABOVE, _P99_ABOVE = 0.3, 1.0
 _PREFERRED_P50, _PREFERRED_P99 = 0.25, 5.0
+_EIGHT = 8
+"""On nodes with more than these, the median has no budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,27 +89,63 @@ async def allocate(place: Place, *, rounds: int = 60) -> list[Figure]:
 
 
 async def preferred(place: Place, *, n: int = 1000) -> list[Figure]:
-    """Measure GetPreferredAllocation's decision."""
+    """Measure GetPreferredAllocation's decision, for TPU chips and for GPUs."""
     async with _ledger(place.state) as ledger:
         return [
             Figure(
-                name=name,
-                samples=_prefer(ledger, on_node, size, n),
-                budget=budget,
-                note="the handler",
+                name=f"preferred_{asked.size}_of_{asked.on_node}{asked.suffix}",
+                samples=_prefer(ledger, asked, n),
+                budget={"p99": _PREFERRED_P99}
+                if asked.on_node > _EIGHT
+                else {"p50": _PREFERRED_P50},
+                note=f"the handler; {asked.what}",
             )
-            for name, on_node, size, budget in (
-                ("preferred_4_of_8", 8, 4, {"p50": _PREFERRED_P50}),
-                ("preferred_8_of_16", 16, 8, {"p99": _PREFERRED_P99}),
-            )
+            for asked in _questions()
         ]
 
 
-def _prefer(ledger: Ledger, on_node: int, size: int, n: int) -> list[float]:
-    inventory = _node(on_node)
-    preference = Preference(ledger=ledger, inventory=Watched(inventory))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A question of GetPreferredAllocation's: how many of a node where all are available."""
+
+    size: int
+    inventory: Inventory
+    topology: GpuTopology
+    suffix: str
+    what: str
+
+    @property
+    def on_node(self) -> int:
+        return len(self.inventory.devices)
+
+
+def _questions() -> list[_Asked]:
+    tpu = [
+        _Asked(
+            size=size, inventory=_node(chips), topology=GpuTopology(), suffix="_tpu", what="TPUs"
+        )
+        for size, chips in ((4, 8), (8, 16))
+    ]
+    # Of the kinds of node the ones whose GPUs are least alike, which are the slowest to search.
+    nodes = (
+        (cube_mesh(), (1, 2, 4), "GPUs in a hybrid cube mesh"),
+        (switch_pairs(16), (2, 4, 8), "GPUs in pairs behind PCI switches"),
+    )
+    return tpu + [
+        _Asked(size=size, inventory=inventory, topology=topology, suffix="", what=what)
+        for (inventory, topology), sizes, what in nodes
+        for size in sizes
+    ]
+
+
+def _prefer(ledger: Ledger, asked: _Asked, n: int) -> list[float]:
+    inventory = asked.inventory
+    preference = Preference(
+        ledger=ledger, inventory=Watched(inventory), topology=Watched(asked.topology)
+    )
     ids = tuple(device.name.id for device in inventory.devices)
-    return [_timed(lambda: preference.preferred(TPU, ids, (), size)) for _ in range(n)]
+    (resource,) = inventory.resources
+    return [_timed(lambda: preference.preferred(resource, ids, (), asked.size)) for _ in range(n)]
 
 
 @contextlib.asynccontextmanager

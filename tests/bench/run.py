@@ -21,7 +21,16 @@ from holdfast.telemetry.logs import set_up_logs
 
 _MEASURES: dict[Callable[[Place], Awaitable[list[Figure]]], tuple[str, ...]] = {
     decisions.allocate: ("fdatasync", "allocate"),
-    decisions.preferred: ("preferred_4_of_8", "preferred_8_of_16"),
+    decisions.preferred: (
+        "preferred_4_of_8_tpu",
+        "preferred_8_of_16_tpu",
+        "preferred_1_of_8",
+        "preferred_2_of_8",
+        "preferred_4_of_8",
+        "preferred_2_of_16",
+        "preferred_4_of_16",
+        "preferred_8_of_16",
+    ),
     crowded.gate: ("prestart_free", "allocate_rpc"),
     crowded.gate_huge: ("prestart_free_5000",),
     crowded.scan: ("scan_5000", "scan_5000_loop_late"),

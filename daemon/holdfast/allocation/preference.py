@@ -1,20 +1,34 @@
 """GetPreferredAllocation: devices that are free before those that are released or quarantined."""
 
+from collections.abc import Collection
+
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.devices import Inventory
+from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.drift import kept_back
+from holdfast.model.gpu_placement import GpuBoard, GpuTopology
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.placement import preferred
 from holdfast.runtime.watched import Watched
 
 
 class Preference:
-    """Answers from the latest inventory and book; nothing is read, nothing can fail."""
+    """Answers from the latest inventory, topology and book; nothing is read, nothing can fail."""
 
-    def __init__(self, *, ledger: Ledger, inventory: Watched[Inventory]) -> None:
-        """Prefer among the devices of *inventory* those without a lock in *ledger*."""
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        inventory: Watched[Inventory],
+        topology: Watched[GpuTopology] | None = None,
+    ) -> None:
+        """Prefer among the devices of *inventory* those without a lock in *ledger*.
+
+        *topology* says which GPUs are near each other; without it their NUMA nodes do.
+        """
         self._ledger = ledger
         self._inventory = inventory
+        self._topology = topology or Watched(GpuTopology())
+        self._boards: dict[ResourceName, tuple[tuple[Device, ...], GpuTopology, GpuBoard]] = {}
         self.kept_back: dict[ResourceName, frozenset[DeviceId]] = {}
         """What kubelet left out of its last question for each resource, without our knowing why."""
 
@@ -29,9 +43,21 @@ class Preference:
         inventory, book = self._inventory.value, self._ledger.book.value
         self.kept_back[resource] = kept_back(resource, available, inventory, book)
         devices = inventory.of(resource)
-        avoid = {
+        avoid: Collection[DeviceId] = {
             device.name.id
             for device in devices
             if book.lock_on(device.keys) is not None or book.marks.on(device.keys)
         }
+        if devices and all(device.kind is DeviceKind.GPU for device in devices):
+            board = self._board(resource, devices)
+            return board.preferred(available, must_include, size, avoid=avoid)
         return preferred(devices, available, must_include, size, avoid=avoid)
+
+    def _board(self, resource: ResourceName, devices: tuple[Device, ...]) -> GpuBoard:
+        """Return the board of *devices*, made anew only when they or the topology changed."""
+        topology = self._topology.value
+        known = self._boards.get(resource)
+        if known is None or known[0] != devices or known[1] is not topology:
+            known = (devices, topology, GpuBoard.of(devices, topology))
+            self._boards[resource] = known
+        return known[2]
