@@ -12,10 +12,11 @@ from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.draft import Draft
 from holdfast.model.ending import EndFacts, why_spare
-from holdfast.model.free import Freedom, KernelFacts, judge_kernel
+from holdfast.model.free import KernelFacts, judge_kernel
 from holdfast.model.gate import Passage, enter, who_calls, why_wait
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ProcessId
 from holdfast.model.locks import DeviceLock
+from holdfast.model.verdict import Freedom
 from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods

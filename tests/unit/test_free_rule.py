@@ -8,7 +8,6 @@ from fakes.books import X
 from holdfast.model.devices import DeviceKind
 from holdfast.model.free import (
     FormerPod,
-    Freedom,
     KernelFacts,
     Opened,
     ReleaseFacts,
@@ -17,6 +16,7 @@ from holdfast.model.free import (
 )
 from holdfast.model.ids import PciAddress, ProcessId
 from holdfast.model.use import Grip, Holder
+from holdfast.model.verdict import Freedom
 
 _FREE, _IN_USE, _UNKNOWN = Freedom.FREE, Freedom.IN_USE, Freedom.UNKNOWN
 _ENABLED = (PciAddress("0000:00:05.0"),)

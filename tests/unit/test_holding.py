@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from fakes.books import X, Y
-from holdfast.model.free import Freedom, KernelFacts, judge_kernel
+from holdfast.model.free import KernelFacts, judge_kernel
 from holdfast.model.holding import cause, held_by, leaking_pods
 from holdfast.model.ids import ProcessId
 from holdfast.model.sandbox import Sandbox
 from holdfast.model.use import Grip, Holder
+from holdfast.model.verdict import Freedom
 
 _SENTRY = Holder(
     process=ProcessId(42, 1),

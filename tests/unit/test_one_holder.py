@@ -34,7 +34,6 @@ from holdfast.model.devices import Device
 from holdfast.model.draft import Draft
 from holdfast.model.free import (
     FormerPod,
-    Freedom,
     KernelFacts,
     Opened,
     ReleaseFacts,
@@ -55,6 +54,7 @@ from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.model.locks import ENDING, LockState, Move
 from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
 from holdfast.model.use import Grip, Holder
+from holdfast.model.verdict import Freedom
 
 T = TypeVar("T")
 

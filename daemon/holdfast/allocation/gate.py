@@ -14,13 +14,14 @@ from holdfast.host.look import Look
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.cdi import Published
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.free import Freedom, KernelFacts, Opened, Verdict, judge_kernel
+from holdfast.model.free import KernelFacts, Opened, judge_kernel
 from holdfast.model.gate import Caller, Passage, enter, who_calls, why_kept_away, why_wait
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.leak import HeldUp, held_up
 from holdfast.model.promise import breach
 from holdfast.model.reconcile import translate
+from holdfast.model.verdict import Freedom, Verdict
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
@@ -191,6 +192,10 @@ class Gate:
             raise _Wait(Outcome.IN_USE, doing)
         verdicts = await self._judge(devices)
         for device, verdict in zip(devices, verdicts, strict=True):
+            if verdict.final:
+                raise _Wait(
+                    Outcome.IN_USE, f"it is unknown whether {device.name} is free: {verdict.reason}"
+                )
             if verdict.freedom is Freedom.IN_USE:
                 raise _Wait(
                     Outcome.IN_USE,

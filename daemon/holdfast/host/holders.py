@@ -76,6 +76,11 @@ class HolderScan:
             seconds=time.perf_counter() - started,
         )
 
+    def named(self, pid: int) -> Holder | None:
+        """Return *pid* as a holder of nothing yet; None when it has ended, reaped or not."""
+        facts = self._procfs.process(pid)
+        return self._describe(pid) if facts is not None and facts.can_act else None
+
     def _sight(self) -> Visibility:
         # Read once: what a process may see is given to it at its start, and mountinfo is long.
         if self._visibility is None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from holdfast.host.gpu_use import GpuUses
 from holdfast.host.holders import HolderScan
 from holdfast.host.root import HostRoot
 from holdfast.host.sysfs import Sysfs
@@ -9,6 +10,7 @@ from holdfast.host.vfio import exclusive_open
 from holdfast.model.attribution import attribute
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.free import KernelFacts, Opened
+from holdfast.model.gpu import GpuUse
 from holdfast.model.ids import DeviceName, PciAddress
 from holdfast.model.locks import DeviceLock
 from holdfast.model.use import Holder, Scan, ScanTarget
@@ -22,12 +24,13 @@ class Look:
     workload could feel: it is for the gate alone.
     """
 
-    def __init__(self, root: HostRoot, lane: Lane) -> None:
-        """Look below *root*, with every blocking call on *lane*."""
+    def __init__(self, root: HostRoot, lane: Lane, gpus: GpuUses | None = None) -> None:
+        """Look below *root*, with every blocking call on *lane*; *gpus* tells who uses GPUs."""
         self._root = root
         self._sysfs = Sysfs(root)
         self._holders = HolderScan(root)
         self._lane = lane
+        self._gpus = gpus
         self.last_scan: Scan | None = None
         self.full_scan_seconds = 0.0
         """How long the last look at every process took."""
@@ -48,7 +51,23 @@ class Look:
     ) -> dict[DeviceName, KernelFacts]:
         """Return what the kernel shows of each device, after a look at *pids* (None: at all)."""
         wanted = tuple(devices)
-        return await self._lane.run(lambda: self._scan(wanted, locks, pids))
+        # NVML first: whom it names is then found in /proc, or has ended since.
+        uses = await self._gpus.ask(wanted) if self._gpus is not None else {}
+        found = await self._lane.run(lambda: self._scan(wanted, locks, pids))
+        if self._gpus is None or not uses:
+            return found
+        named = await self._lane.run(lambda: self._named(uses.values()))
+        for device in wanted:
+            if device.name in uses:
+                found[device.name] = self._gpus.judged_on(
+                    device, uses[device.name], found[device.name], named=named, locks=locks
+                )
+        return found
+
+    def _named(self, uses: Iterable[GpuUse]) -> dict[int, Holder]:
+        pids = {each.pid for use in uses for each in use.processes}
+        found = {pid: self._holders.named(pid) for pid in pids}
+        return {pid: holder for pid, holder in found.items() if holder is not None}
 
     async def open(self, device: Device) -> Opened:
         """Open and close each group node of *device* exclusively, and tell what the kernel said."""

@@ -4,27 +4,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from holdfast.model.devices import DeviceKind
+from holdfast.model.gpu_free import GpuSight, judge_gpu
 from holdfast.model.holding import held_by
 from holdfast.model.ids import PciAddress
 from holdfast.model.use import Holder
-
-
-class Freedom(Enum):
-    """Whether somebody uses a device; UNKNOWN means that we cannot see."""
-
-    FREE = "free"
-    IN_USE = "in use"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """A decision and the words that explain it."""
-
-    freedom: Freedom
-    reason: str
-    holders: tuple[Holder, ...] = ()
-    """Whom the reason names."""
+from holdfast.model.verdict import Freedom, Verdict
 
 
 class Opened(Enum):
@@ -48,6 +32,8 @@ class KernelFacts:
     holders: tuple[Holder, ...] | None = None
     gaps: tuple[str, ...] = ()
     opened: Opened = Opened.UNAVAILABLE
+    gpu: GpuSight | None = None
+    """What NVML showed, for GPUs alone; their `holders` are those that are in the way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +69,8 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
     word: with a device fd anywhere, even one in flight, it says busy. `enable` at its baseline and
     a complete scan without a holder are proof together, neither is alone.
     """
+    if facts.kind is DeviceKind.GPU:  # whose nodes anybody may open at any time
+        return judge_gpu(facts.gpu, facts.holders, facts.gaps)
     if facts.holders:
         return Verdict(freedom=Freedom.IN_USE, reason=held_by(facts.holders), holders=facts.holders)
     if facts.opened is Opened.SUCCEEDED:
@@ -117,6 +105,24 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
     return Verdict(freedom=Freedom.FREE, reason="not enabled, and no process has it open")
 
 
+def kept_by_nvml(facts: KernelFacts) -> bool:
+    """Tell whether a GPU is not free by what NVML says, whoever may have it open."""
+    if facts.kind is not DeviceKind.GPU:
+        return False
+    return judge_gpu(facts.gpu, (), ()).freedom is not Freedom.FREE
+
+
+def is_foreign(facts: KernelFacts) -> bool:
+    """Tell whether a device that was granted to nobody is proven to be somebody's.
+
+    Of a GPU a process has to be known: memory that nobody gives back is no one's to be named.
+    """
+    verdict = judge_kernel(facts)
+    if facts.gaps or verdict.freedom is not Freedom.IN_USE:
+        return False
+    return facts.kind is not DeviceKind.GPU or bool(verdict.holders)
+
+
 def judge_release(facts: ReleaseFacts) -> Verdict:
     """Return whether a lock whose pod is over may become FREE."""
     kernel = judge_kernel(facts.kernel)
@@ -133,7 +139,7 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
             freedom=Freedom.IN_USE,
             reason=f"its pod still has live processes, which could open it again: pid {pids}",
         )
-    if kernel.freedom is Freedom.IN_USE or facts.kernel.holders is None:
+    if kernel.freedom is Freedom.IN_USE or kernel.final or facts.kernel.holders is None:
         return kernel
     if pod.processes is None and not pod.cgroup_seen and pod.uncounted_for < facts.unseen_grace:
         return Verdict(

@@ -20,6 +20,12 @@ class Grip(Enum):
     MAPPED = "mapped"
     """It has the device's memory mapped."""
 
+    COMPUTES = "computes on it"
+    """NVML names it as a program, or as a client of MPS, that computes on the GPU."""
+
+    DRAWS = "draws on it"
+    """NVML names it as a program that draws on the GPU."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:

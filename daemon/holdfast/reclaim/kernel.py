@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from holdfast.host.look import Look
 from holdfast.host.pidfd import Pidfds
-from holdfast.model.devices import Device
-from holdfast.model.free import KernelFacts
+from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.free import KernelFacts, kept_by_nvml
 from holdfast.model.ids import DeviceName, PciAddress, ProcessId
 from holdfast.model.locks import DeviceLock
 from holdfast.model.use import Holder
@@ -81,9 +81,10 @@ class KernelWatch:
         seen = self._seen.get(device.name)
         if seen is not None and not self._is_due(seen, enabled, to_free=to_free):
             return replace(seen.facts, enabled=enabled)
-        if pids:
+        # NVML is cheap to ask: while it says in use, or nothing, /proc need not be read for it.
+        if pids or device.kind is DeviceKind.GPU:
             found = (await self._look.scan([device], locks, pids=pids))[device.name]
-            if found.holders:
+            if found.holders or kept_by_nvml(found):
                 return self._remember(device.name, found)
         found = (await self._look.scan([device], locks))[device.name]
         return self._remember(device.name, found)
@@ -103,13 +104,17 @@ class KernelWatch:
             self._follow()
 
     def _is_due(self, seen: _Seen, enabled: tuple[PciAddress, ...], *, to_free: bool) -> bool:
+        age = self._clock.monotonic() - seen.at
         if seen.facts.holders and not seen.facts.gaps:
-            return False  # their exits are heard of
+            # Their exits are heard of; that one stops to use a GPU and lives on is not.
+            return seen.facts.kind is DeviceKind.GPU and age >= self.rescan_pause
+        if kept_by_nvml(seen.facts):
+            return True
         if enabled != seen.facts.enabled:
             return True
         # Held by nobody we can see, or seen with gaps, which may pass: looking again tells little.
         if enabled or seen.facts.gaps:
-            return self._clock.monotonic() - seen.at >= self.rescan_pause
+            return age >= self.rescan_pause
         return to_free
 
     def _remember(self, device: DeviceName, facts: KernelFacts) -> KernelFacts:

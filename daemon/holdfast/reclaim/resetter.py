@@ -12,11 +12,12 @@ from holdfast.host.reset import FunctionControl
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.draft import Draft
-from holdfast.model.free import Freedom, KernelFacts, judge_kernel
+from holdfast.model.free import KernelFacts, judge_kernel
 from holdfast.model.ids import DeviceName, HardwareKey
 from holdfast.model.locks import DeviceLock, LockState
 from holdfast.model.reclaim import ReclaimTimes, retry_pause
 from holdfast.model.reset import FORCED, ResetPolicy, TrialState, TrialStep, next_trial_step
+from holdfast.model.verdict import Freedom
 from holdfast.reclaim.trial import FORBIDDEN, Findings, Trial
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane

@@ -14,9 +14,9 @@ from holdfast.model.devices import Device, Inventory
 from holdfast.model.draft import Draft
 from holdfast.model.free import (
     FormerPod,
-    Freedom,
     KernelFacts,
     ReleaseFacts,
+    is_foreign,
     judge_kernel,
     judge_release,
 )
@@ -25,6 +25,7 @@ from holdfast.model.ids import BootId, DeviceName, PciAddress, PodUid
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import ENDING, DeviceLock, LockState
 from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
+from holdfast.model.verdict import Freedom
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
@@ -189,9 +190,9 @@ class Watcher:
         for device in free:
             facts = seen.get(device.name)
             verdict = judge_kernel(facts) if facts is not None else None
-            if verdict is None or verdict.freedom is not Freedom.IN_USE:
+            if facts is None or verdict is None or verdict.freedom is not Freedom.IN_USE:
                 self._kernel.forget(device.name)
-            elif facts is not None and not facts.gaps:
+            elif is_foreign(facts):
                 await self._apply(lambda draft, d=device, r=verdict.reason: _withhold(draft, d, r))
 
     async def _look_at_held(

@@ -1,0 +1,26 @@
+"""A decision on whether a device is free, and the words that explain it."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.model.use import Holder
+
+
+class Freedom(Enum):
+    """Whether somebody uses a device; UNKNOWN means that we cannot see."""
+
+    FREE = "free"
+    IN_USE = "in use"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A decision and the words that explain it."""
+
+    freedom: Freedom
+    reason: str
+    holders: tuple[Holder, ...] = ()
+    """Whom the reason names."""
+    final: bool = False
+    """UNKNOWN, and nothing but another answer mends it: neither a gate nor a release goes on."""
