@@ -173,6 +173,21 @@ async def test_a_device_that_does_not_answer_is_quarantined_and_returns_when_it_
         await node.until_free()
 
 
+async def test_a_device_that_cannot_even_be_looked_at_is_quarantined_alone(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=2, reclaim=_RESET) as node:
+        odd = [node.node.tree.path(chip) / "reset" for chip in _CHIPS]
+        for each in odd:
+            each.symlink_to("x" * 300)  # the system has an error for that, other than absence
+        await _forced(node)
+        assert "cannot be checked" in await _evidence(node, "quarantined")
+        await node.run(pod("next"))
+        for each in odd:
+            each.unlink()
+        await node.until(lambda: node.ever("free"), "the device to return")
+
+
 async def test_a_daemon_killed_while_a_reset_hangs_begins_anew_and_frees_nothing_before(
     short_path: Path,
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from holdfast.errors import LaneStuckError, LedgerError
+from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
 from holdfast.host.reset import FunctionControl
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Device, DeviceKind
@@ -181,8 +181,15 @@ class Resetter:
     async def _run(self, it: _Running, trial: Trial) -> None:
         # Past the deadline the call goes on, and what it finds in the end is taken in then.
         with contextlib.suppress(LaneStuckError):
-            await it.lane.run(lambda: it.answered.append(trial.run(self._control)))
+            await it.lane.run(lambda: it.answered.append(self._tried(trial)))
         self._ended()
+
+    def _tried(self, trial: Trial) -> Findings:
+        """Try on the lane; what cannot even be looked at fails for this device alone."""
+        try:
+            return trial.run(self._control)
+        except (HoldfastError, OSError) as error:
+            return Findings(problem=f"{trial.device.name} cannot be checked: {error}")
 
     def _still_forced(self, lock: DeviceLock) -> bool:
         """Tell, from any thread, whether the lock is still one whose holder we ended."""
