@@ -11,6 +11,8 @@ _CGROUPS = "daemon/holdfast/host/cgroups.py"
 _PIDFD = "daemon/holdfast/host/pidfd.py"
 _KUBELET = "daemon/holdfast/model/kubelet.py"
 _RECONCILE = "daemon/holdfast/model/reconcile.py"
+_LEAKS = "daemon/holdfast/reclaim/leaks.py"
+_LAST = "tests/integration/test_leaks_judged_last.py"
 _SIGNALS = "tests/integration/test_signals_hit_nobody_else.py"
 _FORGETS = "tests/integration/test_kubelet_forgets.py"
 _SANDBOXES = "tests/integration/test_sandboxes.py"
@@ -353,6 +355,21 @@ GUARDS = (
         ),
         tests=(
             f"{_SIGNALS}::test_a_manifest_put_back_while_a_kernel_refuses_cgroup_kill_saves_its_pod",
+        ),
+    ),
+    Guard(
+        name="leak-judged-last",
+        why="a start that goes on saves the sandbox that held it up, down to the last moment",
+        edits=(
+            Edit(
+                _LEAKS,
+                "why_keep(self._by_now(start, facts, members)) is None",
+                "why_keep(replace(facts, members=members)) is None",
+            ),
+            Edit(_LEAKS, "if await self._agreed(start, opened) is None:  # trying", "if False:  #"),
+        ),
+        tests=(
+            f"{_LAST}::test_a_start_that_goes_on_while_a_kernel_refuses_cgroup_kill_saves_its_sandbox",
         ),
     ),
 )

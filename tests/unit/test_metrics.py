@@ -7,6 +7,7 @@ from prometheus_client import generate_latest
 from holdfast.model.book import Allocation, Phase
 from holdfast.model.ids import BootId, DeviceId, DeviceName, ResourceName
 from holdfast.model.locks import LockState, Move
+from holdfast.model.marks import Asker, Mark, Marks, Quarantine
 from holdfast.telemetry.metrics import Metrics
 
 _TPU = ResourceName("google.com/tpu")
@@ -125,3 +126,15 @@ def test_every_call_wait_step_and_check_shows_with_its_labels() -> None:
         'holdfast_ready{check="lane scan"} 0.0',
     ):
         assert line in shown
+
+
+def test_what_is_withheld_by_hand_is_shown_also_when_nothing_is() -> None:
+    metrics = Metrics()
+    metrics.show_marks(Marks())
+    assert "holdfast_draining 0.0" in _shown(metrics)
+    mark = Mark(asker=Asker(uid=0, pid=1), at=0.0)
+    device = DeviceName(_TPU, DeviceId("x"))
+    quarantine = Quarantine(device=device, keys=frozenset(), mark=mark)
+    metrics.show_marks(Marks(drain=mark).with_quarantine(quarantine))
+    assert "holdfast_draining 1.0" in _shown(metrics)
+    assert "holdfast_quarantined_by_hand 1.0" in _shown(metrics)

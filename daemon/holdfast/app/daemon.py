@@ -169,6 +169,7 @@ def _observe(parts: Parts, metrics: Metrics) -> None:
     parts.gate.observe = lambda outcome, seconds: metrics.passed_gate(outcome.value, seconds)
     parts.reclaimer.observe = lambda step, outcome: metrics.reclaimed(step.value, outcome)
     parts.resetter.observe = metrics.reclaimed
+    parts.leaks.observe = lambda outcome: metrics.reclaimed("sandbox", outcome)
 
 
 def _show(parts: Parts, metrics: Metrics) -> None:
@@ -197,6 +198,7 @@ def _show(parts: Parts, metrics: Metrics) -> None:
         metrics.show_scan(seconds=scan.seconds, gaps=len(scan.gaps))
     metrics.show_holders(sum(map(len, parts.kernel.holders.values())))
     metrics.show_questions(parts.accounts.view.value.questions)
+    metrics.show_marks(book.marks)
     metrics.show_drift(each.kind for each in parts.drift.standing)
 
 

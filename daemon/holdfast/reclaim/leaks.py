@@ -1,6 +1,7 @@
 """Ends the sandbox of a living pod that stands in its own way, where the operator allows that."""
 
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import structlog
@@ -12,6 +13,7 @@ from holdfast.host.pidfd import Pidfds
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Inventory
 from holdfast.model.draft import Draft
+from holdfast.model.ending import Member
 from holdfast.model.holding import leaking_pods
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.leak import HeldUp, LeakFacts, why_keep
@@ -85,6 +87,7 @@ class LeakedSandboxes:
         self._leaking_since: dict[PodUid, float] = {}
         self._ended: dict[PodUid, list[float]] = {}
         self._said: dict[PodUid, str] = {}
+        self.observe: Callable[[str], None] = lambda _outcome: None
 
     async def run(self) -> None:
         """Follow, for ever."""
@@ -113,45 +116,64 @@ class LeakedSandboxes:
             self._say(start.pod, reason)
             return
         members = await self._pods.members(start.pod)
-        opened = {each.process for each in members if self._pidfds.hold(each.process)}
-        try:
+        with self._pidfds.holding(each.process for each in members) as opened:
             await self._end(start, opened)
-        finally:
-            for process in opened:
-                self._pidfds.release(process)
 
-    async def _end(self, start: HeldUp, opened: set[ProcessId]) -> None:
+    async def _end(self, start: HeldUp, opened: frozenset[ProcessId]) -> None:
         """End what is *opened*, if that is all of the pod and every guard still agrees."""
         names = ", ".join(f"pid {process}" for process in sorted(opened))
         # Written down first: after a crash the history says that we had begun to act.
         if not await self._note(start, f"ending the pod's own leaking sandbox: {names}"):
             return
-        facts = await self._facts(start)
-        reason = why_keep(facts)
-        record = facts.record
-        if reason is not None or {each.process for each in facts.members} != opened:
-            self._say(start.pod, reason or "its processes change")
+        facts = await self._agreed(start, opened)
+        record = None if facts is None else facts.record
+        if facts is None or record is None or record.cgroup is None or record.inode is None:
             return
-        if record is None or record.cgroup is None or record.inode is None:
-            return
-        self._ended.setdefault(start.pod, []).append(self._clock.monotonic())
         how = await self._whole.kill(
             start.pod,
             path=record.cgroup,
             inode=record.inode,
-            may_end=lambda members: why_keep(replace(facts, members=members)) is None,
+            may_end=lambda members: why_keep(self._by_now(start, facts, members)) is None,
         )
-        if how is Outcome.SPARED:
-            return
         if how is Outcome.IMPOSSIBLE:
+            if await self._agreed(start, opened) is None:  # trying took its time
+                return
             for process in opened:
                 self._pidfds.send(process, signal.SIGKILL)
+        if how is Outcome.SPARED:
+            return
+        self._ended.setdefault(start.pod, []).append(self._clock.monotonic())
+        done = "sent" if how is Outcome.IMPOSSIBLE else how.value
+        self.observe(done)
         log.warning(
             "leaking sandbox ended; kubelet makes the pod a new one",
             pod=start.pod,
             device=str(start.device),
             processes=names,
-            how=how.value,
+            how=done,
+        )
+
+    async def _agreed(self, start: HeldUp, opened: frozenset[ProcessId]) -> LeakFacts | None:
+        """Ask everything anew; return it where every guard agrees on ending just *opened*."""
+        facts = await self._facts(start)
+        reason = why_keep(facts)
+        if reason is None and {each.process for each in facts.members} != opened:
+            reason = "its processes change"
+        if reason is not None:
+            self._say(start.pod, reason)
+            return None
+        return facts
+
+    def _by_now(self, start: HeldUp, facts: LeakFacts, members: tuple[Member, ...]) -> LeakFacts:
+        """Return *facts* with what others publish as it is now; from any thread."""
+        book, view = self._ledger.book.value, self._books.view.value
+        return replace(
+            facts,
+            members=members,
+            record=book.pods.get(start.pod),
+            lock=book.locks.get(start.device),
+            held_up=start in self._starts.value,
+            counted=view.readable and view.counts(start.pod),
         )
 
     async def _facts(self, start: HeldUp) -> LeakFacts:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from holdfast.model.book import Allocation, Phase
 from holdfast.model.drift import Drift
 from holdfast.model.locks import LockState, Move
+from holdfast.model.marks import Marks
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 _SLOW = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 25.0)
@@ -54,7 +55,8 @@ class Metrics:
         )
         self._steps = Counter(
             "holdfast_reclaim_steps",
-            "Steps taken to end orphans, and to reset and check their devices, by outcome.",
+            "Steps taken to end orphans, to reset and check their devices, and to end a living "
+            "pod's leaking sandbox (step sandbox), by outcome.",
             ["step", "outcome"],
             registry=registry,
         )
@@ -116,6 +118,14 @@ class Metrics:
             "holdfast_drift",
             "Disagreements that stand between the ledger, kubelet's books and the kernel, by kind.",
             ["kind"],
+            registry=registry,
+        )
+        self._draining = Gauge(
+            "holdfast_draining", "1 while the node is drained by hand.", registry=registry
+        )
+        self._quarantines = Gauge(
+            "holdfast_quarantined_by_hand",
+            "Devices that a person withholds from new pods.",
             registry=registry,
         )
         self._memory_limit = Gauge(
@@ -196,6 +206,11 @@ class Metrics:
         counts = Counted(kinds)
         for kind in Drift:
             self._drift.labels(kind.value).set(counts[kind.value])
+
+    def show_marks(self, marks: Marks) -> None:
+        """Show what is withheld by hand."""
+        self._draining.set(marks.drain is not None)
+        self._quarantines.set(len(marks.quarantines))
 
     def show_memory_limit(self, limit: int) -> None:
         """Show how many bytes of memory this process may use."""

@@ -9,6 +9,7 @@ from holdfast.host.inotify import PathWatcher
 from holdfast.host.pidfd import Pidfds
 from holdfast.host.procfs import Procfs
 from holdfast.host.root import HostRoot
+from holdfast.model.ending import Member
 from holdfast.model.ids import PodUid
 from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
 from holdfast.reclaim.pods import Pods
@@ -60,14 +61,22 @@ async def _through_holdfast(pod: PodUid, *, may_end: bool) -> Outcome:
     found = cgroups.pod(pod)
     assert found is not None
     whole = CgroupEnd(cgroups=cgroups, pods=pods, pidfds=pidfds, lane=lane)
+    judged: list[int] = []
+
+    def judge(members: tuple[Member, ...]) -> bool:
+        """Agree before it is frozen; what counts here is the last word."""
+        judged.append(len(members))
+        return bool(members) and (may_end or len(judged) == 1)
+
     try:
         return await whole.kill(
             pod,
             path=found.path,
             inode=found.inode,
-            may_end=lambda members: bool(members) and may_end,
+            may_end=judge,
         )
     finally:
+        assert len(judged) == 2
         pidfds.close()
         paths.close()
         lane.close()
