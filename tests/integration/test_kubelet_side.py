@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,28 @@ async def test_a_resource_that_comes_into_the_offers_later_is_registered(tmp_pat
         await registered(side)
         side.offer(OTHER, chips("x"))
         await until(lambda: side.registered(OTHER))
+
+
+async def test_a_resource_that_leaves_the_offers_is_an_empty_list_until_it_comes_back(
+    tmp_path: Path,
+) -> None:
+    # As when a GPU's MIG profile is changed: kubelet would count devices that it is not told to
+    # be gone, and a socket that is closed, as capacity for a long time.
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+
+        def told() -> list[str] | None:
+            messages = kubelet.messages.get(OTHER)
+            return [each.ID for each in messages[-1]] if messages else None
+
+        side.offer(OTHER, chips("x"))
+        await until(lambda: side.registered(OTHER) and told() == ["x"])
+        both = side.offers.value
+        side.offers.set(replace(both, devices={TPU: both.of(TPU)}))
+        await until(lambda: told() == [], what="an empty list")
+        assert side.registered(OTHER)
+        side.offers.set(both)
+        await until(lambda: told() == ["x"])
+        assert [each.resource_name for each in kubelet.registered].count(OTHER) == 1
 
 
 async def test_a_new_kubelet_sock_is_registered_with_at_once(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ class MigSlice:
     slices: tuple[int, int] = (1, 1)
     memory: int | None = None
     """Bytes."""
+    index: int = 0
+    """The place where NVML has it among its GPU's, N of ``3:N``."""
 
     @property
     def key(self) -> HardwareKey:

@@ -256,6 +256,7 @@ def _slices(handle: Handle) -> tuple[MigSlice, ...]:
                 profile=str(pynvml.nvmlDeviceGetName(mig)).rpartition("MIG ")[2],
                 slices=(int(has.gpuInstanceSliceCount), int(has.computeInstanceSliceCount)),
                 memory=int(has.memorySizeMB) << 20,
+                index=index,
             )
         )
     return tuple(found)

@@ -1,0 +1,80 @@
+"""The capability nodes of MIG slices, from files as NVIDIA's driver writes them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import HostError
+from holdfast.host.mig_caps import read_mig_caps
+from holdfast.host.root import HostRoot
+
+DEVICES = """\
+Character devices:
+  1 mem
+195 nvidia
+195 nvidiactl
+236 nvidia-caps-imex-channels
+237 nvidia-caps
+511 nvidia-uvm
+
+Block devices:
+  8 sd
+"""
+MINORS = """\
+config 1
+monitor 2
+gpu0/gi1/access 12
+gpu0/gi1/ci0/access 13
+gpu0/gi1/ci1/access 14
+gpu0/gi11/access 102
+gpu10/gi1/ci0/access 1400
+"""
+
+
+def _root(folder: Path, *, devices: str | None = DEVICES, minors: str | None = MINORS) -> HostRoot:
+    root = HostRoot.under(folder)
+    caps = root.proc / "driver/nvidia-caps"
+    caps.mkdir(parents=True)
+    if devices is not None:
+        (root.proc / "devices").write_text(devices)
+    if minors is not None:
+        (caps / "mig-minors").write_text(minors)
+    return root
+
+
+def test_a_slice_has_the_node_of_its_gpu_instance_and_its_own(tmp_path: Path) -> None:
+    caps = read_mig_caps(_root(tmp_path))
+    nodes = caps.nodes(0, 1, 1)
+    assert [node.path for node in nodes] == [
+        "/dev/nvidia-caps/nvidia-cap12",
+        "/dev/nvidia-caps/nvidia-cap14",
+    ]
+    assert [node.rdev for node in nodes] == [os.makedev(237, 12), os.makedev(237, 14)]
+
+
+@pytest.mark.parametrize("place", [(0, 2, 0), (1, 1, 0), (7, 7, 7)])
+def test_a_slice_that_the_driver_could_not_have_has_no_nodes(
+    tmp_path: Path, place: tuple[int, int, int]
+) -> None:
+    assert read_mig_caps(_root(tmp_path)).nodes(*place) == ()
+
+
+@pytest.mark.parametrize(("devices", "minors"), [(None, None), (DEVICES, None), (None, MINORS)])
+def test_without_the_drivers_files_there_are_no_nodes(
+    tmp_path: Path, devices: str | None, minors: str | None
+) -> None:
+    caps = read_mig_caps(_root(tmp_path, devices=devices, minors=minors))
+    assert caps.nodes(0, 1, 0) == ()
+
+
+def test_lines_that_say_something_else_are_passed_over(tmp_path: Path) -> None:
+    odd = "gpu0/gi1/access\ngpu-1/gi1/access 3\n\x00\ngpu0/gi1/ci0/access 9 9\n" + MINORS
+    assert len(read_mig_caps(_root(tmp_path, minors=odd)).minors) == 5
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    root = _root(tmp_path, minors=None)
+    (root.proc / "driver/nvidia-caps/mig-minors").mkdir()
+    with pytest.raises(HostError, match="mig-minors"):
+        read_mig_caps(root)

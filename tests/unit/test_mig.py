@@ -1,0 +1,269 @@
+"""What is advertised of a node's GPUs under each of NVIDIA's strategies for MIG."""
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.model.gpu import DriverState, Gpu, GpuProblem, GpuReading, MigSlice
+from holdfast.model.ids import HardwareKey
+from holdfast.model.mig import GpuLayout, MigStrategy, lay_out, resource_of, with_known
+
+NONE, SINGLE, MIXED = MigStrategy.NONE, MigStrategy.SINGLE, MigStrategy.MIXED
+LOST = GpuProblem(asked="handle", error="NVML_ERROR_GPU_IS_LOST", lost=True)
+
+
+def _piece(gpu: int, index: int, profile: str, slices: tuple[int, int] | None = None) -> MigSlice:
+    count = int(profile.partition("g.")[0].rpartition(".")[2])
+    return MigSlice(
+        uuid=f"MIG-{gpu}-{index}",
+        gi=index + 1,
+        ci=0,
+        profile=profile,
+        slices=slices or (count, count),
+        index=index,
+    )
+
+
+def _gpu(index: int, *profiles: str, mig: bool | None = None) -> Gpu:
+    pieces = tuple(_piece(index, place, profile) for place, profile in enumerate(profiles))
+    return Gpu(
+        index=index,
+        uuid=f"GPU-{index}",
+        minor=index,
+        mig=bool(pieces) if mig is None else mig,
+        slices=pieces,
+    )
+
+
+def _lay(strategy: MigStrategy, *gpus: Gpu) -> GpuLayout:
+    return lay_out(GpuReading(state=DriverState.READY, gpus=gpus), strategy)
+
+
+_HALVES = ("3g.40gb", "3g.40gb")
+_SEVENTHS = ("1g.10gb",) * 7
+
+
+@pytest.mark.parametrize(
+    ("case", "strategy", "gpus", "expected", "problems"),
+    [
+        ("no GPU", MIXED, (), {}, []),
+        ("whole GPUs", NONE, (_gpu(0), _gpu(1)), {"gpu": "GPU-0 GPU-1"}, []),
+        ("none: also those in MIG mode", NONE, (_gpu(0, *_HALVES),), {"gpu": "GPU-0"}, []),
+        ("single without MIG", SINGLE, (_gpu(0), _gpu(1)), {"gpu": "GPU-0 GPU-1"}, []),
+        ("mixed without MIG", MIXED, (_gpu(0),), {"gpu": "GPU-0"}, []),
+        (
+            "single: all alike",
+            SINGLE,
+            (_gpu(0, *_HALVES), _gpu(1, *_HALVES)),
+            {"gpu": "MIG-0-0 MIG-0-1 MIG-1-0 MIG-1-1"},
+            [],
+        ),
+        (
+            "single: what most GPUs have stays",
+            SINGLE,
+            (_gpu(0, "1g.10gb"), _gpu(1, *_HALVES), _gpu(2, *_HALVES)),
+            {"gpu": "MIG-1-0 MIG-1-1 MIG-2-0 MIG-2-1"},
+            ["MIG 1g.10gb of GPU 0 (GPU-0) not advertised: strategy single needs the same"],
+        ),
+        (
+            "single: one GPU that is not divided does not take the others away",
+            SINGLE,
+            (_gpu(0), _gpu(1, *_HALVES), _gpu(2, *_HALVES)),
+            {"gpu": "MIG-1-0 MIG-1-1 MIG-2-0 MIG-2-1"},
+            ["the whole of GPU 0 (GPU-0) not advertised"],
+        ),
+        (
+            "single: whole GPUs win a tie",
+            SINGLE,
+            (_gpu(0, *_SEVENTHS), _gpu(1)),
+            {"gpu": "GPU-1"},
+            ["MIG 1g.10gb of GPU 0 (GPU-0) not advertised"],
+        ),
+        (
+            "single: unlike slices of one GPU",
+            SINGLE,
+            (_gpu(0, "3g.40gb", "2g.20gb", "2g.20gb"), _gpu(1, "2g.20gb")),
+            {"gpu": "MIG-0-1 MIG-0-2 MIG-1-0"},
+            ["MIG 3g.40gb of GPU 0 (GPU-0) not advertised"],
+        ),
+        (
+            "single: a GPU in MIG mode without slices",
+            SINGLE,
+            (_gpu(0, mig=True), _gpu(1, "7g.80gb")),
+            {"gpu": "MIG-1-0"},
+            ["GPU 0 (GPU-0) is not advertised: MIG mode is on and it has no MIG devices"],
+        ),
+        (
+            "single: nothing but empty GPUs",
+            SINGLE,
+            (_gpu(0, mig=True),),
+            {},
+            ["GPU 0 (GPU-0) is not advertised: MIG mode is on"],
+        ),
+        (
+            "single: same profile, other memory",
+            SINGLE,
+            (
+                _gpu(0, "1g.10gb"),
+                _gpu(1, "1g.10gb"),
+                replace(_gpu(2), mig=True, slices=(replace(_piece(2, 0, "1g.10gb"), memory=5),)),
+            ),
+            {"gpu": "MIG-0-0 MIG-1-0"},
+            ["MIG 1g.10gb of GPU 2 (GPU-2) not advertised"],
+        ),
+        (
+            "mixed: each profile under its name, and whole GPUs",
+            MIXED,
+            (_gpu(0), _gpu(1, "3g.40gb", "1g.10gb", "1g.10gb+me")),
+            {
+                "gpu": "GPU-0",
+                "mig-3g.40gb": "MIG-1-0",
+                "mig-1g.10gb": "MIG-1-1",
+                "mig-1g.10gb.me": "MIG-1-2",
+            },
+            [],
+        ),
+        (
+            "mixed: a GPU without slices",
+            MIXED,
+            (_gpu(0, mig=True), _gpu(1)),
+            {"gpu": "GPU-1"},
+            ["GPU 0 (GPU-0) is not advertised: MIG mode is on and it has no MIG devices"],
+        ),
+        (
+            "mixed: a part of a GPU instance",
+            MIXED,
+            (
+                replace(
+                    _gpu(0, "3g.40gb"),
+                    slices=(_piece(0, 0, "1c.3g.40gb", (3, 1)), _piece(0, 1, "3g.40gb")),
+                ),
+            ),
+            {"mig-3g.40gb": "MIG-0-1"},
+            ["MIG 1c.3g.40gb (MIG-0-0) of GPU 0 (GPU-0) is not advertised: strategy mixed has no"],
+        ),
+        (
+            "mixed: a profile that is garbage",
+            MIXED,
+            (
+                replace(
+                    _gpu(0, "1g.10gb"), slices=(MigSlice(uuid="MIG-x", gi=1, ci=0, profile="\n"),)
+                ),
+            ),
+            {},
+            ["(MIG-x) of GPU 0 (GPU-0) is not advertised: its profile makes no resource name"],
+        ),
+        (
+            "a slice without UUID",
+            MIXED,
+            (
+                replace(
+                    _gpu(0, "1g.10gb"), slices=(MigSlice(uuid="", gi=1, ci=0, profile="1g.10gb"),)
+                ),
+            ),
+            {},
+            ["a MIG device of GPU 0 (GPU-0) is not advertised: it has no UUID"],
+        ),
+        (
+            "a GPU without UUID",
+            NONE,
+            (_gpu(0), Gpu(index=1, problems=(LOST,))),
+            {"gpu": "GPU-0"},
+            ["GPU 1 is not advertised: NVML does not tell its UUID"],
+        ),
+        (
+            "a lost GPU of which nothing is known makes no uneven node",
+            SINGLE,
+            (_gpu(0, *_HALVES), replace(_gpu(1), problems=(LOST,))),
+            {"gpu": "MIG-0-0 MIG-0-1 GPU-1"},
+            [],
+        ),
+        (
+            "lost GPUs do not vote",
+            SINGLE,
+            (_gpu(0), *[replace(_gpu(index), problems=(LOST,)) for index in (1, 2)]),
+            {"gpu": "GPU-0 GPU-1 GPU-2"},
+            [],
+        ),
+    ],
+)
+def test_the_layout(
+    case: str,
+    strategy: MigStrategy,
+    gpus: tuple[Gpu, ...],
+    expected: dict[str, str],
+    problems: list[str],
+) -> None:
+    layout = _lay(strategy, *gpus)
+    found: dict[str, str] = {}
+    for part in layout.parts:
+        name = part.name.resource.removeprefix("nvidia.com/")
+        found[name] = f"{found.get(name, '')} {part.name.id}".strip()
+    assert found == expected, case
+    assert len(layout.problems) == len(problems), layout.problems
+    for told, begins in zip(layout.problems, problems, strict=True):
+        assert begins in told, case
+    assert layout.resources == (
+        "nvidia.com/gpu",
+        *sorted(f"nvidia.com/{name}" for name in found if name != "gpu"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "name"),
+    [
+        ("1g.5gb", "nvidia.com/mig-1g.5gb"),
+        ("1g.10gb+me", "nvidia.com/mig-1g.10gb.me"),
+        ("1g.10gb+me.all", "nvidia.com/mig-1g.10gb.me.all"),
+        ("1g.5gb-me", "nvidia.com/mig-1g.5gb-me"),
+        ("1g.24gb+gfx", "nvidia.com/mig-1g.24gb.gfx"),
+        (f"1g.10gb+{'a' * 40}", f"nvidia.com/mig-1g.10gb.{'a' * 40}"),
+        (f"1g.10gb+{'a' * 41}", None),
+        ("1g.10gb+", None),
+        ("1G.10GB", None),
+        ("../gpu", None),
+        ("", None),
+    ],
+)
+def test_the_name_of_a_profile(profile: str, name: str | None) -> None:
+    assert name is None or len(name) <= 63
+    assert resource_of(MigSlice(uuid="MIG-x", gi=1, ci=0, profile=profile)) == name
+
+
+def test_a_gpu_excludes_its_slices_and_they_do_not_exclude_each_other() -> None:
+    gpu = _gpu(0, *_HALVES)
+    (whole,) = _lay(NONE, gpu).parts
+    one, other = _lay(MIXED, gpu).parts
+    assert whole.keys & one.keys
+    assert whole.keys & other.keys
+    assert one.keys == {HardwareKey("mig/MIG-0-0")}
+    assert not one.keys & other.keys
+    assert (whole.parent, one.parent) == (None, "GPU-0")
+
+
+def test_index_ids_are_those_of_nvml() -> None:
+    gpu = _gpu(3, *_HALVES)
+    gpu = replace(gpu, slices=(gpu.slices[0], replace(gpu.slices[1], index=5)))
+    assert [part.index for part in _lay(MIXED, gpu).parts] == ["3:0", "3:5"]
+    assert [part.index for part in _lay(NONE, gpu).parts] == ["3"]
+
+
+def test_a_gpu_that_is_lost_keeps_its_slices_until_it_is_back() -> None:
+    before = GpuReading(state=DriverState.READY, gpus=(_gpu(0, *_HALVES), _gpu(1, *_HALVES)))
+    lost = Gpu(index=1, uuid="GPU-1", problems=(LOST,))
+    now = replace(before, gpus=(before.gpus[0], lost))
+    known = with_known(now, before)
+    assert lay_out(known, MIXED).resources == lay_out(before, MIXED).resources
+    assert {part.name for part in lay_out(known, MIXED).parts} == {
+        part.name for part in lay_out(before, MIXED).parts
+    }
+    assert (known.gpus[1].problems, known.gpus[1].minor) == ((LOST,), 1)
+
+
+def test_a_profile_that_was_changed_is_not_held_on_to() -> None:
+    before = GpuReading(state=DriverState.READY, gpus=(_gpu(0, *_HALVES),))
+    memory = GpuProblem(asked="memory", error="NVML_ERROR_UNKNOWN")
+    now = replace(before, gpus=(replace(_gpu(0, *_SEVENTHS), problems=(memory,)),))
+    assert with_known(now, before) == now
+    off = replace(before, gpus=(_gpu(0),))
+    assert with_known(off, before) == off
