@@ -1,7 +1,7 @@
 """The inventory follows the hardware."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,10 +11,11 @@ from fakes.hosttree import HostTree
 from holdfast.discovery.inventory import Offered
 from holdfast.discovery.scanner import Scanner
 from holdfast.host.sysfs import Sysfs
-from holdfast.model.devices import FaultKind
+from holdfast.model.devices import Fault, FaultKind
 from holdfast.model.ids import DeviceName
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
 from waiting import until
 
@@ -40,6 +41,7 @@ def _scanner(
     held: frozenset[DeviceName] = frozenset(),
     rescan: float = 600.0,
     clock: Clock | None = None,
+    reported: Watched[Mapping[str, tuple[Fault, ...]]] | None = None,
 ) -> Scanner:
     return Scanner(
         tree.root,
@@ -48,6 +50,7 @@ def _scanner(
         clock=clock or SystemClock(),
         offered=Offered(),
         held=lambda: held,
+        reported=reported,
         rescan=rescan,
         debounce=0.005,
         held_look=0.02,
@@ -194,3 +197,25 @@ async def test_a_scan_that_fails_keeps_the_inventory_and_names_the_problem_until
         async with _running(scanner):
             scanner.poke()
             await until(lambda: scanner.problem == "")
+
+
+async def test_a_reported_fault_is_published_without_a_scan_and_outlasts_scans(
+    tree: HostTree, lane: Lane
+) -> None:
+    tree.tpu("0000:00:06.0", group=8)
+    reported: Watched[Mapping[str, tuple[Fault, ...]]] = Watched({})
+    scanner = _scanner(tree, lane, reported=reported)
+
+    def faults() -> list[list[str]]:
+        return [[each.text for each in it.faults] for it in scanner.inventory.value.devices]
+
+    await scanner.scan()
+    async with _running(scanner):
+        scans = scanner.scans
+        reported.set({"0000:00:06.0": (Fault(kind=FaultKind.ILL, text="too hot"),)})
+        await until(lambda: faults() == [[], ["too hot"]], what="the fault")
+        assert (scanner.scans, scanner.inventory.value.generation) == (scans, 2)
+        await scanner.scan()
+        assert faults() == [[], ["too hot"]]
+        reported.set({})
+        await until(lambda: faults() == [[], []], what="its end")

@@ -127,7 +127,7 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
     )
     heard: list[int] = []
 
-    def observe(event: GpuEvent) -> None:
+    def observe(event: GpuEvent, _condemns: object) -> None:
         heard.append(event.xid)
 
     watch.observe = observe

@@ -5,6 +5,7 @@ import re
 from prometheus_client import generate_latest
 
 from holdfast.model.book import Allocation, Phase
+from holdfast.model.gpu import GpuEvent, GpuEventKind
 from holdfast.model.ids import BootId, DeviceId, DeviceName, ResourceName
 from holdfast.model.locks import LockState, Move
 from holdfast.model.marks import Asker, Mark, Marks, Quarantine
@@ -138,3 +139,18 @@ def test_what_is_withheld_by_hand_is_shown_also_when_nothing_is() -> None:
     metrics.show_marks(Marks(drain=mark).with_quarantine(quarantine))
     assert "holdfast_draining 1.0" in _shown(metrics)
     assert "holdfast_quarantined_by_hand 1.0" in _shown(metrics)
+
+
+def test_events_of_gpus_are_counted_by_what_clears_them() -> None:
+    metrics = Metrics()
+    for xid, condemns in [(48, True), (48, True), (31, False), (4711, True), (4712, True)]:
+        metrics.heard(GpuEvent(kind=GpuEventKind.XID, uuid="GPU-1", xid=xid), condemns)
+    metrics.heard(GpuEvent(kind=GpuEventKind.SINGLE_BIT_ECC, uuid="GPU-1"), condemns=False)
+    shown = _shown(metrics)
+    for labels, count in [
+        ('clears="reset",kind="xid",xid="48"', 2),
+        ('clears="ignored",kind="xid",xid="31"', 1),
+        ('clears="reset",kind="xid",xid="unknown"', 2),
+        ('clears="ignored",kind="single-bit-ecc",xid=""', 1),
+    ]:
+        assert f"holdfast_gpu_events_total{{{labels}}} {count}.0" in shown

@@ -333,3 +333,11 @@ def test_the_schema_tells_every_key_with_its_default_and_refuses_others() -> Non
         for part in path.split(".")[:-1]:
             section = sections[section["properties"][part]["$ref"].rpartition("/")[2]]
         assert path.split(".")[-1] in section["properties"], path
+
+
+def test_a_variable_of_nvidias_plugin_sets_its_key_and_ours_wins_over_it() -> None:
+    theirs = {"DP_DISABLE_HEALTHCHECKS": "48,94", "DP_ENABLE_HEALTHCHECKS": "31"}
+    gpu = load(None, theirs).gpu
+    assert (gpu.disable_health_checks, gpu.enable_health_checks) == ("48,94", "31")
+    ours = {**theirs, "HOLDFAST_GPU_DISABLE_HEALTH_CHECKS": "all"}
+    assert load(None, ours).gpu.disable_health_checks == "all"

@@ -18,8 +18,17 @@ from holdfast.reclaim.byhand import Shown
 Report = dict[str, Any]
 
 
-def device_reports(inventory: Inventory, book: Book, offers: Offers) -> list[Report]:
-    """Return one report for each device, with its lock's state and pod."""
+def device_reports(
+    inventory: Inventory,
+    book: Book,
+    offers: Offers,
+    notes: Mapping[str, tuple[str, ...]] | None = None,
+) -> list[Report]:
+    """Return one report for each device, with its lock's state and pod.
+
+    *notes* are reasons by device id that make nothing Unhealthy, such as what cannot be seen.
+    """
+    notes = notes or {}
     offered = {
         DeviceName(resource, each.id): each.healthy
         for resource, devices in offers.devices.items()
@@ -35,7 +44,11 @@ def device_reports(inventory: Inventory, book: Book, offers: Offers) -> list[Rep
                 "model": device.model,
                 "health": "Healthy" if device.healthy else "Unhealthy",
                 "offered": offered.get(device.name, False),
-                "reasons": [*(fault.text for fault in device.faults), *_withheld(book, device)],
+                "reasons": [
+                    *(fault.text for fault in device.faults),
+                    *notes.get(device.name.id, ()),
+                    *_withheld(book, device),
+                ],
                 "numa": device.numa_node,
                 "nodes": [node.path for node in device.nodes],
                 "lock": lock.state.value if lock is not None else "free",

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import structlog
 
-from holdfast.discovery.gpu_events import EventSource, GpuEars, Wanted
+from holdfast.discovery.gpu_events import GpuEars, Wanted
+from holdfast.discovery.gpu_looks import Probe, look_at
 from holdfast.errors import HoldfastError, LaneStuckError
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.devices import Fault
 from holdfast.model.gpu import (
     DriverState,
     Gpu,
@@ -18,7 +19,6 @@ from holdfast.model.gpu import (
     GpuEvent,
     GpuEventKind,
     GpuReading,
-    GpuUse,
 )
 from holdfast.model.gpu_health import (
     GpuHealth,
@@ -29,27 +29,13 @@ from holdfast.model.gpu_health import (
     restored,
 )
 from holdfast.model.ids import BootId
-from holdfast.model.xid_marks import GpuLook, Place
-from holdfast.model.xids import Cure, XidChecks
+from holdfast.model.xid_marks import GpuLook
+from holdfast.model.xids import XidChecks
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
-
-_MPS = "mps"
-
-
-class Probe(EventSource, Protocol):
-    """What is needed of NVML besides."""
-
-    def condition(self, uuid: str, /) -> GpuCondition:
-        """Return what is told of the GPU's state."""
-        ...
-
-    def use(self, uuid: str, /) -> GpuUse:
-        """Return who uses the GPU or slice."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +92,10 @@ class GpuHealthWatch:
         self._save_wanted = asyncio.Event()
         self._ears = GpuEars(source, event=self.hear, heard=self._heard, wait=times.wait)
         self.health: Watched[Mapping[str, GpuHealth]] = Watched({})
-        self.observe: Callable[[GpuEvent], None] = lambda _event: None
+        self.faults: Watched[Mapping[str, tuple[Fault, ...]]] = Watched({})
+        """The same, without the notes, for the inventory."""
+        self.observe: Callable[[GpuEvent, bool], None] = lambda _event, _condemns: None
+        """Called with each event, and whether it is one that condemns."""
         self._publish()
 
     async def run(self) -> None:
@@ -124,8 +113,8 @@ class GpuHealthWatch:
 
     def hear(self, event: GpuEvent) -> None:
         """Take note of *event*."""
-        self.observe(event)
         counts = event.kind is GpuEventKind.XID and self._checks.watches(event.xid)
+        self.observe(event, counts)
         now = self._clock.wall()
         for uuid, state in self._states.items():
             after = after_event(state, event, now, self._checks)
@@ -218,18 +207,10 @@ class GpuHealthWatch:
 
     def _look(self, reading: GpuReading, gpu: Gpu) -> GpuLook:
         """Ask the GPU; on the lane."""
-        probe = self._begun(reading.library)
-        at = self._clock.wall()
-        state = self._states[gpu.uuid]
-        asks = any(mark.cure is Cure.RESTART for mark in state.marks)
-        return GpuLook(
-            at=at,
-            driver=reading.driver_version,
-            condition=probe.condition(gpu.uuid),
-            users=_users(probe, gpu) if asks else None,
-            reloaded=gpu.uuid in self._reloaded,
-            mig=gpu.mig,
+        look = look_at(
+            self._begun(reading.library), gpu, self._states[gpu.uuid], at=self._clock.wall()
         )
+        return replace(look, driver=reading.driver_version, reloaded=gpu.uuid in self._reloaded)
 
     def _begun(self, library: str) -> Probe:
         wanted = (library, self._generation)
@@ -269,6 +250,7 @@ class GpuHealthWatch:
         found = healths(self._states, self._reading.gpus, conditions=self._checks.conditions)
         before = self.health.value
         self.health.set(found)
+        self.faults.set({uuid: health.faults for uuid, health in found.items() if health.faults})
         for uuid, health in found.items():
             known = before.get(uuid, GpuHealth())
             if health.faults != known.faults:
@@ -288,19 +270,3 @@ class GpuHealthWatch:
     async def _save(self, kept: Mapping[str, GpuState]) -> None:
         if kept != self._ledger.book.value.gpus:
             await self._ledger.apply(lambda draft: draft.remember(kept))
-
-
-def _users(probe: Probe, gpu: Gpu) -> Mapping[Place, frozenset[int] | None]:
-    """Return who is on the GPU, slice by slice in MIG mode; the MPS server is nobody's program."""
-    places: dict[Place, str] = (
-        {(each.gi, each.ci): each.uuid for each in gpu.slices} if gpu.mig else {None: gpu.uuid}
-    )
-    found: dict[Place, frozenset[int] | None] = {}
-    for place, uuid in places.items():
-        use = probe.use(uuid)
-        found[place] = (
-            None
-            if use.problem
-            else frozenset(each.pid for each in use.processes if each.kind != _MPS)
-        )
-    return found

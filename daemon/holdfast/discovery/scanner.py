@@ -11,7 +11,7 @@ from holdfast.discovery.snapshot import Snapshot, driver_of
 from holdfast.errors import HoldfastError
 from holdfast.host.root import HostRoot
 from holdfast.host.sysfs import Sysfs
-from holdfast.model.devices import Inventory, pci_addresses
+from holdfast.model.devices import Fault, Inventory, pci_addresses, with_faults
 from holdfast.model.ids import DeviceName, PciAddress
 from holdfast.runtime.backoff import backoff
 from holdfast.runtime.clock import Clock
@@ -51,6 +51,7 @@ class Scanner:
         offered: Offered,
         held: Callable[[], Collection[DeviceName]] = _nobody,
         before: Callable[[Inventory], Awaitable[None]] = _nothing,
+        reported: Watched[Mapping[str, tuple[Fault, ...]]] | None = None,
         rescan: float = 60.0,
         debounce: float = 0.02,
         held_look: float = 1.0,
@@ -58,6 +59,7 @@ class Scanner:
         """Scan below *root* on *lane*. *held* names the devices that somebody has been granted.
 
         *before* is given what each scan found, and awaited before anybody else hears of it.
+        *reported* are faults by device id that no scan can see; they are published at once.
 
         Seconds: *rescan* between full scans without cause, *debounce* from an event to the scan
         that answers it and its neighbours, *held_look* between looks at held devices' drivers.
@@ -69,6 +71,7 @@ class Scanner:
         self._offered = offered
         self._held = held
         self._before = before
+        self._reported: Watched[Mapping[str, tuple[Fault, ...]]] = reported or Watched({})
         self._rescan = rescan
         self._debounce = debounce
         self._held_look = held_look
@@ -76,7 +79,8 @@ class Scanner:
         self._drivers: Mapping[PciAddress, str | None] = {}
         self._wanted = asyncio.Event()
         self._retries = backoff(_FIRST_RETRY, rescan)
-        self.inventory: Watched[Inventory] = Watched(Inventory(resources=offered.resources))
+        self._found = Inventory(resources=offered.resources)
+        self.inventory: Watched[Inventory] = Watched(self._found)
         self.problem: str = "the hardware has not been looked at yet"
         """Why the inventory may be out of date, for people; empty when it is not."""
         self.scans = 0
@@ -107,10 +111,8 @@ class Scanner:
         self._retries = backoff(_FIRST_RETRY, self._rescan)
         self.scans += 1
         await self._before(found)
-        before = self.inventory.value
-        if (found.devices, found.resources) != (before.devices, before.resources):
-            self._report(before, found)
-            self.inventory.set(found)
+        self._found = found
+        self._publish()
         return self.inventory.value
 
     async def run(self) -> None:
@@ -118,6 +120,7 @@ class Scanner:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._poke_now_and_then())
             tasks.create_task(self._watch_held())
+            tasks.create_task(self._follow_reported())
             while True:
                 await self._wanted.wait()
                 # One change makes several events; the first starts the wait, so it stays short.
@@ -134,6 +137,23 @@ class Scanner:
         found = take_inventory(snapshot, self._offered, generation=generation)
         drivers = {address: it.driver for address, it in snapshot.functions.items()}
         return found, snapshot.bound(), drivers
+
+    async def _follow_reported(self) -> None:
+        async for _ in self._reported.follow():
+            self._publish()
+
+    def _publish(self) -> None:
+        """Publish what the last scan found and what is reported of it, if that is news."""
+        devices = with_faults(self._found.devices, self._reported.value)
+        before = self.inventory.value
+        if (devices, self._found.resources) != (before.devices, before.resources):
+            after = Inventory(
+                generation=before.generation + 1,
+                resources=self._found.resources,
+                devices=devices,
+            )
+            self._report(before, after)
+            self.inventory.set(after)
 
     async def _poke_now_and_then(self) -> None:
         while True:

@@ -1,7 +1,7 @@
 """Devices and inventories: what discovery finds and every other part reads."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
@@ -109,6 +109,18 @@ class Inventory:
     def sharing(self, keys: frozenset[HardwareKey]) -> Iterator[Device]:
         """Yield every device that has one of *keys*, under whatever resource name."""
         return (device for device in self.devices if device.keys & keys)
+
+
+def with_faults(
+    devices: Iterable[Device], reported: Mapping[str, tuple[Fault, ...]]
+) -> tuple[Device, ...]:
+    """Return *devices*, each with what is *reported* of its id besides what it shows itself."""
+    return tuple(
+        replace(device, faults=(*device.faults, *reported[device.name.id]))
+        if reported.get(device.name.id)
+        else device
+        for device in devices
+    )
 
 
 def pci_key(address: PciAddress) -> HardwareKey:

@@ -49,6 +49,7 @@ class XidRule:
     xid: int
     meaning: str
     cure: Cure
+    known: bool = True
 
     @property
     def whole(self) -> bool:
@@ -66,7 +67,8 @@ def rule_of(xid: int) -> XidRule:
     does not know is fatal here too, and as nothing says that it passes, only a reset clears it.
     """
     known = _RULES.get(xid)
-    return known or XidRule(xid=xid, meaning="not in the table of known Xids", cure=Cure.RESET)
+    meaning = "not in the table of known Xids"
+    return known or XidRule(xid=xid, meaning=meaning, cure=Cure.RESET, known=False)
 
 
 # From NVIDIA's public Xid catalogue (docs.nvidia.com/deploy/xid-errors, Ampere and newer), by its

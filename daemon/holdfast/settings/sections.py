@@ -84,6 +84,20 @@ class Tpu(Section, frozen=True):
     vbar_url: str = ""
 
 
+class Gpu(Section, frozen=True):
+    """NVIDIA GPUs."""
+
+    health_beat: Interval = Interval(10)
+    """How often each GPU is asked how it is, besides at events."""
+    health_quiet: Duration = Duration(60)
+    """How long a GPU must be without an Xid that passes by itself before it is trusted again."""
+    disable_health_checks: str = ""
+    """Xids to ignore besides 13, 31, 43, 45, 68 and 109, or ``xids`` for all of them, or ``all``
+    for everything; as DP_DISABLE_HEALTHCHECKS of NVIDIA's plugin, which is read too."""
+    enable_health_checks: str = ""
+    """Xids that count whatever else is said, or ``all``; as DP_ENABLE_HEALTHCHECKS."""
+
+
 class Pool(Section, frozen=True):
     """VFIO devices that are advertised; a function must match each list that is not empty."""
 
@@ -246,6 +260,7 @@ class Settings(Section, frozen=True):
     host: Host = msgspec.field(default_factory=Host)
     kubelet: Kubelet = msgspec.field(default_factory=Kubelet)
     tpu: Tpu = msgspec.field(default_factory=Tpu)
+    gpu: Gpu = msgspec.field(default_factory=Gpu)
     pools: tuple[Pool, ...] = ()
     device_list_strategy: Literal["device-nodes", "cdi"] = "device-nodes"
     """How kubelet is told what to give a container: by the paths of nodes, or by CDI name.

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.errors import SettingsError
 from holdfast.settings.checks import problems
 from holdfast.settings.duration import Duration
+from holdfast.settings.nvidia import VARIABLES
 from holdfast.settings.sections import Pool, Section, Settings
 from holdfast.settings.strictyaml import parse
 
@@ -27,12 +28,16 @@ Tree = dict[str, Any]
 def load(
     file: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str] | None = None
 ) -> Settings:
-    """Return the settings of *file*, changed by HOLDFAST_… variables, then by *overrides*.
+    """Return the settings of *file*, changed by variables, then by *overrides*.
 
+    Variables are those of NVIDIA's plugin that mean the same, and HOLDFAST_…, which win over them.
     *overrides* are by path, as ``gate.wait``. Raises SettingsError naming the path of the key.
     """
     tree = _read(file) if file is not None else {}
     paths = known_paths()
+    for name, path in VARIABLES.items():
+        if name in environ:
+            _put(tree, path, environ[name], paths)
     by_variable = {_variable(path): path for path in paths}
     for name, text in environ.items():
         if not name.startswith(_PREFIX) or _is_service_link(name, text):

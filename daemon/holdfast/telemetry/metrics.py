@@ -8,8 +8,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from holdfast.model.book import Allocation, Phase
 from holdfast.model.drift import Drift
+from holdfast.model.gpu import GpuEvent, GpuEventKind
 from holdfast.model.locks import LockState, Move
 from holdfast.model.marks import Marks
+from holdfast.model.xids import rule_of
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 _SLOW = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 25.0)
@@ -128,6 +130,12 @@ class Metrics:
             "Devices that a person withholds from new pods.",
             registry=registry,
         )
+        self._gpu_events = Counter(
+            "holdfast_gpu_events",
+            "Events of GPUs by kind, by Xid, and by what clears it; ignored: nothing has to.",
+            ["kind", "xid", "clears"],
+            registry=registry,
+        )
         self._memory_limit = Gauge(
             "holdfast_memory_limit_bytes",
             "What this process may use: the machine's memory or the tightest cgroup's, of all "
@@ -211,6 +219,15 @@ class Metrics:
         """Show what is withheld by hand."""
         self._draining.set(marks.drain is not None)
         self._quarantines.set(len(marks.quarantines))
+
+    def heard(self, event: GpuEvent, condemns: bool) -> None:
+        """Count an event of a GPU; Xids that nobody knows are one, for they may be garbage."""
+        xid, clears = "", "ignored"
+        if event.kind is GpuEventKind.XID:
+            rule = rule_of(event.xid)
+            xid = str(event.xid) if rule.known else "unknown"
+            clears = rule.cure.name.lower() if condemns else clears
+        self._gpu_events.labels(event.kind.value, xid, clears).inc()
 
     def show_memory_limit(self, limit: int) -> None:
         """Show how many bytes of memory this process may use."""

@@ -1,0 +1,9 @@
+"""The environment of NVIDIA's device plugin: what means the same here keeps its name."""
+
+from collections.abc import Mapping
+
+VARIABLES: Mapping[str, str] = {
+    "DP_DISABLE_HEALTHCHECKS": "gpu.disableHealthChecks",
+    "DP_ENABLE_HEALTHCHECKS": "gpu.enableHealthChecks",
+}
+"""The key that each stands for. A HOLDFAST_ variable of that key wins over it."""
