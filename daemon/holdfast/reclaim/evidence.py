@@ -1,4 +1,6 @@
-"""Since when kubelet's evidence against each pod has stood, by a clock that nobody can set."""
+"""Since when kubelet has let go of each pod, by a clock that nobody can set."""
+
+from collections.abc import Collection
 
 from holdfast.model.book import PodRecord
 from holdfast.model.ids import PodUid, ProcessId
@@ -38,3 +40,32 @@ class Evidences:
     def forget(self, pod: PodUid) -> None:
         """Drop what is remembered of *pod*."""
         self._seen.pop(pod, None)
+
+
+class Uncounted:
+    """Remembers since when kubelet's books have been without each pod that had something.
+
+    By a clock that nobody sets, and anew after a restart, as for the evidence.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        """Measure by *clock*'s monotonic reading."""
+        self._clock = clock
+        self._since: dict[PodUid, float] = {}
+
+    def seconds(self, pod: PodUid, *, counted: bool | None) -> float:
+        """Return for how long *pod* has not been counted; *counted* is what the books say now.
+
+        Books that cannot be read (None) neither begin nor end that time.
+        """
+        now = self._clock.monotonic()
+        if counted:
+            self._since.pop(pod, None)
+        elif counted is False:
+            self._since.setdefault(pod, now)
+        return now - self._since.get(pod, now)
+
+    def keep(self, pods: Collection[PodUid | None]) -> None:
+        """Drop what is remembered of others than *pods*."""
+        for pod in self._since.keys() - set(pods):
+            del self._since[pod]

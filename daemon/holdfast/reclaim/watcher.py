@@ -9,16 +9,13 @@ import structlog
 
 from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book import Book, Phase
+from holdfast.model.book import Phase
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.draft import Draft
 from holdfast.model.free import (
-    FormerPod,
     KernelFacts,
-    ReleaseFacts,
     is_foreign,
     judge_kernel,
-    judge_release,
 )
 from holdfast.model.holding import held_by
 from holdfast.model.ids import BootId, DeviceName, PciAddress, PodUid
@@ -29,6 +26,7 @@ from holdfast.model.verdict import Freedom
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
+from holdfast.reclaim.releases import Releases
 from holdfast.reclaim.resetter import Resetter
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
@@ -94,13 +92,22 @@ class Watcher:
         self._kernel = kernel
         self._pods = pods
         self._reclaimer = reclaimer
-        self._resetter = resetter
+        self._releases = Releases(
+            ledger=ledger,
+            inventory=inventory,
+            view=books.view,
+            kernel=kernel,
+            reclaimer=reclaimer,
+            resetter=resetter,
+            clock=clock,
+            boot=boot,
+            unseen_grace=times.unseen_grace,
+        )
         self._clock = clock
         self._boot = boot
         self._times = times
         self._nudges: Watched[int] = Watched(0)
         self._full_look_at = 0.0
-        self._not_free: dict[DeviceName, str] = {}
         self.looked = asyncio.Event()
         self.problem = ""
 
@@ -119,7 +126,7 @@ class Watcher:
         holders = self._kernel.holders.get(device, ())
         if holders:
             return f"{device} is {held_by(holders)}"
-        reason = self._not_free.get(device)
+        reason = self._releases.not_free.get(device)
         return f"{device} is not free: {reason}" if reason else ""
 
     async def catch_up(self) -> None:
@@ -147,7 +154,7 @@ class Watcher:
         enabled = await self._kernel.enabled(self._inventory.value.devices)
         await self._look_at_free(enabled)
         await self._look_at_held(sightings, enabled)
-        await self._release(sightings)
+        await self._releases.go_on(sightings)
         self.looked.set()
 
     async def _sight(self) -> dict[PodUid, PodSighting]:
@@ -228,69 +235,6 @@ class Watcher:
         other = others.pop()
         await self._apply(lambda draft: _hand_to_holder(draft, lock, other, names))
 
-    async def _release(self, sightings: Mapping[PodUid, PodSighting]) -> None:
-        book = self._ledger.book.value
-        before, self._not_free = self._not_free, {}
-        for lock in list(book.locks.values()):
-            if lock.state not in ENDING and lock.state is not LockState.FOREIGN:
-                continue
-            self._not_free[lock.device] = before.get(lock.device, "")
-            if detained := await self._resetter.detains(lock):
-                self._not_free[lock.device] = detained
-                continue
-            facts = await self._release_facts(lock, book, sightings)
-            verdict = judge_release(facts)
-            self._not_free[lock.device] = verdict.reason
-            if verdict.freedom is Freedom.FREE:
-                cleared = self._resetter.clears(lock, self._device(lock), facts.kernel)
-                if cleared is None:
-                    continue
-                self._reclaimer.forget(lock)
-                self._kernel.forget(lock.device)
-                reason = "; ".join(filter(None, (verdict.reason, cleared)))
-                await self._apply(lambda draft, k=lock, r=reason: _free(draft, k, r))
-                continue
-            if lock.state in ENDING:
-                await self._reclaimer.step(lock, facts, verdict.reason)
-
-    async def _release_facts(
-        self, lock: DeviceLock, book: Book, sightings: Mapping[PodUid, PodSighting]
-    ) -> ReleaseFacts:
-        device = self._device(lock)
-        pod = self._former_pod(lock, book, sightings)
-        grace = self._times.unseen_grace
-        if device is None:  # unplugged: nothing is left that anybody could hold
-            return ReleaseFacts(kernel=KernelFacts(holders=()), pod=pod, unseen_grace=grace)
-        alive = pod is not None and (pod.counted is not False or bool(pod.processes))
-        kernel = await self._kernel.facts(
-            device,
-            book.locks,
-            enabled=(await self._kernel.enabled([device]))[device.name],
-            pids=(pod.processes or ()) if pod is not None else (),
-            to_free=not alive,
-        )
-        return ReleaseFacts(kernel=kernel, pod=pod, unseen_grace=grace)
-
-    def _former_pod(
-        self, lock: DeviceLock, book: Book, sightings: Mapping[PodUid, PodSighting]
-    ) -> FormerPod | None:
-        if lock.pod is None:
-            return None
-        view, record = self._books.view.value, book.pods.get(lock.pod)
-        sighting = sightings.get(lock.pod)
-        rebooted = record is not None and record.boot != self._boot
-        replaced = (
-            record is not None
-            and sighting is not None
-            and record.is_former(sighting.inode, self._boot)
-        )
-        return FormerPod(
-            counted=view.counts(lock.pod) if view.readable else None,
-            processes=None if sighting is None or replaced else sighting.processes,
-            cgroup_seen=record is not None and (record.cgroup is not None or rebooted),
-            uncounted_for=self._clock.wall() - lock.since,
-        )
-
     def _device(self, lock: DeviceLock) -> Device | None:
         return self._inventory.value.get(lock.device)
 
@@ -329,13 +273,3 @@ def _hand_to_holder(draft: Draft, lock: DeviceLock, pod: PodUid | None, names: s
     if owner is None or owner.phase is Phase.ACTIVE:
         return
     draft.move(lock.device, LockState.RELEASING, f"in truth it is held by {names}", pod=pod)
-
-
-def _free(draft: Draft, lock: DeviceLock, reason: str) -> None:
-    now = draft.book.locks.get(lock.device)
-    if now is None or now.fence != lock.fence:
-        return  # it moved while we looked; the next beat judges it anew
-    if lock.state is LockState.QUARANTINED:
-        draft.move(lock.device, LockState.RECLAIMING, reason)
-    draft.move(lock.device, LockState.FREE, reason)
-    draft.settle()

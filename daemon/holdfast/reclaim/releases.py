@@ -1,0 +1,144 @@
+"""Frees what a pod that is over had, as soon as the kernel agrees, and acts on what it does not."""
+
+from collections.abc import Mapping
+
+import structlog
+
+from holdfast.errors import LaneStuckError, LedgerError
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.book import Book
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.draft import Draft
+from holdfast.model.free import FormerPod, KernelFacts, ReleaseFacts, judge_release
+from holdfast.model.ids import BootId, DeviceName, PodUid
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.locks import ENDING, DeviceLock, LockState
+from holdfast.model.reconcile import PodSighting
+from holdfast.model.verdict import Freedom
+from holdfast.reclaim.evidence import Uncounted
+from holdfast.reclaim.kernel import KernelWatch
+from holdfast.reclaim.reclaimer import Reclaimer
+from holdfast.reclaim.resetter import Resetter
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+
+class Releases:
+    """Goes through the locks that are ending, and those of foreign holders, at each beat.
+
+    `not_free` says what was last seen to keep each of their devices from its next pod.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        inventory: Watched[Inventory],
+        view: Watched[KubeletView],
+        kernel: KernelWatch,
+        reclaimer: Reclaimer,
+        resetter: Resetter,
+        clock: Clock,
+        boot: BootId,
+        unseen_grace: float,
+    ) -> None:
+        """Have *reclaimer* act on what is not free, and *resetter* check what was forced."""
+        self._ledger = ledger
+        self._inventory = inventory
+        self._view = view
+        self._kernel = kernel
+        self._reclaimer = reclaimer
+        self._resetter = resetter
+        self._uncounted = Uncounted(clock)
+        self._boot = boot
+        self._unseen_grace = unseen_grace
+        self.not_free: dict[DeviceName, str] = {}
+
+    async def go_on(self, sightings: Mapping[PodUid, PodSighting]) -> None:
+        """Free what is free; only then act on the rest, for which kubelet may have to be asked."""
+        book = self._ledger.book.value
+        ending = [
+            lock
+            for lock in book.locks.values()
+            if lock.state in ENDING or lock.state is LockState.FOREIGN
+        ]
+        before = self.not_free
+        self.not_free = {lock.device: before.get(lock.device, "") for lock in ending}
+        self._uncounted.keep({lock.pod for lock in ending})
+        rest: list[tuple[DeviceLock, ReleaseFacts]] = []
+        for lock in ending:
+            if detained := await self._resetter.detains(lock):
+                self.not_free[lock.device] = detained
+                continue
+            facts = await self._facts(lock, book, sightings)
+            verdict = judge_release(facts)
+            self.not_free[lock.device] = verdict.reason
+            if verdict.freedom is Freedom.FREE:
+                await self._free(lock, facts, verdict.reason)
+            elif lock.state in ENDING:
+                rest.append((lock, facts))
+        for lock, facts in rest:
+            await self._reclaimer.step(lock, facts, self.not_free[lock.device])
+
+    async def _free(self, lock: DeviceLock, facts: ReleaseFacts, reason: str) -> None:
+        cleared = self._resetter.clears(lock, self._inventory.value.get(lock.device), facts.kernel)
+        if cleared is None:
+            return
+        self._reclaimer.forget(lock)
+        self._kernel.forget(lock.device)
+        evidence = "; ".join(filter(None, (reason, cleared)))
+        try:
+            await self._ledger.apply(lambda draft: _free(draft, lock, evidence))
+        except (LedgerError, LaneStuckError) as error:
+            log.warning("cannot record a move", reason=str(error))
+
+    async def _facts(
+        self, lock: DeviceLock, book: Book, sightings: Mapping[PodUid, PodSighting]
+    ) -> ReleaseFacts:
+        device: Device | None = self._inventory.value.get(lock.device)
+        pod = self._former_pod(lock, book, sightings)
+        grace = self._unseen_grace
+        if device is None:  # unplugged: nothing is left that anybody could hold
+            return ReleaseFacts(kernel=KernelFacts(holders=()), pod=pod, unseen_grace=grace)
+        alive = pod is not None and (pod.counted is not False or bool(pod.processes))
+        kernel = await self._kernel.facts(
+            device,
+            book.locks,
+            enabled=(await self._kernel.enabled([device]))[device.name],
+            pids=(pod.processes or ()) if pod is not None else (),
+            to_free=not alive,
+        )
+        return ReleaseFacts(kernel=kernel, pod=pod, unseen_grace=grace)
+
+    def _former_pod(
+        self, lock: DeviceLock, book: Book, sightings: Mapping[PodUid, PodSighting]
+    ) -> FormerPod | None:
+        if lock.pod is None:
+            return None
+        view, record = self._view.value, book.pods.get(lock.pod)
+        sighting = sightings.get(lock.pod)
+        rebooted = record is not None and record.boot != self._boot
+        replaced = (
+            record is not None
+            and sighting is not None
+            and record.is_former(sighting.inode, self._boot)
+        )
+        counted = view.counts(lock.pod) if view.readable else None
+        return FormerPod(
+            counted=counted,
+            processes=None if sighting is None or replaced else sighting.processes,
+            cgroup_seen=record is not None and (record.cgroup is not None or rebooted),
+            uncounted_for=self._uncounted.seconds(lock.pod, counted=counted),
+        )
+
+
+def _free(draft: Draft, lock: DeviceLock, reason: str) -> None:
+    now = draft.book.locks.get(lock.device)
+    if now is None or now.fence != lock.fence:
+        return  # it moved while we looked; the next beat judges it anew
+    if lock.state is LockState.QUARANTINED:
+        draft.move(lock.device, LockState.RECLAIMING, reason)
+    draft.move(lock.device, LockState.FREE, reason)
+    draft.settle()
