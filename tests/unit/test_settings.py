@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import SettingsError
+from holdfast.model.mig import MigStrategy
 from holdfast.settings import Settings, convert, known_paths, load, plain, schema
 from holdfast.settings.duration import PATTERN, Duration, Interval
 
@@ -341,3 +342,11 @@ def test_a_variable_of_nvidias_plugin_sets_its_key_and_ours_wins_over_it() -> No
     assert (gpu.disable_health_checks, gpu.enable_health_checks) == ("48,94", "31")
     ours = {**theirs, "HOLDFAST_GPU_DISABLE_HEALTH_CHECKS": "all"}
     assert load(None, ours).gpu.disable_health_checks == "all"
+
+
+def test_mig_strategy_is_one_of_nvidias_and_another_is_refused_by_its_key() -> None:
+    assert load(None, {}).gpu.mig_strategy == "none"
+    for strategy in MigStrategy:
+        assert load(None, {"MIG_STRATEGY": strategy.value}).gpu.mig_strategy == strategy.value
+    with pytest.raises(SettingsError, match=r"gpu\.migStrategy"):
+        load(None, {"MIG_STRATEGY": "both"})

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 VARIABLES: Mapping[str, str] = {
+    "MIG_STRATEGY": "gpu.migStrategy",
     "DP_DISABLE_HEALTHCHECKS": "gpu.disableHealthChecks",
     "DP_ENABLE_HEALTHCHECKS": "gpu.enableHealthChecks",
 }

@@ -87,6 +87,12 @@ class Tpu(Section, frozen=True):
 class Gpu(Section, frozen=True):
     """NVIDIA GPUs."""
 
+    mig_strategy: Literal["none", "single", "mixed"] = "none"
+    """How MIG slices are advertised; as MIG_STRATEGY of NVIDIA's plugin, which is read too.
+
+    none: not at all, GPUs in MIG mode are whole. single: as nvidia.com/gpu, where all GPUs are
+    divided alike. mixed: as nvidia.com/mig-1g.10gb and the like, beside whole GPUs.
+    """
     health_beat: Interval = Interval(10)
     """How often each GPU is asked how it is, besides at events."""
     health_quiet: Duration = Duration(60)
