@@ -5,143 +5,35 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fakes.nvml import CONTROL, GIB, Card, Node, Slice, build, cards, uuid, write
-from holdfast.demo.node import SimulatedNode
+from fakes.gpunode import MIB, POD, Gpus, gpus_on, opened_nvml
+from fakes.nvml import GIB, Slice, cards, uuid
 from holdfast.host.gpu_use import GpuUses
 from holdfast.host.look import Look
 from holdfast.host.nvml import Nvml
-from holdfast.host.pidfd import Pidfds
-from holdfast.host.procfs import Procfs
-from holdfast.model.devices import Device, DeviceKind, DeviceNode
-from holdfast.model.free import KernelFacts, Opened, judge_kernel
-from holdfast.model.gpu_free import GpuRules
-from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
-from holdfast.model.locks import DeviceLock, LockState
+from holdfast.model.devices import DeviceKind
+from holdfast.model.free import Opened, judge_kernel
 from holdfast.model.use import Grip
-from holdfast.model.verdict import Freedom, Verdict
-from holdfast.reclaim.kernel import KernelWatch
+from holdfast.model.verdict import Freedom
 from holdfast.runtime.lane import Lane
-from manual_clock import ManualClock
 
 UNKNOWN = 999
-MIB = 1 << 20
-PATH = "/dev/vfio/10"
-"""Whose node stands in for /dev/nvidia0: a device that a test can make and open."""
-POD = PodUid("11111111-2222-3333-4444-555555555555")
-OPENS = (
-    "import os, sys; "
-    "_ = [os.open(each, os.O_RDWR | os.O_NOCTTY) for each in sys.argv[1:]]; "
-    "print(); sys.stdout.flush(); sys.stdin.read()"
-)
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Gpus:
-    node: SimulatedNode
-    look: Look
-    control: Path
-    clock: Clock
-    locks: dict[DeviceName, DeviceLock] = field(default_factory=dict)
-    ages: ManualClock = field(default_factory=ManualClock)
-
-    def watch(self) -> KernelWatch:
-        return KernelWatch(
-            look=self.look,
-            pidfds=Pidfds(Procfs(self.node.root)),
-            clock=self.ages,
-            exited=lambda _process: None,
-        )
-
-    def show(self, card: Card) -> None:
-        """Let NVML tell of this one GPU from now on."""
-        write(self.control, Node(cards=(card,)))
-
-    def device(self, *keys: str) -> Device:
-        keys = keys or (f"gpu/{uuid(0)}",)
-        return Device(
-            name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId(keys[0].partition("/")[2])),
-            kind=DeviceKind.GPU,
-            keys=frozenset(map(HardwareKey, keys)),
-            nodes=(DeviceNode(path=PATH, rdev=self.node.node(PATH).stat().st_rdev),),
-            functions=(),
-        )
-
-    def grant(self, device: Device, state: LockState = LockState.RELEASING) -> None:
-        self.locks[device.name] = DeviceLock(
-            device=device.name,
-            keys=device.keys,
-            state=state,
-            fence=1,
-            since=0.0,
-            boot=BootId("b"),
-            pod=POD,
-        )
-
-    async def facts(self, device: Device) -> KernelFacts:
-        return (await self.look.scan([device], self.locks))[device.name]
-
-    async def judge(self, device: Device) -> Verdict:
-        return judge_kernel(await self.facts(device))
-
-    @contextmanager
-    def process(self, *, pod: PodUid | None = None, opens: bool = True) -> Iterator[int]:
-        """Run a process of *pod* that has the GPU's node open, or has not."""
-        files = [str(self.node.node(PATH))] if opens else []
-        with subprocess.Popen(
-            [sys.executable, "-I", "-c", OPENS, *files],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        ) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            if pod is None:
-                self.node.add_process(process.pid, "/user.slice")
-            else:
-                self.node.add_pod(pod)
-                self.node.enter(pod, "main", process.pid)
-            yield process.pid
-            process.kill()
 
 
 @pytest.fixture(scope="session")
 def nvml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nvml]:
-    folder = tmp_path_factory.mktemp("nvml-use")
-    control = folder / "node"
-    write(control, Node(cards=cards(1)))
-    os.environ[CONTROL] = str(control)
-    opened = Nvml(build(folder))
-    opened.open()
-    yield opened
-    opened.close()
+    with opened_nvml(tmp_path_factory.mktemp("nvml-use")) as opened:
+        yield opened
 
 
 @pytest.fixture
-async def gpus(nvml: Nvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gpus]:
-    control = tmp_path / "control"
-    monkeypatch.setenv(CONTROL, str(control))
-    node, clock = SimulatedNode(tmp_path / "host"), Clock()
-    scan, lane = Lane("scan", deadline=30.0), Lane("nvml", deadline=30.0)
-    uses = GpuUses(lane, lambda: nvml, rules=GpuRules(), monotonic=clock)
-    found = Gpus(node, Look(node.root, scan, uses), control, clock)
-    found.show(cards(1, used=5 * MIB)[0])
-    yield found
-    scan.close(patience=5.0)
-    lane.close(patience=5.0)
-    node.close()
+async def gpus(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Gpus]:
+    async with gpus_on(tmp_path, nvml) as found:
+        yield found
 
 
 async def test_a_gpu_that_nvml_and_proc_show_nobody_on_is_free(gpus: Gpus) -> None:

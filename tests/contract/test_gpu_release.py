@@ -1,0 +1,282 @@
+"""A GPU at the gate and after its pod: the real watcher and gate, with NVML as the stub tells it."""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fakes.books import entry, seen
+from fakes.gpunode import MIB, POD, Gpus, gpus_on, opened_nvml
+from fakes.nvml import GIB, cards
+from holdfast.allocation.gate import Gate, GateTimes
+from holdfast.errors import GateRefusedError
+from holdfast.host.cgroups import Cgroups
+from holdfast.host.inotify import PathWatcher
+from holdfast.host.nvml import Nvml
+from holdfast.host.pidfd import Pidfds
+from holdfast.host.procfs import Procfs
+from holdfast.host.reset import FunctionControl
+from holdfast.host.runtimestate import RuntimeFiles
+from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.draft import Draft
+from holdfast.model.ids import BootId, PodUid
+from holdfast.model.kubelet import KubeletView
+from holdfast.reclaim.guards import ReclaimRules
+from holdfast.reclaim.kernel import KernelWatch
+from holdfast.reclaim.pods import Pods
+from holdfast.reclaim.reclaimer import Reclaimer
+from holdfast.reclaim.resetter import ResetRules, Resetter
+from holdfast.reclaim.runtimes import Runtimes
+from holdfast.reclaim.watcher import Watcher, WatchTimes
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+from waiting import until, wait_until
+
+BOOT = BootId("boot")
+BROKEN = cards(1, errors={"*": 999})[0]
+IDLE = cards(1, used=5 * MIB)[0]
+
+
+class Books:
+    """Kubelet's books as a test writes them."""
+
+    def __init__(self) -> None:
+        self.view: Watched[KubeletView] = Watched(seen())
+
+    def ask(self, _reason: str) -> None:
+        return
+
+    async def refresh(self) -> KubeletView:
+        return self.view.value
+
+    async def answered_after(self, _began: float, _timeout: float) -> KubeletView | None:
+        return None
+
+
+@dataclass
+class Daemon:
+    gpus: Gpus
+    device: Device
+    ledger: Ledger
+    books: Books
+    watcher: Watcher
+    gate: Gate
+
+    async def granted(self, pod: PodUid = POD) -> None:
+        """Let kubelet give the GPU to *pod*, and its container start."""
+        self.books.view.set(
+            seen(entry(pod, self.device.name.id, resource=self.device.name.resource))
+        )
+
+        def decide(draft: Draft) -> None:
+            draft.allocate(self.device.name.resource, {self.device.name.id: self.device.keys})
+            draft.settle()
+
+        await self.ledger.apply(decide)
+
+    async def starts(self) -> None:
+        await self.gate.pre_start(self.device.name.resource, (self.device.name.id,))
+
+    def ends(self) -> None:
+        """Let kubelet forget every pod."""
+        self.books.view.set(seen())
+
+    def state(self) -> str:
+        lock = self.ledger.book.value.locks.get(self.device.name)
+        return "free" if lock is None else lock.state.value
+
+    def evidence(self) -> str:
+        lock = self.ledger.book.value.locks.get(self.device.name)
+        return "" if lock is None else lock.evidence
+
+    async def is_kept(self, reason: str) -> None:
+        """Wait until *reason* is seen to keep the GPU of a pod that is over, and for some looks."""
+        await until(
+            lambda: reason in self.watcher.obstacle(self.device.name),
+            what=f"{reason!r} instead of {self.watcher.obstacle(self.device.name)!r}",
+        )
+        assert self.state() == "releasing"
+
+
+@pytest.fixture(scope="session")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nvml]:
+    with opened_nvml(tmp_path_factory.mktemp("nvml-release")) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
+    async with gpus_on(tmp_path, nvml) as gpus:
+        lanes = [Lane("ledger", deadline=30.0), Lane("pods", deadline=30.0)]
+        (tmp_path / "state").mkdir()
+        ledger = await open_ledger(tmp_path / "state", lanes[0], clock=SystemClock(), boot=BOOT)
+        device, books, clock = gpus.device(), Books(), SystemClock()
+        inventory = Watched(
+            Inventory(generation=1, resources=(device.name.resource,), devices=(device,))
+        )
+        procfs, cgroups, paths = (
+            Procfs(gpus.node.root),
+            Cgroups(gpus.node.root),
+            PathWatcher(),
+        )
+        pidfds = Pidfds(procfs)
+        pods = Pods(
+            cgroups=cgroups, procfs=procfs, paths=paths, lane=lanes[1], emptied=lambda _pod: None
+        )
+        kernel = KernelWatch(
+            look=gpus.look,
+            pidfds=pidfds,
+            clock=clock,
+            exited=lambda _process: watcher.nudge(),
+            rescan=0.05,
+        )
+        reclaimer = Reclaimer(
+            ledger=ledger,
+            books=books,
+            pods=pods,
+            runtimes=Runtimes(files=RuntimeFiles(gpus.node.root), lane=lanes[1], clock=clock),
+            cgroups=cgroups,
+            pidfds=pidfds,
+            lane=lanes[1],
+            clock=clock,
+            rules=ReclaimRules(terminate=False),
+            own_pid=1,
+        )
+        resetter = Resetter(
+            ledger=ledger,
+            control=FunctionControl(gpus.node.root),
+            clock=clock,
+            rules=ResetRules(),
+            ended=lambda: None,
+        )
+        watcher = Watcher(
+            ledger=ledger,
+            inventory=inventory,
+            books=books,
+            kernel=kernel,
+            pods=pods,
+            reclaimer=reclaimer,
+            resetter=resetter,
+            clock=clock,
+            boot=BOOT,
+            times=WatchTimes(poll=0.05, quick_poll=0.02, unseen_grace=0.0),
+        )
+        gate = Gate(
+            ledger=ledger,
+            inventory=inventory,
+            books=books,
+            look=gpus.look,
+            looked=watcher.looked,
+            obstacle=watcher.obstacle,
+            at_work=lambda _keys: "",
+            clock=clock,
+            times=GateTimes(wait=0.3, poll=0.02),
+        )
+        beats = asyncio.create_task(watcher.run())
+        await asyncio.wait_for(watcher.looked.wait(), 20.0)
+        yield Daemon(gpus, device, ledger, books, watcher, gate)
+        beats.cancel()
+        await asyncio.gather(beats, return_exceptions=True)
+        await ledger.close()
+        pidfds.close()
+        paths.close()
+        for lane in lanes:
+            lane.close(patience=5.0)
+
+
+@contextmanager
+def named(daemon: Daemon, command: str, folder: Path) -> Iterator[int]:
+    """Run a process that is called *command* outside any pod."""
+    program = folder / command
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
+    with subprocess.Popen([program, "600"]) as process:
+        comm = Path(f"/proc/{process.pid}/comm")
+        wait_until(lambda: comm.read_text().strip() == command[:15], what="the program")
+        daemon.gpus.node.add_process(process.pid, "/system.slice")
+        yield process.pid
+        process.kill()
+
+
+async def test_a_container_starts_on_an_idle_gpu(daemon: Daemon) -> None:
+    await daemon.granted()
+    await daemon.starts()
+    assert "NVML names nobody that uses it" in daemon.evidence()
+
+
+async def test_no_container_starts_on_a_gpu_of_which_nvml_cannot_tell_who_uses_it(
+    daemon: Daemon,
+) -> None:
+    daemon.gpus.show(BROKEN)
+    await daemon.granted()
+    with pytest.raises(GateRefusedError, match=r"unknown whether .* is free: NVML cannot tell"):
+        await daemon.starts()
+    daemon.gpus.show(IDLE)
+    await daemon.starts()
+
+
+async def test_no_container_starts_before_what_a_killed_process_had_is_taken_down(
+    daemon: Daemon,
+) -> None:
+    await daemon.granted()
+    daemon.gpus.show(cards(1, used=GIB)[0])
+    with pytest.raises(GateRefusedError, match="not given back yet"):
+        await daemon.starts()
+    daemon.gpus.show(IDLE)
+    await daemon.starts()
+
+
+async def test_a_gpu_whose_pod_is_over_becomes_free_only_when_nvml_and_its_memory_say_so(
+    daemon: Daemon,
+) -> None:
+    await daemon.granted()
+    await daemon.starts()
+    daemon.gpus.show(BROKEN)
+    daemon.ends()
+    await daemon.is_kept("NVML_ERROR_UNKNOWN")
+    daemon.gpus.show(cards(1, used=GIB, processes=(("compute", 4000000, GIB),))[0])
+    await daemon.is_kept("what pid 4000000 had on it")
+    daemon.gpus.show(cards(1, used=GIB)[0])
+    await daemon.is_kept("not given back yet")
+    daemon.gpus.clock.now += 61.0
+    await daemon.is_kept("--gpu-reset")
+    daemon.gpus.show(IDLE)
+    await until(lambda: daemon.state() == "free", what="a free GPU")
+
+
+async def test_a_gpu_that_a_process_computes_on_is_foreign_by_its_name_until_it_ends(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    with named(daemon, "trainer", tmp_path) as pid:
+        daemon.gpus.show(cards(1, used=GIB, processes=(("compute", pid, GIB),))[0])
+        await until(lambda: daemon.state() == "foreign", what="a foreign GPU")
+        assert f"pid {pid}" in daemon.evidence()
+        assert "(trainer)" in daemon.evidence()
+    daemon.gpus.show(IDLE)
+    await until(lambda: daemon.state() == "free", what="a free GPU")
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [("nv-hostengine", "compute"), ("nvidia-cuda-mps-server", "compute"), ("Xorg", "graphics")],
+)
+async def test_a_monitoring_agent_the_mps_server_and_the_display_keep_no_gpu_from_a_pod(
+    daemon: Daemon, tmp_path: Path, command: str, kind: str
+) -> None:
+    with named(daemon, command, tmp_path) as pid:
+        use = (kind, pid, 300 * MIB)
+        daemon.gpus.show(cards(1, used=305 * MIB, processes=(use,))[0])
+        await daemon.granted()
+        await daemon.starts()
+        assert f"beside it pid {pid}" in daemon.evidence()
+        daemon.ends()
+        await until(lambda: daemon.state() == "free", what="a free GPU")
+        for _ in range(3):
+            await daemon.watcher._beat()
+        assert daemon.state() == "free"

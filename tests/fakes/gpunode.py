@@ -1,0 +1,140 @@
+"""A node with one GPU: NVML as the stub tells it, and real processes that have its node open."""
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fakes.nvml import CONTROL, Card, Node, build, cards, uuid, write
+from holdfast.demo.node import SimulatedNode
+from holdfast.host.gpu_use import GpuUses
+from holdfast.host.look import Look
+from holdfast.host.nvml import Nvml
+from holdfast.host.pidfd import Pidfds
+from holdfast.host.procfs import Procfs
+from holdfast.model.devices import Device, DeviceKind, DeviceNode
+from holdfast.model.free import KernelFacts, judge_kernel
+from holdfast.model.gpu_free import GpuRules
+from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
+from holdfast.model.locks import DeviceLock, LockState
+from holdfast.model.verdict import Verdict
+from holdfast.reclaim.kernel import KernelWatch
+from holdfast.runtime.lane import Lane
+from manual_clock import ManualClock
+
+MIB = 1 << 20
+PATH = "/dev/vfio/10"
+"""Whose node stands in for /dev/nvidia0: a device that a test can make and open."""
+POD = PodUid("11111111-2222-3333-4444-555555555555")
+OPENS = (
+    "import os, sys; "
+    "_ = [os.open(each, os.O_RDWR | os.O_NOCTTY) for each in sys.argv[1:]]; "
+    "print(); sys.stdout.flush(); sys.stdin.read()"
+)
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Gpus:
+    node: SimulatedNode
+    look: Look
+    control: Path
+    clock: Clock
+    locks: dict[DeviceName, DeviceLock] = field(default_factory=dict)
+    ages: ManualClock = field(default_factory=ManualClock)
+
+    def watch(self) -> KernelWatch:
+        return KernelWatch(
+            look=self.look,
+            pidfds=Pidfds(Procfs(self.node.root)),
+            clock=self.ages,
+            exited=lambda _process: None,
+        )
+
+    def show(self, card: Card) -> None:
+        """Let NVML tell of this one GPU from now on."""
+        write(self.control, Node(cards=(card,)))
+
+    def device(self, *keys: str) -> Device:
+        keys = keys or (f"gpu/{uuid(0)}",)
+        return Device(
+            name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId(keys[0].partition("/")[2])),
+            kind=DeviceKind.GPU,
+            keys=frozenset(map(HardwareKey, keys)),
+            nodes=(DeviceNode(path=PATH, rdev=self.node.node(PATH).stat().st_rdev),),
+            functions=(),
+        )
+
+    def grant(self, device: Device, state: LockState = LockState.RELEASING) -> None:
+        self.locks[device.name] = DeviceLock(
+            device=device.name,
+            keys=device.keys,
+            state=state,
+            fence=1,
+            since=0.0,
+            boot=BootId("b"),
+            pod=POD,
+        )
+
+    async def facts(self, device: Device) -> KernelFacts:
+        return (await self.look.scan([device], self.locks))[device.name]
+
+    async def judge(self, device: Device) -> Verdict:
+        return judge_kernel(await self.facts(device))
+
+    @contextmanager
+    def process(self, *, pod: PodUid | None = None, opens: bool = True) -> Iterator[int]:
+        """Run a process of *pod* that has the GPU's node open, or has not."""
+        files = [str(self.node.node(PATH))] if opens else []
+        with subprocess.Popen(
+            [sys.executable, "-I", "-c", OPENS, *files],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            if pod is None:
+                self.node.add_process(process.pid, "/user.slice")
+            else:
+                self.node.add_pod(pod)
+                self.node.enter(pod, "main", process.pid)
+            yield process.pid
+            process.kill()
+
+
+@contextmanager
+def opened_nvml(folder: Path) -> Iterator[Nvml]:
+    """Build the stub in *folder* and open it with the real adapter, in this process."""
+    control = folder / "node"
+    write(control, Node(cards=cards(1)))
+    os.environ[CONTROL] = str(control)
+    opened = Nvml(build(folder))
+    opened.open()
+    yield opened
+    opened.close()
+
+
+@asynccontextmanager
+async def gpus_on(folder: Path, nvml: Nvml) -> AsyncIterator[Gpus]:
+    """Make the node in *folder*; its GPU is idle, with 5 MiB in use."""
+    control = folder / "control"
+    os.environ[CONTROL] = str(control)
+    node, clock = SimulatedNode(folder / "host"), Clock()
+    scan, lane = Lane("scan", deadline=30.0), Lane("nvml", deadline=30.0)
+    uses = GpuUses(lane, lambda: nvml, rules=GpuRules(), monotonic=clock)
+    found = Gpus(node, Look(node.root, scan, uses), control, clock)
+    found.show(cards(1, used=5 * MIB)[0])
+    yield found
+    scan.close(patience=5.0)
+    lane.close(patience=5.0)
+    node.close()
