@@ -271,6 +271,17 @@ def test_the_condition_of_a_gpu_is_told_as_far_as_it_is_known(ask: Ask) -> None:
     assert gone["lost"] == "NVML_ERROR_GPU_IS_LOST"
 
 
+@pytest.mark.parametrize(
+    ("action", "told"),
+    [(None, None), (0, ""), (1, "reset the GPU"), (2, "reboot the node"), (99, None)],
+)
+def test_what_the_driver_asks_for_is_told_where_it_has_words_for_it(
+    ask: Ask, action: int | None, told: str | None
+) -> None:
+    node = Node(cards=cards(1, recovery=action))
+    assert ask(node, f"nvml.open(); tell(nvml.condition('{uuid(0)}'))")["recovery"] == told
+
+
 def test_links_are_counted_once_for_each_pair_and_switches_are_known(ask: Ask) -> None:
     one, two, three = cards(3)
     joined = (

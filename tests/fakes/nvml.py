@@ -48,6 +48,8 @@ class Card:
     remap: tuple[int, int] | None = None
     retired: int = -1
     temperature: tuple[int, int] | None = None
+    recovery: int | None = None
+    """NVML's number of what the driver asks for; None: an older driver."""
     errors: Mapping[str, int] = field(default_factory=dict)
     hangs: Mapping[str, float] = field(default_factory=dict)
 
@@ -142,6 +144,8 @@ def _card(card: Card) -> list[str]:
     ]
     if card.remap is not None:
         lines.append(f"remap {card.remap[0]} {card.remap[1]}")
+    if card.recovery is not None:
+        lines.append(f"recovery {card.recovery}")
     if card.temperature is not None:
         lines.append(f"temperature {card.temperature[0]} {card.temperature[1]}")
     lines += [f"link {link} {int(up)} {kind} {bus}" for link, (up, kind, bus) in card.links.items()]

@@ -175,6 +175,16 @@ def _pages_retired(before: GpuState) -> GpuState:
     return look(pending, GpuCondition(retired_pending=False), at=NOW + 6)
 
 
+def _asked_for_and_done(before: GpuState) -> GpuState:
+    asked = look(before, GpuCondition(recovery="drain and reset the GPU"), at=NOW + 5)
+    return look(restored(asked.kept, BOOT, CHECKS), GpuCondition(recovery=""), at=NOW + 6)
+
+
+def _drained(before: GpuState) -> GpuState:
+    asked = look(before, GpuCondition(recovery="drain peer-to-peer"), at=NOW + 5)
+    return look(asked, GpuCondition(recovery=""), at=NOW + 6)
+
+
 def _rebooted(before: GpuState) -> GpuState:
     return look(restored(before.kept, LATER, CHECKS), at=NOW + 5)
 
@@ -203,8 +213,9 @@ RESETS = [
     _rows_replaced,
     _pages_retired,
     _lost_and_back_over_a_restart,
+    _asked_for_and_done,
 ]
-NO_RESETS = [_restarted, _only_lost, _odd_and_back]
+NO_RESETS = [_restarted, _only_lost, _odd_and_back, _drained]
 
 
 @pytest.mark.parametrize(
@@ -310,6 +321,8 @@ def test_a_suspicion_clears_without_clearing_what_is_known() -> None:
         (GpuCondition(remap_pending=True), "waits for a reset"),
         (GpuCondition(retired_pending=True), "wait for a reset"),
         (GpuCondition(links_down=(3,)), "NVLink 3 went down"),
+        (GpuCondition(recovery="reset the GPU"), "the driver asks to reset the GPU"),
+        (GpuCondition(recovery=""), None),
         (GpuCondition(temperature=90, shutdown_temperature=90), "90 degrees"),
         (FINE, None),
         (GpuCondition(remap_failed=False, remap_pending=False, retired_pending=False), None),

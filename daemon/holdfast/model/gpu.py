@@ -153,6 +153,8 @@ class GpuCondition:
     temperature: int | None = None
     """Degrees Celsius."""
     shutdown_temperature: int | None = None
+    recovery: str | None = None
+    """What the driver (from R565) asks for before the GPU is used again; empty: nothing."""
     lost: str = ""
     """NVML's error when the GPU does not answer; empty when it does."""
 

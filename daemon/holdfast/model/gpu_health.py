@@ -180,12 +180,13 @@ def _awaits(condition: GpuCondition) -> frozenset[str]:
     """Return the signs that a reset is due.
 
     Lost: the driver speaks with such a GPU again only once it has begun anew with it. Bad rows and
-    pages are replaced at a reset and at no other time.
+    pages are replaced at a reset and at no other time. And the driver may say so itself.
     """
     signs = {
         "lost": condition.lost in _LOST,
         "rows": bool(condition.remap_pending),
         "pages": bool(condition.retired_pending),
+        "driver": "reset" in (condition.recovery or "") or "reboot" in (condition.recovery or ""),
     }
     return frozenset(sign for sign, shown in signs.items() if shown)
 
@@ -230,6 +231,8 @@ def _conditions(state: GpuState) -> list[str]:
         found.append("a bad memory row waits for a reset of the GPU to be replaced")
     if condition.retired_pending:
         found.append("bad memory pages wait for a reset of the GPU to be retired")
+    if condition.recovery:
+        found.append(f"the driver asks to {condition.recovery}")
     if state.hot:
         found.append(
             f"it is at {condition.temperature} degrees and shuts down at "

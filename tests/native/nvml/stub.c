@@ -7,7 +7,7 @@
  *   init CODE | driver VERSION | wait CODE                (CODE: what a wait for events fails with)
  *   gpu UUID
  *     name TEXT | bus ID | minor N | memory BYTES | used BYTES | mig 0|1 | events MASK
- *     remap PENDING FAILED | retired 0|1 | temperature NOW SHUTDOWN
+ *     remap PENDING FAILED | retired 0|1 | temperature NOW SHUTDOWN | recovery ACTION
  *     link I ACTIVE gpu|switch BUS | ancestor J LEVEL
  *     process compute|graphics|mps PID BYTES          (BYTES -1: not available)
  *     error FUNCTION|* CODE | hang FUNCTION|* SECONDS
@@ -28,7 +28,7 @@
 enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        TIMEOUT = 10 };
 enum { GPUS = 32, SLICES = 8, LINKS = 36, PROCESSES = 32, FAULTS = 16, EVENTS = 64, TEXT = 128 };
-enum { LOOK_MS = 10 };
+enum { LOOK_MS = 10, RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
 static const unsigned long long NOT_AVAILABLE = ~0ULL;
 
 struct process {
@@ -51,7 +51,7 @@ struct fault {
 struct gpu {
 	struct unit self;
 	char bus[32];
-	int minor, mig, remap, pending, failed, retired, temperature, shutdown;
+	int minor, mig, remap, pending, failed, retired, temperature, shutdown, recovery;
 	unsigned long long events;
 	int slice_count, fault_count;
 	struct unit slices[SLICES];
@@ -97,6 +97,14 @@ typedef struct {
 	unsigned gi, ci;
 } event_data;
 
+struct field_value {
+	unsigned id, scope;
+	long long timestamp, latency;
+	unsigned type;
+	int code;
+	unsigned long long value;
+};
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct node node, fresh;
 static struct timespec read_at;
@@ -125,7 +133,7 @@ static void word(struct node *to, char *key, char *rest)
 	} else if (!strcmp(key, "gpu") && to->gpu_count < GPUS) {
 		gpu = &to->gpus[to->gpu_count++];
 		snprintf(gpu->self.uuid, TEXT, "%s", rest);
-		gpu->minor = gpu->mig = gpu->retired = gpu->temperature = -1;
+		gpu->minor = gpu->mig = gpu->retired = gpu->temperature = gpu->recovery = -1;
 		for (i = 0; i < LINKS; i++)
 			gpu->active[i] = -1;
 		for (i = 0; i < GPUS; i++)
@@ -150,6 +158,8 @@ static void word(struct node *to, char *key, char *rest)
 		gpu->remap = sscanf(rest, "%d %d", &gpu->pending, &gpu->failed) == 2;
 	else if (!strcmp(key, "retired"))
 		gpu->retired = atoi(rest);
+	else if (!strcmp(key, "recovery"))
+		gpu->recovery = atoi(rest);
 	else if (!strcmp(key, "temperature"))
 		sscanf(rest, "%d %d", &gpu->temperature, &gpu->shutdown);
 	else if (!strcmp(key, "link") && sscanf(rest, "%d %d %127s", &i, &on, text) == 3 && i < LINKS) {
@@ -565,6 +575,22 @@ int nvmlDeviceRegisterEvents(handle device, unsigned long long types, handle set
 	(void)set;
 	ENTER(device);
 	return leave(types & ~gpu->events ? NOT_SUPPORTED : OK);
+}
+
+int nvmlDeviceGetFieldValues(handle device, int count, struct field_value *values)
+{
+	struct gpu *gpu;
+	int code = enter(device, "nvmlDeviceGetFieldValues", &gpu, NULL);
+
+	if (code)
+		return code;
+	for (int i = 0; i < count; i++) {
+		values[i].type = UNSIGNED_INT;
+		values[i].value = (unsigned long long)gpu->recovery;
+		values[i].code = values[i].id != RECOVERY_ACTION || gpu->recovery < 0
+					 ? NOT_SUPPORTED : OK;
+	}
+	return leave(OK);
 }
 
 /* Call with the lock: the handle of the GPU with a UUID; NULL: NVML cannot say which it is. */

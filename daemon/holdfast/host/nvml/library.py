@@ -10,6 +10,7 @@ import pynvml
 from holdfast.errors import HostError
 from holdfast.host.nvml.answers import Handle, answered, bus, error_name, hint, problem, supported
 from holdfast.host.nvml.links import links, nvlinks_of
+from holdfast.host.nvml.recovery import recovery_of
 from holdfast.model.gpu import (
     DriverState,
     Gpu,
@@ -130,6 +131,7 @@ class Nvml:
                 pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
             )
             down = tuple(link for link, up in nvlinks_of(handle).items() if not up)
+            recovery = answered(recovery_of, handle)
         except pynvml.NVMLError as error:
             return GpuCondition(lost=error_name(error))
         return GpuCondition(
@@ -139,6 +141,7 @@ class Nvml:
             links_down=down,
             temperature=heat,
             shutdown_temperature=most,
+            recovery=recovery,
         )
 
     def links(self, uuids: Iterable[str]) -> GpuLinks:
