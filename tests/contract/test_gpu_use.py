@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,6 +118,23 @@ async def test_idle_memory_is_never_learned_from_a_gpu_that_a_pod_had(gpus: Gpus
     assert "processes alone tell" in (await gpus.judge(device)).reason
     gpus.show(cards(1, used=5 * MIB)[0])
     assert "processes alone tell" in (await gpus.judge(device)).reason
+
+
+async def test_what_was_idle_under_a_former_driver_says_nothing_under_the_next(
+    gpus: Gpus, nvml: Nvml
+) -> None:
+    device, driver = gpus.device(), [copy(nvml)]
+    with Lane("scan", deadline=30.0) as scan, Lane("nvml", deadline=30.0) as lane:
+        look = Look(gpus.node.root, scan, GpuUses(lane, lambda: driver[0]))
+        await look.scan([device], {})
+        gpus.grant(device)
+        gpus.show(cards(1, used=GIB)[0])
+        before = judge_kernel((await look.scan([device], gpus.locks))[device.name])
+        driver[0] = copy(nvml)
+        after = judge_kernel((await look.scan([device], gpus.locks))[device.name])
+    assert before.freedom is Freedom.IN_USE
+    assert after.freedom is Freedom.FREE
+    assert "processes alone tell" in after.reason
 
 
 @pytest.mark.parametrize(

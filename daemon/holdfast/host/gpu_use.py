@@ -47,18 +47,20 @@ class GpuUses:
         self._patience = patience
         self._monotonic = monotonic
         self._levels: dict[str, Level] = {}
-
-    def forget(self) -> None:
-        """Drop what is known of idle memory: another driver needs another amount."""
-        self._levels.clear()
+        self._asked: UseSource | None = None
 
     async def ask(self, devices: Iterable[Device]) -> dict[DeviceName, GpuUse]:
         """Return what NVML tells of the GPUs among *devices*; it is never nobody by mistake."""
         wanted = tuple(each for each in devices if each.kind is DeviceKind.GPU)
         if not wanted:
             return {}
+        source = self._source()
+        if source is not None and source is not self._asked:
+            # Another start of the driver: all memory was given back, and idle it may need more.
+            self._levels.clear()
+            self._asked = source
         try:
-            return await self._lane.run(lambda: self._ask(wanted), deadline=self._patience)
+            return await self._lane.run(lambda: _ask(source, wanted), deadline=self._patience)
         except LaneStuckError as error:
             problem = GpuUse(problem=f"NVML does not answer who uses it: {error}")
             return dict.fromkeys((each.name for each in wanted), problem)
@@ -82,12 +84,12 @@ class GpuUses:
         found = with_level(found, level, now=now, deadline=deadline)
         return replace(facts, holders=found.holders, gpu=found.sight)
 
-    def _ask(self, devices: tuple[Device, ...]) -> dict[DeviceName, GpuUse]:
-        source = self._source()
-        if source is None:
-            problem = GpuUse(problem="NVIDIA's driver is not there to tell who uses it")
-            return dict.fromkeys((each.name for each in devices), problem)
-        return {each.name: _use_of(source, each) for each in devices}
+
+def _ask(source: UseSource | None, devices: tuple[Device, ...]) -> dict[DeviceName, GpuUse]:
+    if source is None:
+        problem = GpuUse(problem="NVIDIA's driver is not there to tell who uses it")
+        return dict.fromkeys((each.name for each in devices), problem)
+    return {each.name: _use_of(source, each) for each in devices}
 
 
 def _use_of(source: UseSource, device: Device) -> GpuUse:
