@@ -1,4 +1,4 @@
-"""Which guard keeps a signal from whom, the edit that removes it, and the tests that then fail."""
+"""Each guard of a signal or a reset, the edit that removes it, and the tests that then fail."""
 
 from dataclasses import dataclass
 
@@ -12,6 +12,10 @@ _PIDFD = "daemon/holdfast/host/pidfd.py"
 _KUBELET = "daemon/holdfast/model/kubelet.py"
 _RECONCILE = "daemon/holdfast/model/reconcile.py"
 _LEAKS = "daemon/holdfast/reclaim/leaks.py"
+_RESET = "daemon/holdfast/model/reset.py"
+_TRIAL = "daemon/holdfast/reclaim/trial.py"
+_GATE = "daemon/holdfast/allocation/gate.py"
+_RESETS = "tests/integration/test_reset.py"
 _LAST = "tests/integration/test_leaks_judged_last.py"
 _SIGNALS = "tests/integration/test_signals_hit_nobody_else.py"
 _FORGETS = "tests/integration/test_kubelet_forgets.py"
@@ -370,6 +374,51 @@ GUARDS = (
         ),
         tests=(
             f"{_LAST}::test_a_start_that_goes_on_while_a_kernel_refuses_cgroup_kill_saves_its_sandbox",
+        ),
+    ),
+    Guard(
+        name="reset-own",
+        why="a bus or slot reset may reach functions of others",
+        edits=(Edit(_RESET, "if reset_method(look.methods) is None:", "if False:"),),
+        tests=(
+            f"{_RESETS}::test_a_function_that_only_a_bus_reset_would_reset_is_left_alone_and_becomes_free",
+        ),
+    ),
+    Guard(
+        name="reset-forced",
+        why="nothing is reset that its pod let go of by itself",
+        edits=(
+            Edit(
+                _RESET,
+                "if state not in FORCED or trial is TrialState.PASSED:",
+                "if trial is TrialState.PASSED:",
+            ),
+        ),
+        tests=(f"{_RESETS}::test_what_was_let_go_unforced_is_neither_reset_nor_checked",),
+    ),
+    Guard(
+        name="reset-policy",
+        why="nothing is reset where the operator did not ask for it",
+        edits=(
+            Edit(_TRIAL, "if self.policy is not ResetPolicy.NEVER:", "if True:"),
+            Edit(_RESET, "if policy is ResetPolicy.NEVER:", "if False:"),
+        ),
+        tests=(f"{_RESETS}::test_by_default_nothing_is_reset_but_what_was_forced_is_checked",),
+    ),
+    Guard(
+        name="reset-at-work",
+        why="nobody passes the gate to hardware that is being reset, nor its own pod that came back",
+        edits=(Edit(_GATE, "if doing := self._at_work(passage.keys):", 'if doing := "":'),),
+        tests=(
+            f"{_RESETS}::test_a_pod_that_comes_back_while_its_device_is_being_reset_waits_at_the_gate",
+        ),
+    ),
+    Guard(
+        name="reset-answers",
+        why="a device that does not answer after its holder was ended is given to nobody",
+        edits=(Edit(_RESET, "if look.vendor == NO_ANSWER:", "if False:"),),
+        tests=(
+            f"{_RESETS}::test_a_device_that_does_not_answer_is_quarantined_and_returns_when_it_does",
         ),
     ),
 )
