@@ -267,6 +267,20 @@ GUARDS = (
         ),
     ),
     Guard(
+        name="after-a-list",
+        why="a checkpoint that kubelet wrote for no List of ours does not tell that a pod is over",
+        edits=(
+            Edit(
+                _RECONCILE,
+                "asked = view.answered and view.kubelet is not None",
+                "asked = view.kubelet is not None",
+            ),
+        ),
+        tests=(
+            f"{_FORGETS}::test_a_checkpoint_without_a_pod_that_kubelet_wrote_for_no_list_ends_nothing",
+        ),
+    ),
+    Guard(
         name="no-devices",
         why="a pod that kubelet's checkpoint has without devices is there all the same",
         edits=(

@@ -87,6 +87,22 @@ async def test_a_kubelet_that_lost_its_checkpoint_costs_no_living_pod_a_process(
         await node.running(other)
 
 
+async def test_a_checkpoint_without_a_pod_that_kubelet_wrote_for_no_list_ends_nothing(
+    short_path: Path,
+) -> None:
+    """Kubelet drops the pods that are over at a List; what it wrote by itself tells less."""
+    async with stage(short_path, chips=1, reclaim=_AT_ONCE) as node:
+        living = await node.run(pod("living"))
+        await node.questions()
+        held = node.ids(living)
+        await node.kubelet.pod_resources.stop()
+        await node.until_problem(_CHECKPOINT, "cannot list pods")  # no question is under way
+        node.kubelet.books.entries.clear()
+        node.kubelet.books.write()
+        await node.until_locks(dict.fromkeys(held, "releasing"))
+        await _nothing_is_lost(node, living, state="releasing")
+
+
 async def test_a_pod_that_waits_at_the_gate_survives_a_restart_of_kubelet(
     short_path: Path,
 ) -> None:
