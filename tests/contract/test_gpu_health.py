@@ -143,6 +143,22 @@ def test_a_fatal_xid_is_not_forgotten_by_a_restart_and_is_by_a_reboot(
     rebooted.until(lambda told: told.faults and not told.ill, what="a fresh start")
 
 
+def test_a_mark_that_a_person_had_dropped_is_not_back_after_the_next_restart(
+    follow: Follow, tmp_path: Path
+) -> None:
+    def marked() -> bool:
+        return any(gpu.marks for gpu in read_only(tmp_path).gpus.values())
+
+    node = Node(cards=cards(1))
+    follower = follow(node)
+    listening(follower, node, Event(uuid(0), BAD_MEMORY))
+    wait_until(marked, what="the mark to be kept")
+    follow(node, disabled=f"{BAD_MEMORY}")
+    wait_until(lambda: not marked(), what="the mark to be dropped")
+    told = follow(node).until(lambda told: told.faults, what="the first health")
+    assert told.ill == set()
+
+
 def test_a_driver_that_was_gone_and_is_back_has_begun_anew_and_is_listened_to(
     follow: Follow,
 ) -> None:

@@ -81,7 +81,9 @@ class GpuHealthWatch:
         self._checks = checks
         self._times = times
         self._states = {
-            uuid: restored(state, boot, checks) for uuid, state in ledger.book.value.gpus.items()
+            uuid: left
+            for uuid, state in ledger.book.value.gpus.items()
+            if (left := restored(state, boot, checks)) != GpuState(uuid=uuid, boot=boot)
         }
         self._reading = GpuReading()
         self._generation = 0
@@ -90,6 +92,7 @@ class GpuHealthWatch:
         self._hanging = ""
         self._look_wanted = asyncio.Event()
         self._save_wanted = asyncio.Event()
+        self._save_wanted.set()  # what was dropped must not be back after the next restart
         self._ears = GpuEars(source, event=self.hear, heard=self._heard, wait=times.wait)
         self.health: Watched[Mapping[str, GpuHealth]] = Watched({})
         self.faults: Watched[Mapping[str, tuple[Fault, ...]]] = Watched({})
