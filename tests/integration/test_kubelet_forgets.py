@@ -119,7 +119,8 @@ async def test_a_pod_that_waits_at_the_gate_survives_a_restart_of_kubelet(
 
 
 @pytest.mark.parametrize(
-    "damage", ["missing", "empty", "truncated", "garbage", "another version", "a folder"]
+    "damage",
+    ["missing", "empty", "truncated", "garbage", "another version", "a folder", "a bad link"],
 )
 async def test_a_checkpoint_that_cannot_be_read_releases_nothing_and_is_named(
     short_path: Path, damage: str
@@ -249,6 +250,8 @@ def _damage(checkpoint: Path, how: str) -> None:
     checkpoint.unlink()
     if how == "a folder":
         checkpoint.mkdir()
+    elif how == "a bad link":
+        checkpoint.symlink_to("x" * 300)  # the system has an error for that, other than absence
     elif how != "missing":
         other = json.loads(content)
         other["Data"] = {"Version": 3, "Pods": []}

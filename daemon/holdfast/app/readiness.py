@@ -3,6 +3,7 @@
 import time
 
 from holdfast.app.parts import Parts
+from holdfast.kubelet.checkpoint import FileId
 from holdfast.telemetry.probes import Check
 
 
@@ -37,7 +38,7 @@ def _registrations(parts: Parts) -> list[Check]:
 def _books(parts: Parts) -> Check:
     view = parts.accounts.view.value
     # A node that never had a pod with devices has no checkpoint yet: no reason to stay unready.
-    missing = not parts.folder.checkpoint.exists()
+    missing = FileId.of(parts.folder.checkpoint) is None
     reason = "" if view.readable and not view.problem else view.problem
     return Check(name="kubelet's checkpoint", passes=view.readable or missing, reason=reason)
 
