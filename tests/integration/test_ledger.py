@@ -17,7 +17,14 @@ import pytest
 from fakes.books import BOOT, NOW, WHOLE, X, allocated, breaches, drafted, name, silicon
 from holdfast.errors import LaneStuckError, LedgerError, LedgerUnusableError
 from holdfast.ledger.ledger import InstanceLock, Ledger, open_ledger
-from holdfast.ledger.store import FILE, SCHEMA_VERSION, Store, read_only, read_only_history
+from holdfast.ledger.store import (
+    FILE,
+    SCHEMA_VERSION,
+    Store,
+    _create,
+    read_only,
+    read_only_history,
+)
 from holdfast.model.book import Book, Phase, PodRecord
 from holdfast.model.draft import Draft
 from holdfast.model.ids import BootId, DeviceId, ProcessId
@@ -244,6 +251,16 @@ def test_a_ledger_whose_creation_was_killed_is_created_again(
             child.send_signal(signal.SIGKILL)
         with closing(Store(folder)) as store:
             assert store.read() == Book()
+
+
+def test_a_ledger_is_in_its_journal_mode_when_it_is_first_seen_at_its_place(
+    tmp_path: Path,
+) -> None:
+    """Changed in place, a kill at that moment left a journal that kept every later start out."""
+    _create(tmp_path / FILE)
+    assert [each.name for each in tmp_path.iterdir()] == [FILE]
+    with closing(sqlite3.connect(tmp_path / FILE)) as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_a_file_that_was_only_begun_is_begun_again(tmp_path: Path) -> None:

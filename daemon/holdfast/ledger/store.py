@@ -202,6 +202,9 @@ def _create(path: Path) -> None:
     for suffix in ("", "-journal", "-wal", "-shm"):  # what a creation that was killed left behind
         half.with_name(half.name + suffix).unlink(missing_ok=True)
     with closing(sqlite3.connect(half, isolation_level=None)) as db:
+        # Not later, in place: a kill just then leaves a journal that a look without write access,
+        # with which each start begins, cannot roll back.
+        db.execute("PRAGMA journal_mode = WAL")
         db.executescript(_upgrade(0))
     half.replace(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
