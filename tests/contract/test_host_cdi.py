@@ -155,3 +155,10 @@ def test_what_is_no_text_and_no_file_is_nobodys_rival(tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
 
     assert SpecFolder(tmp_path, prefix="holdfast").rivals(["google.com/tpu"]) == {}
+
+
+def test_a_folder_that_cannot_even_be_looked_at_is_an_error_with_a_reader(tmp_path: Path) -> None:
+    folder = tmp_path / "cdi"
+    folder.symlink_to("x" * 300)
+    with pytest.raises(HostError, match="there is no such folder"):
+        SpecFolder(folder, prefix="holdfast").hold({NAME: "{}"})

@@ -32,7 +32,8 @@ class SpecFolder:
         no runtime reads. Raise HostError with what to do; files before it may have been changed.
         """
         wanted = {f"{self._prefix}{name}": text.encode() for name, text in files.items()}
-        if wanted and not self._folder.is_dir():
+        # Not by Path, which lets errors through that mean neither yes nor no.
+        if wanted and not os.path.isdir(self._folder):
             raise HostError(
                 f"cannot write CDI specs to {self._folder}: there is no such folder; make it on "
                 "the host, and mount it where holdfast runs in a container"
