@@ -20,9 +20,10 @@ GPU_IS_LOST = 15
 _PROGRAM = """
 import json, sys
 from pathlib import Path
-from holdfast.discovery.gpu_parts import gpu_devices, gpu_topology
+from holdfast.model.gpu_devices import GpuFacts, gpu_devices, gpu_topology
 from holdfast.host.nvml import Nvml
-from holdfast.model.gpu import GpuReading
+from holdfast.model.devices import DeviceNode
+from holdfast.model.gpu import DriverState, GpuReading
 from holdfast.model.gpu_placement import GpuBoard
 from holdfast.model.mig import MigStrategy, lay_out, with_known
 
@@ -32,7 +33,9 @@ nvml.open()
 while True:
     before = with_known(nvml.read(), before)
     layout = lay_out(before, MigStrategy(strategy))
-    devices = gpu_devices(layout)
+    minors = {gpu.minor for gpu in before.gpus if gpu.minor is not None}
+    nodes = {minor: DeviceNode(path=f"/dev/nvidia{minor}", rdev=minor) for minor in minors}
+    devices = gpu_devices(GpuFacts(state=DriverState.READY, layout=layout, nodes=nodes))
     links = nvml.links([gpu.uuid for gpu in before.gpus])
     ids = [device.name.id for device in devices]
     print(json.dumps({

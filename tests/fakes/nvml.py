@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 GIB = 1 << 30
-CONTROL = "HOLDFAST_NVML_STUB"
+CONTROL = "NVML_STUB"
 """The environment variable that names the control file."""
 XID = 8
 ALL_EVENTS = 0b1011

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from holdfast.model.cdi import Published, cdi_name
 from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.gpu_devices import GpuFacts
+from holdfast.model.gpu_grant import GpuGrantRules, GrantedGpu, gpu_grant
 from holdfast.model.grants import VFIO_CONTAINER, ContainerGrant, GrantedNode
 from holdfast.model.ids import ResourceName
 from holdfast.model.tpu import GENERATIONS, TpuGeneration
@@ -23,6 +25,28 @@ class TpuInputs:
     generation: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuInputs:
+    """Where GPUs' grants come from; `facts` is the latest that is known of them."""
+
+    rules: GpuGrantRules
+    facts: Callable[[], GpuFacts]
+
+    def grant(self, devices: tuple[Device, ...]) -> ContainerGrant:
+        """Return what a container gets for GPUs."""
+        facts = self.facts()
+        index = {part.name.id: part.index for part in facts.layout.parts}
+        gpus = [
+            GrantedGpu(
+                uuid=each.name.id,
+                index=index.get(each.name.id, ""),
+                nodes=(*(node.path for node in each.nodes), *facts.caps.get(each.name.id, ())),
+            )
+            for each in devices
+        ]
+        return gpu_grant(gpus, self.rules, control=facts.control)
+
+
 class Granting:
     """Builds answers to Allocate from values alone; `from_file` is what /etc/tpu/tpu-env says."""
 
@@ -32,14 +56,17 @@ class Granting:
         *,
         from_file: Callable[[], TpuHostFacts],
         published: Callable[[], Published] | None = None,
+        gpus: GpuInputs | None = None,
     ) -> None:
         """Give TPU variables for *tpu*'s resource; None: the node offers no TPUs.
 
         `published` is what the CDI spec files say; None: devices are never handed over by name.
+        `gpus` is what GPUs' grants are made from; None: the node offers none.
         """
         self._tpu = tpu
         self._from_file = from_file
         self._published = published
+        self._gpus = gpus
 
     def grant(
         self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
@@ -49,6 +76,8 @@ class Granting:
         With a spec that has them all it returns CDI names for the nodes. Without one the nodes
         themselves: the container then runs as it would, and only a reboot may take it its chip.
         """
+        if self._gpus is not None and any(each.kind is DeviceKind.GPU for each in devices):
+            return self._gpus.grant(devices)
         envs = self._environment(resource, devices, inventory)
         if self._published is not None and all(map(self._published().covers, devices)):
             names = tuple(cdi_name(device.name) for device in devices)

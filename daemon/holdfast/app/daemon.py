@@ -14,15 +14,18 @@ import structlog
 
 import holdfast
 from holdfast.app import byhand, reports
+from holdfast.app.gpus import Gpus
 from holdfast.app.hosts import build_host
 from holdfast.app.parts import Parts, build
 from holdfast.app.readiness import readiness
 from holdfast.control.server import ControlServer, Handler
+from holdfast.discovery.scanner import Scanner
 from holdfast.errors import HoldfastError, HostError
 from holdfast.host.memory import memory_limit
 from holdfast.host.udev import Uevents
 from holdfast.ledger.ledger import InstanceLock, open_ledger
 from holdfast.model.locks import LockState
+from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.supervisor import Supervisor
 from holdfast.settings import Settings
@@ -127,11 +130,23 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     supervisor.start("registrar", parts.registrar.run())
     supervisor.start("kubelet's books", parts.accounts.run())
     supervisor.start("discovery", parts.scanner.run())
+    if parts.gpus is not None:
+        supervisor.start("gpus", parts.gpus.source.run())
+        supervisor.start("health of gpus", parts.gpus.health.run())
+        supervisor.start("gpus for discovery", _poke(parts.scanner, parts.gpus))
     supervisor.start("watcher", parts.watcher.run())
     supervisor.start("leaked sandboxes", parts.leaks.run())
     supervisor.start("heartbeat", _beat(parts, board, metrics))
     supervisor.start("housekeeping", _keep_house(parts))
     supervisor.start("ledger", _prove_ledger(parts))
+
+
+async def _poke(scanner: Scanner, gpus: Gpus) -> None:
+    """Have discovery take in what is new of the GPUs."""
+    while True:
+        changes = Changes([gpus.source.facts])
+        scanner.poke()
+        await changes.wait(_TIDY)
 
 
 async def _beat(parts: Parts, board: Board, metrics: Metrics) -> None:

@@ -13,7 +13,16 @@ from holdfast.model.ids import BootId
 from holdfast.runtime.lane import Lane
 from holdfast.settings import Settings
 
-_LANES = {"ledger": 30.0, "scan": 30.0, "discovery": 30.0, "cdi": 5.0, "pods": 10.0, "kubelet": 5.0}
+_LANES = {
+    "ledger": 30.0,
+    "scan": 30.0,
+    "discovery": 30.0,
+    "cdi": 5.0,
+    "pods": 10.0,
+    "kubelet": 5.0,
+    "nvml": 30.0,
+    "gpu health": 15.0,
+}
 """Each lane with its deadline in seconds; a call that takes longer is a fact for /readyz."""
 
 

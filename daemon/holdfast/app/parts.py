@@ -6,14 +6,15 @@ from pathlib import Path
 from holdfast.allocation.allocator import Allocator
 from holdfast.allocation.cdi import CdiSpecs
 from holdfast.allocation.gate import Gate, GateTimes
-from holdfast.allocation.granting import Granting, TpuInputs
+from holdfast.allocation.granting import GpuInputs, Granting, TpuInputs
 from holdfast.allocation.preference import Preference
 from holdfast.app.drift import DriftTimes, DriftWatch
 from holdfast.app.foundation import Foundation
+from holdfast.app.gpus import Gpus, build_gpus
 from holdfast.app.hosts import Hosts
 from holdfast.app.kubelet_side import Called, KubeletSide, build_kubelet_side, build_registrar
 from holdfast.app.reclaiming import Reclaiming, build_leaks, build_reclaiming
-from holdfast.discovery.inventory import Offered
+from holdfast.discovery.inventory import Besides, Offered
 from holdfast.discovery.scanner import Scanner
 from holdfast.discovery.tpu_env import read_tpu_env, tpu_env_path
 from holdfast.host.cdi import SpecFolder
@@ -59,6 +60,7 @@ class Parts:
     resetter: Resetter
     leaks: LeakedSandboxes
     hand: HandRelease
+    gpus: Gpus | None
     drift: DriftWatch
 
 
@@ -79,21 +81,26 @@ def build(
         lane=host.lanes["cdi"],
         wanted=names_wanted,
     )
-    scanner = _scanner(settings, host, ledger=ledger, specs=specs, clock=clock)
+    gpus = build_gpus(settings, host, ledger, clock)
+    scanner = _scanner(settings, host, ledger=ledger, specs=specs, gpus=gpus, clock=clock)
     on = Foundation(settings=settings, host=host, ledger=ledger, scanner=scanner, clock=clock)
     side = build_kubelet_side(on)
-    look = Look(host.root, host.lanes["scan"])
+    look = Look(host.root, host.lanes["scan"], gpus.uses if gpus is not None else None)
     reclaiming = build_reclaiming(on, side.accounts, look)
     gate = _gate(on, side, specs=specs, look=look, reclaiming=reclaiming)
     allocator = Allocator(
         ledger=ledger,
         inventory=scanner.inventory,
-        granting=_granting(on, specs),
+        granting=_granting(on, specs, gpus),
         node_rdev=lambda path: node_rdev(host.root, path),
         checkpoint_at=lambda: _modified(side.folder.checkpoint),
         commit_timeout=settings.allocate.commit_timeout,
     )
-    preference = Preference(ledger=ledger, inventory=scanner.inventory)
+    preference = Preference(
+        ledger=ledger,
+        inventory=scanner.inventory,
+        topology=gpus.source.topology if gpus is not None else None,
+    )
     registrar = build_registrar(
         on, side, allocating=allocator, gating=gate, preferring=preference, called=called
     )
@@ -116,12 +123,19 @@ def build(
             on, side.accounts, look, pods=reclaiming.pods, starts=gate.starts.held_up
         ),
         hand=reclaiming.hand,
+        gpus=gpus,
         drift=_drift(on, side, kernel=reclaiming.kernel, preference=preference),
     )
 
 
 def _scanner(
-    settings: Settings, host: Hosts, *, ledger: Ledger, specs: CdiSpecs, clock: Clock
+    settings: Settings,
+    host: Hosts,
+    *,
+    ledger: Ledger,
+    specs: CdiSpecs,
+    gpus: Gpus | None,
+    clock: Clock,
 ) -> Scanner:
     def held() -> tuple[DeviceName, ...]:
         return tuple(ledger.book.value.locks)
@@ -138,6 +152,8 @@ def _scanner(
         ),
         held=held,
         before=specs.publish,
+        besides=gpus.besides if gpus is not None else Besides,
+        reported=gpus.health.faults if gpus is not None else None,
         rescan=settings.discovery.rescan,
         debounce=settings.discovery.debounce,
         held_look=settings.discovery.held_check,
@@ -182,7 +198,7 @@ def _drift(
     )
 
 
-def _granting(on: Foundation, specs: CdiSpecs) -> Granting:
+def _granting(on: Foundation, specs: CdiSpecs, gpus: Gpus | None) -> Granting:
     tpu = on.settings.tpu
     file = Path(tpu.env_file) if tpu.env_file else tpu_env_path(on.host.root)
     configured = TpuHostFacts(
@@ -202,6 +218,7 @@ def _granting(on: Foundation, specs: CdiSpecs) -> Granting:
         inputs if tpu.enabled else None,
         from_file=lambda: read_tpu_env(file).facts,
         published=(lambda: specs.published) if by_name else None,
+        gpus=GpuInputs(rules=gpus.rules, facts=gpus.facts) if gpus is not None else None,
     )
 
 

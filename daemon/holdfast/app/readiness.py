@@ -4,6 +4,7 @@ import time
 
 from holdfast.app.parts import Parts
 from holdfast.kubelet.checkpoint import FileId
+from holdfast.model.gpu import DriverState
 from holdfast.telemetry.probes import Check
 
 
@@ -16,6 +17,7 @@ def readiness(parts: Parts) -> tuple[Check, ...]:
         *_lanes(parts),
         _resets(parts),
         _hardware(parts),
+        *_gpus(parts),
         _specs(parts),
         _looked(parts),
         _sight(parts),
@@ -73,6 +75,20 @@ def _specs(parts: Parts) -> Check:
     """Tell whether names lead anywhere; without them new containers get their nodes by path."""
     problem = parts.specs.published.problem
     return Check(name="CDI specs", passes=not problem, reason=problem)
+
+
+def _gpus(parts: Parts) -> list[Check]:
+    """Tell where NVIDIA's driver stands, on a node whose kernel has it or ever had."""
+    if parts.gpus is None:
+        return []
+    source = parts.gpus.source
+    reading = source.reading.value
+    if reading.state is DriverState.ABSENT and not source.ever_read:
+        return []
+    passes = reading.state is DriverState.READY
+    problems = source.facts.value.layout.problems
+    reason = reading.reason or "; ".join(problems)
+    return [Check(name="nvidia driver", passes=passes, reason=reason)]
 
 
 def _looked(parts: Parts) -> Check:

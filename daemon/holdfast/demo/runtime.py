@@ -15,7 +15,7 @@ from holdfast.demo.cdi import resolve
 from holdfast.demo.pods import Container, Pod
 
 _WORKLOAD = Path(__file__).with_name("workload.py")
-_SHARED = "/dev/vfio/vfio"
+_SHARED = frozenset({"/dev/vfio/vfio", "/dev/nvidiactl", "/dev/nvidia-uvm"})
 _LOOK = 0.02
 
 
@@ -89,7 +89,7 @@ class Runtime:
             # It makes the node by its number, whatever lies at the path on the host.
             if named.rdev is not None and named.rdev != self._node.node(named.path).stat().st_rdev:
                 raise OSError(f"the CDI spec gives {named.path} the number of another device")
-        return [path for path in dict.fromkeys(paths) if path != _SHARED]
+        return [path for path in dict.fromkeys(paths) if path not in _SHARED]
 
     async def _until_ready(
         self, pod: Pod, container: Container, process: asyncio.subprocess.Process

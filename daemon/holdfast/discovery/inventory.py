@@ -1,7 +1,7 @@
 """Puts what the finders found into one inventory, in the order that everybody relies on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.discovery.pools import pool_devices
 from holdfast.discovery.snapshot import Snapshot
@@ -24,6 +24,24 @@ class Offered:
         """The resource names, each once, TPU chips first."""
         names = [] if self.tpu is None else [self.tpu]
         return tuple(dict.fromkeys([*names, *(pool.resource for pool in self.pools)]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Besides:
+    """What others found: `devices` of `resources`; those of `unread` were not looked at yet."""
+
+    resources: tuple[ResourceName, ...] = ()
+    devices: tuple[Device, ...] = ()
+    unread: frozenset[ResourceName] = frozenset()
+
+    def added_to(self, found: Inventory) -> Inventory:
+        """Return *found* with all of it at the end."""
+        return replace(
+            found,
+            resources=(*found.resources, *self.resources),
+            devices=(*found.devices, *self.devices),
+            unread=self.unread,
+        )
 
 
 def take_inventory(snapshot: Snapshot, offered: Offered, *, generation: int) -> Inventory:

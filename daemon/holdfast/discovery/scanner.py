@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 
 import structlog
 
-from holdfast.discovery.inventory import Offered, take_inventory
+from holdfast.discovery.inventory import Besides, Offered, take_inventory
 from holdfast.discovery.snapshot import Snapshot, driver_of
 from holdfast.errors import HoldfastError
 from holdfast.host.root import HostRoot
@@ -52,6 +53,7 @@ class Scanner:
         held: Callable[[], Collection[DeviceName]] = _nobody,
         before: Callable[[Inventory], Awaitable[None]] = _nothing,
         reported: Watched[Mapping[str, tuple[Fault, ...]]] | None = None,
+        besides: Callable[[], Besides] = Besides,
         rescan: float = 60.0,
         debounce: float = 0.02,
         held_look: float = 1.0,
@@ -60,6 +62,7 @@ class Scanner:
 
         *before* is given what each scan found, and awaited before anybody else hears of it.
         *reported* are faults by device id that no scan can see; they are published at once.
+        *besides* tells what other finders know by now; they `poke` when they know better.
 
         Seconds: *rescan* between full scans without cause, *debounce* from an event to the scan
         that answers it and its neighbours, *held_look* between looks at held devices' drivers.
@@ -72,6 +75,7 @@ class Scanner:
         self._held = held
         self._before = before
         self._reported: Watched[Mapping[str, tuple[Fault, ...]]] = reported or Watched({})
+        self._besides = besides
         self._rescan = rescan
         self._debounce = debounce
         self._held_look = held_look
@@ -110,6 +114,7 @@ class Scanner:
         self.problem = ""
         self._retries = backoff(_FIRST_RETRY, self._rescan)
         self.scans += 1
+        found = self._besides().added_to(found)
         await self._before(found)
         self._found = found
         self._publish()
@@ -146,12 +151,9 @@ class Scanner:
         """Publish what the last scan found and what is reported of it, if that is news."""
         devices = with_faults(self._found.devices, self._reported.value)
         before = self.inventory.value
-        if (devices, self._found.resources) != (before.devices, before.resources):
-            after = Inventory(
-                generation=before.generation + 1,
-                resources=self._found.resources,
-                devices=devices,
-            )
+        after = replace(self._found, generation=before.generation, devices=devices)
+        if after != before:
+            after = replace(after, generation=before.generation + 1)
             self._report(before, after)
             self.inventory.set(after)
 

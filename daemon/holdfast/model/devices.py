@@ -97,6 +97,8 @@ class Inventory:
     generation: int = 0
     resources: tuple[ResourceName, ...] = ()
     devices: tuple[Device, ...] = ()
+    unread: frozenset[ResourceName] = frozenset()
+    """The resources whose hardware was not looked at yet: their devices may well be there."""
 
     def of(self, resource: ResourceName) -> tuple[Device, ...]:
         """Return the devices of *resource*, in order."""

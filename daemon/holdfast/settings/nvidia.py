@@ -3,6 +3,11 @@
 from collections.abc import Mapping
 
 VARIABLES: Mapping[str, str] = {
+    "NVIDIA_DRIVER_ROOT": "gpu.driverRoot",
+    "NVIDIA_DEV_ROOT": "gpu.devRoot",
+    "DEVICE_LIST_STRATEGY": "gpu.deviceListStrategy",
+    "DEVICE_ID_STRATEGY": "gpu.deviceIdStrategy",
+    "PASS_DEVICE_SPECS": "gpu.passDeviceSpecs",
     "MIG_STRATEGY": "gpu.migStrategy",
     "DP_DISABLE_HEALTHCHECKS": "gpu.disableHealthChecks",
     "DP_ENABLE_HEALTHCHECKS": "gpu.enableHealthChecks",

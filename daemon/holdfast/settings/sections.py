@@ -85,8 +85,27 @@ class Tpu(Section, frozen=True):
 
 
 class Gpu(Section, frozen=True):
-    """NVIDIA GPUs."""
+    """NVIDIA GPUs, advertised once the driver has told of them; names are those of its plugin."""
 
+    enabled: bool = True
+    """On a node without the driver this costs one look at /proc now and then, and loads nothing."""
+    driver_root: str = ""
+    """The root of the file system with the driver's library, such as ``/run/nvidia/driver``, as
+    this process sees it. Empty: GPU Operator's if it has one, else what the loader knows."""
+    dev_root: str = ""
+    """The root of the one with /dev/nvidia*. Empty: driverRoot, the host's own, GPU Operator's."""
+    device_list_strategy: tuple[Literal["envvar", "volume-mounts"], ...] = ("envvar",)
+    """How NVIDIA's container runtime is told which GPUs a container has."""
+    device_id_strategy: Literal["uuid", "index"] = "uuid"
+    """By what it is told of each."""
+    pass_device_specs: bool = False
+    """Whether the device nodes are in the answer, too: CPU managers take away all others."""
+    look: Interval = Interval(5)
+    """How often to look for a driver that is not there."""
+    rescan: Interval = Interval(30)
+    """How often the GPUs are enumerated, besides what events tell."""
+    memory_deadline: Duration = Duration(60)
+    """How long a former pod's memory may take to be torn down before the GPU is withheld for it."""
     mig_strategy: Literal["none", "single", "mixed"] = "none"
     """How MIG slices are advertised; as MIG_STRATEGY of NVIDIA's plugin, which is read too.
 

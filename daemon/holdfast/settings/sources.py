@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_origin, get_type_hints
 
 import msgspec
 
@@ -114,7 +114,7 @@ def _value(text: str, kind: object) -> object:
         return text
     if isinstance(kind, type) and issubclass(kind, Duration):
         return text
-    if get_args(kind) == (str, ...) and not text.lstrip().startswith("["):
+    if get_origin(kind) is tuple and not text.lstrip().startswith("["):
         return [part.strip() for part in text.split(",") if part.strip()]
     try:
         return parse(text)

@@ -1,7 +1,7 @@
 /*
  * A libnvidia-ml.so.1 without a driver: answers what a control file says, as NVML documents it.
  *
- * The file is named by HOLDFAST_NVML_STUB and read anew whenever it changes. One word and its
+ * The file is named by NVML_STUB and read anew whenever it changes. One word and its
  * value to a line; `gpu` begins a GPU and `slice` a MIG device of it:
  *
  *   init CODE | driver VERSION | wait CODE                (CODE: what a wait for events fails with)
@@ -191,7 +191,7 @@ static void word(struct node *to, char *key, char *rest)
 /* Call with the lock. A file that is being replaced is read at the next call. */
 static void reload(void)
 {
-	const char *path = getenv("HOLDFAST_NVML_STUB");
+	const char *path = getenv("NVML_STUB");
 	struct stat status;
 	char line[512];
 	FILE *file;

@@ -1,0 +1,249 @@
+"""Keeps what is known of the node's GPUs true: the driver may come late, go away, and come back."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from holdfast.errors import HoldfastError, HostError
+from holdfast.host.mig_caps import MigCaps
+from holdfast.host.nvidia import NvidiaFiles
+from holdfast.model.devices import DeviceNode
+from holdfast.model.gpu import DriverState, GpuLinks, GpuReading, GpuUse
+from holdfast.model.gpu_devices import GpuFacts, gpu_topology
+from holdfast.model.gpu_placement import GpuTopology
+from holdfast.model.ids import DeviceId
+from holdfast.model.mig import GpuLayout, MigStrategy, lay_out, with_known
+from holdfast.model.nvidia_roots import DriverFacts, device_root
+from holdfast.runtime.backoff import backoff
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+_FIRST_RETRY = 1.0
+
+
+class Library(Protocol):
+    """NVML, as far as discovery needs it; every call may block."""
+
+    def open(self) -> None:
+        """Start it; raise HostError while it or the driver is not there."""
+        ...
+
+    def close(self) -> None:
+        """Let the driver go."""
+        ...
+
+    def read(self) -> GpuReading:
+        """Enumerate the GPUs."""
+        ...
+
+    def use(self, uuid: str) -> GpuUse:
+        """Return who uses a GPU."""
+        ...
+
+    def links(self, uuids: tuple[str, ...]) -> GpuLinks:
+        """Return how GPUs reach each other."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """One look: what NVML told, and what the node shows beside it."""
+
+    reading: GpuReading
+    nodes: Mapping[int, DeviceNode] = field(default_factory=dict)
+    control: tuple[str, ...] = ()
+    no_nodes: str = ""
+    caps: MigCaps = field(default_factory=MigCaps)
+    links: GpuLinks | None = None
+    """None: they are as they were."""
+
+
+class GpuSource:
+    """Publishes `facts`, `reading` and `topology`. Nothing of NVML is loaded before the driver is.
+
+    A driver that is missing, starting or gone is a state with its reason, looked at again for ever.
+    All calls of NVML are on one lane: one that hangs is a stuck lane, and what was known stays.
+    """
+
+    def __init__(
+        self,
+        files: NvidiaFiles,
+        library: Callable[[str], Library],
+        *,
+        lane: Lane,
+        clock: Clock,
+        look: float = 5.0,
+        strategy: MigStrategy = MigStrategy.NONE,
+        rescan: float = 30.0,
+    ) -> None:
+        """Use *library* of the path that was found, empty for the one the loader knows.
+
+        Seconds: *look* between looks for a driver that is absent, *rescan* between readings.
+        """
+        self._files = files
+        self._make = library
+        self._lane = lane
+        self._clock = clock
+        self._look = look
+        self._rescan = rescan
+        self._open: tuple[str, Library] | None = None
+        self._strategy = strategy
+        self._last = GpuReading()
+        self._linked: frozenset[str] = frozenset()
+        self._links = GpuLinks()
+        self.facts: Watched[GpuFacts] = Watched(GpuFacts())
+        self.reading: Watched[GpuReading] = Watched(GpuReading())
+        self.topology: Watched[GpuTopology] = Watched(GpuTopology())
+        self.ever_read = False
+        """Whether GPUs were ever enumerated: before, not even that one is gone is known."""
+
+    @property
+    def library(self) -> Library | None:
+        """The library that is open, for calls on the same lane; None while there is none."""
+        return self._open[1] if self._open is not None else None
+
+    async def run(self) -> None:
+        """Look for ever."""
+        retries = backoff(_FIRST_RETRY, self._rescan)
+        while True:
+            state = await self.look()
+            if state is DriverState.READY:
+                retries = backoff(_FIRST_RETRY, self._rescan)
+                await self._clock.sleep(self._rescan)
+            elif state is DriverState.ABSENT:
+                await self._clock.sleep(self._look)
+            else:
+                await self._clock.sleep(min(next(retries), self._look))
+
+    async def look(self) -> DriverState:
+        """Look now, publish what is new, and return where the driver stands."""
+        try:
+            seen = await self._lane.run(partial(self._see, self._last, self._linked))
+        except HoldfastError as error:  # a stuck lane; what is known stays, /readyz names the lane
+            log.debug("gpus cannot be read", reason=str(error))
+            return self.reading.value.state
+        self._report(seen.reading)
+        if seen.reading.state is DriverState.READY:
+            self.ever_read = True
+            self._take(seen)
+        else:
+            away = self.facts.value
+            self.facts.set(replace(away, state=seen.reading.state, reason=seen.reading.reason))
+        self.reading.set(seen.reading)
+        return seen.reading.state
+
+    def _take(self, seen: _Seen) -> None:
+        """Publish what a look showed that found the driver ready."""
+        self._last = seen.reading
+        layout = lay_out(seen.reading, self._strategy)
+        if seen.links is not None:
+            self._linked = frozenset(gpu.uuid for gpu in seen.reading.gpus)
+            self._links = seen.links
+        self.topology.set(gpu_topology(layout, self._links))
+        self.facts.set(
+            GpuFacts(
+                state=DriverState.READY,
+                layout=layout,
+                nodes=seen.nodes,
+                caps=_caps(layout, seen.caps),
+                control=seen.control,
+                no_nodes=seen.no_nodes,
+            )
+        )
+
+    def _see(self, last: GpuReading, linked: frozenset[str]) -> _Seen:
+        """Look at the driver, its library and the nodes; on the lane."""
+        driver = self._files.look()
+        if not driver.present:
+            self._close()
+            reason = "the kernel has no NVIDIA driver (no /proc/driver/nvidia)"
+            return _Seen(reading=GpuReading(state=DriverState.ABSENT, reason=reason))
+        try:
+            library = self._begun(str(driver.libraries[0]) if driver.libraries else "")
+        except HostError as error:
+            missing = not driver.libraries and "LIBRARY_NOT_FOUND" in str(error)
+            state = DriverState.NO_LIBRARY if missing else DriverState.NOT_READY
+            return _Seen(reading=GpuReading(state=state, reason=str(error)))
+        reading = library.read()
+        if reading.state is not DriverState.READY:
+            self._close()
+            return _Seen(reading=reading)
+        reading = with_known(self._placed(reading), last)
+        uuids = tuple(sorted(gpu.uuid for gpu in reading.gpus if gpu.uuid))
+        nodes, control, no_nodes = self._nodes(driver, reading)
+        return _Seen(
+            reading=reading,
+            nodes=nodes,
+            control=control,
+            no_nodes=no_nodes,
+            caps=self._files.mig_caps(),
+            links=library.links(uuids) if frozenset(uuids) != linked else None,
+        )
+
+    def _begun(self, path: str) -> Library:
+        if self._open is not None and self._open[0] == path:
+            return self._open[1]
+        self._close()
+        library = self._make(path)
+        library.open()
+        self._open = (path, library)
+        return library
+
+    def _close(self) -> None:
+        former, self._open = self._open, None
+        if former is not None:
+            former[1].close()
+
+    def _nodes(
+        self, driver: DriverFacts, reading: GpuReading
+    ) -> tuple[Mapping[int, DeviceNode], tuple[str, ...], str]:
+        chosen = device_root(driver)
+        if chosen.root is None:
+            return {}, (), chosen.reason
+        root = chosen.root
+        minors = [gpu.minor for gpu in reading.gpus if gpu.minor is not None]
+        found = {minor: self._files.rdev(root.folder, minor) for minor in minors}
+        nodes = {
+            minor: DeviceNode(path=f"{root.host}/nvidia{minor}", rdev=rdev)
+            for minor, rdev in found.items()
+            if rdev is not None
+        }
+        return nodes, self._files.control(root), ""
+
+    def _placed(self, reading: GpuReading) -> GpuReading:
+        """Return *reading* with the NUMA node of each GPU, which sysfs knows."""
+        return replace(
+            reading,
+            gpus=tuple(
+                replace(gpu, numa_node=self._files.numa_node(gpu.pci)) if gpu.pci else gpu
+                for gpu in reading.gpus
+            ),
+        )
+
+    def _report(self, reading: GpuReading) -> None:
+        before = self.reading.value
+        if (reading.state, reading.reason) == (before.state, before.reason):
+            return
+        log.info(
+            "nvidia driver",
+            state=reading.state.value,
+            reason=reading.reason,
+            version=reading.driver_version,
+            gpus=len(reading.gpus),
+        )
+
+
+def _caps(layout: GpuLayout, caps: MigCaps) -> dict[DeviceId, tuple[str, ...]]:
+    return {
+        part.name.id: tuple(
+            node.path for node in caps.nodes(part.gpu.minor, part.slice.gi, part.slice.ci)
+        )
+        for part in layout.parts
+        if part.slice is not None and part.gpu.minor is not None
+    }

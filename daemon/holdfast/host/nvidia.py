@@ -1,0 +1,117 @@
+"""Finds NVIDIA's driver on the node: in the kernel, its library and its device nodes."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.errors import HostError
+from holdfast.host.mig_caps import MigCaps, read_mig_caps
+from holdfast.host.procfs import Procfs
+from holdfast.host.root import HostRoot
+from holdfast.model.nvidia_roots import DriverFacts, RootFacts
+
+_LIBRARY = "libnvidia-ml.so.1"
+_LIBRARY_FOLDERS = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+)
+_OPERATOR = "nvidia/driver"
+"""Where GPU Operator mounts the driver container's root, below /run."""
+_CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+# In the order in which drivers have called the device over time.
+_MAJORS = ("nvidia-frontend", "nvidia", "nvidiactl")
+
+
+class NvidiaFiles:
+    """Reads what the node shows of the driver. Blocking: it belongs on a lane."""
+
+    def __init__(
+        self, root: HostRoot, *, driver_root: str = "", dev_root: str = "", host_dev: str = "/dev"
+    ) -> None:
+        """Look below *root*, and first in what was configured.
+
+        *driver_root* and *dev_root* are the roots of file systems; empty: not configured.
+        """
+        self._root = root
+        self._procfs = Procfs(root)
+        self._driver_root = driver_root
+        self._dev_root = dev_root or driver_root
+        self._host_dev = host_dev
+
+    @property
+    def present(self) -> bool:
+        """Tell whether the kernel has the driver: one stat, for questions asked often."""
+        return (self._root.proc / "driver/nvidia").is_dir()
+
+    def look(self) -> DriverFacts:
+        """Return all that decides which library and which nodes are the driver's."""
+        if not self.present:
+            return DriverFacts(present=False)
+        majors = (self._procfs.char_major(name) for name in _MAJORS)
+        return DriverFacts(
+            present=True,
+            libraries=tuple(self._libraries()),
+            roots=tuple(
+                RootFacts(folder=folder, host=host, control=_major(folder / "nvidiactl"))
+                for folder, host in self._device_folders()
+            ),
+            major=next((major for major in majors if major is not None), None),
+        )
+
+    def rdev(self, folder: Path, minor: int) -> int | None:
+        """Return the device number of a GPU's node in *folder*; None when it has no node there."""
+        return _rdev(folder / f"nvidia{minor}")
+
+    def mig_caps(self) -> MigCaps:
+        """Return which nodes let a process use a MIG slice; none where that cannot be read."""
+        try:
+            return read_mig_caps(self._root)
+        except HostError:
+            return MigCaps()
+
+    def control(self, root: RootFacts) -> tuple[str, ...]:
+        """Return, as the host calls them, the nodes that all users of GPUs need and that exist."""
+        return tuple(
+            f"{root.host}/{name}" for name in _CONTROL if _rdev(root.folder / name) is not None
+        )
+
+    def numa_node(self, address: str) -> int | None:
+        """Return the NUMA node of a PCI function; None when it has none."""
+        try:
+            text = (self._root.sys / "bus/pci/devices" / address / "numa_node").read_text()
+            node = int(text)
+        except (OSError, ValueError):
+            return None
+        return node if node >= 0 else None
+
+    def _libraries(self) -> Iterator[Path]:
+        roots = [Path(self._driver_root)] if self._driver_root else []
+        for root in (*roots, self._root.run / _OPERATOR):
+            for folder in _LIBRARY_FOLDERS:
+                file = root / folder / _LIBRARY
+                if file.is_file():
+                    yield file.resolve().parent / _LIBRARY if file.is_symlink() else file
+
+    def _device_folders(self) -> Iterator[tuple[Path, str]]:
+        if self._dev_root:
+            yield Path(self._dev_root) / "dev", f"{self._dev_root.rstrip('/')}/dev"
+        yield self._root.dev, self._host_dev
+        yield self._root.run / _OPERATOR / "dev", f"/run/{_OPERATOR}/dev"
+
+
+def _rdev(path: Path) -> int | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_rdev if stat.S_ISCHR(found.st_mode) else None
+
+
+def _major(path: Path) -> int | None:
+    rdev = _rdev(path)
+    return None if rdev is None else os.major(rdev)

@@ -1,0 +1,81 @@
+"""From what is known of the GPUs to the devices that kubelet can grant."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind
+from holdfast.model.gpu import DriverState, Gpu, GpuLinks
+from holdfast.model.gpu_placement import GpuTopology
+from holdfast.model.ids import DeviceId
+from holdfast.model.mig import GpuLayout, GpuPart
+
+_TOLERATED = frozenset({"memory", "name", "PCI address"})
+"""What a GPU can fail to tell and work all the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """All that decides what is advertised of the GPUs.
+
+    `layout` is what the last reading that had any showed: while the driver is away its parts stay
+    on the list, Unhealthy, and `reason` says why. `nodes` are the GPUs' device nodes by minor
+    number, `caps` those that a slice needs besides, `control` the host paths of those that every
+    GPU user needs; `no_nodes` says why there are none at all.
+    """
+
+    state: DriverState = DriverState.ABSENT
+    reason: str = ""
+    layout: GpuLayout = field(default_factory=GpuLayout)
+    nodes: Mapping[int, DeviceNode] = field(default_factory=dict)
+    caps: Mapping[DeviceId, tuple[str, ...]] = field(default_factory=dict)
+    control: tuple[str, ...] = ()
+    no_nodes: str = ""
+
+
+def gpu_devices(facts: GpuFacts) -> tuple[Device, ...]:
+    """Return one device for each part of the layout, in its order.
+
+    The node of a slice is its GPU's. A GPU that does not tell where its node is or how it is
+    divided has a fault, and so have its slices; the others have none of it.
+    """
+    return tuple(_device(part, facts) for part in facts.layout.parts)
+
+
+def gpu_topology(layout: GpuLayout, links: GpuLinks) -> GpuTopology:
+    """Return what preferred allocation goes by; it changes only with *layout* and *links*."""
+    parents = {part.name.id: part.gpu.uuid for part in layout.parts if part.slice is not None}
+    return GpuTopology(links=links, parents=parents)
+
+
+def _device(part: GpuPart, facts: GpuFacts) -> Device:
+    gpu = part.gpu
+    node = facts.nodes.get(gpu.minor) if gpu.minor is not None else None
+    model = gpu.name if part.slice is None else f"{gpu.name} MIG {part.slice.profile}".strip()
+    return Device(
+        name=part.name,
+        kind=DeviceKind.GPU,
+        keys=part.keys,
+        nodes=() if node is None else (node,),
+        functions=(),
+        numa_node=gpu.numa_node,
+        model=model,
+        faults=_faults(gpu, node, facts),
+    )
+
+
+def _faults(gpu: Gpu, node: DeviceNode | None, facts: GpuFacts) -> tuple[Fault, ...]:
+    if facts.state is not DriverState.READY:
+        text = f"its driver is away: {facts.reason}"
+        return (Fault(kind=FaultKind.NO_DRIVER, text=text),)
+    faults = [
+        Fault(
+            kind=FaultKind.ILL if problem.lost else FaultKind.UNREADABLE,
+            text=f"GPU {gpu.index} ({gpu.uuid}): {problem}",
+        )
+        for problem in gpu.problems
+        if problem.asked not in _TOLERATED
+    ]
+    if node is None and gpu.minor is not None:
+        text = facts.no_nodes or f"there is no device node nvidia{gpu.minor}"
+        faults.append(Fault(kind=FaultKind.NO_NODE, text=text))
+    return tuple(faults)

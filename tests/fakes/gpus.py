@@ -1,0 +1,61 @@
+"""NVIDIA GPUs on a simulated node: what the kernel shows, and NVML's stub, kept true together."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fakes.nvml import Card, Event, Node, cards, write
+from holdfast.demo.node import SimulatedNode
+
+
+@dataclass
+class SimulatedGpus:
+    """The GPUs of *node*; `control` is the file that the stub answers from."""
+
+    node: SimulatedNode
+    control: Path
+    stub: Node = field(default_factory=Node)
+
+    def arrive(self, count: int) -> None:
+        """Load the driver: /proc, the nodes, and then NVML's answers."""
+        root = self.node.root
+        self.show(replace(self.stub, init=0, cards=cards(count)))
+        for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(count))):
+            if not (root.dev / name).exists():
+                self.node.tree.terminal(f"/dev/{name}")
+        major = os.major((root.dev / "nvidiactl").stat().st_rdev)
+        # The nodes are terminals, so that is the driver's major number here.
+        (root.proc / "devices").write_text(
+            f"Character devices:\n{major} nvidia\n\nBlock devices:\n"
+        )
+        (root.proc / "driver/nvidia").mkdir(parents=True, exist_ok=True)
+
+    def leave(self) -> None:
+        """Unload the driver."""
+        (self.node.root.proc / "driver/nvidia").rmdir()
+        self.show(replace(self.stub, init=9))
+
+    def show(self, stub: Node) -> None:
+        """Let NVML answer as *stub* from now on."""
+        self.stub = stub
+        write(self.control, stub)
+
+    def change(self, index: int, change: Callable[[Card], Card]) -> None:
+        """Change one GPU."""
+        before = self.stub.cards
+        self.show(
+            replace(
+                self.stub,
+                cards=tuple(change(c) if i == index else c for i, c in enumerate(before)),
+            )
+        )
+
+    def xid(self, uuid: str, number: int) -> None:
+        """Let the driver report an Xid."""
+        self.show(replace(self.stub, events=(*self.stub.events, Event(uuid, number))))
+
+    def node_of(self, uuid: str) -> Path:
+        """Return the device node of a GPU."""
+        minor = next(card.minor for card in self.stub.cards if card.uuid == uuid)
+        return self.node.node(f"/dev/nvidia{minor}")

@@ -1,0 +1,210 @@
+"""GPUs on a whole node: the real daemon, the real pynvml, and a library that does as NVML's says.
+
+The daemon is a process of its own, because a process keeps the library that it loaded.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.gpus import SimulatedGpus
+from fakes.nvml import CONTROL, Node, build, uuid
+from fakes.stage import Stage, asks, end, stage
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from holdfast.demo.pods import PodSpec
+
+GPU = "nvidia.com/gpu"
+LOST = 15
+_RECLAIM = {
+    "letGoGrace": "0s",
+    "orphanGrace": "200ms",
+    "termGrace": "200ms",
+    "poll": "100ms",
+    "releasePoll": "50ms",
+    "unseenGrace": "300ms",
+}
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root of a file system that has NVML where drivers put it."""
+    root = tmp_path_factory.mktemp("driver")
+    folder = root / "usr/lib64"
+    folder.mkdir(parents=True)
+    build(folder)
+    return root
+
+
+@dataclass
+class GpuStage:
+    stage: Stage
+    gpus: SimulatedGpus
+
+    def healthy(self) -> set[str]:
+        return self.stage.healthy(GPU)
+
+    async def until_healthy(self, *indexes: int) -> None:
+        wanted = {uuid(index) for index in indexes}
+        await self.stage.until(
+            lambda: self.healthy() == wanted,
+            lambda: f"GPUs {indexes} to be healthy; {self.healthy()} are",
+        )
+
+    async def reasons(self, index: int) -> list[str]:
+        rows = await self.stage.asked("devices") or []
+        return [reason for row in rows if row["id"] == uuid(index) for reason in row["reasons"]]
+
+
+@pytest.fixture
+def gpu_stage(library: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    @asynccontextmanager
+    async def made(**gpu: Any) -> AsyncIterator[GpuStage]:
+        control = short_path / "nvml"
+        monkeypatch.setenv(CONTROL, str(control))
+        settings = {
+            "driverRoot": str(library),
+            "look": "100ms",
+            "rescan": "200ms",
+            "healthBeat": "200ms",
+            "passDeviceSpecs": True,
+            **gpu,
+        }
+        async with stage(
+            short_path, chips=1, own_process=True, gpu=settings, reclaim=_RECLAIM
+        ) as node:
+            gpus = SimulatedGpus(node.node, control)
+            gpus.show(Node(init=9))
+            yield GpuStage(node, gpus)
+
+    return made
+
+
+def wants(name: str, count: int, **work: Any) -> PodSpec:
+    return PodSpec(name=name, containers=(asks(GPU, count, **work),))
+
+
+async def test_a_driver_that_comes_after_the_daemon_is_found(gpu_stage: Any) -> None:
+    async with gpu_stage() as node:
+        assert GPU not in node.stage.kubelet.books.endpoints
+        node.gpus.arrive(8)
+        await node.until_healthy(*range(8))
+        made = await node.stage.run(wants("pod", 2))
+        (entry,) = [e for e in node.stage.kubelet.books.entries if e.pod == made.uid]
+        answer = api.ContainerAllocateResponse.FromString(entry.answer)
+        assert sorted(answer.envs["NVIDIA_VISIBLE_DEVICES"].split(",")) == sorted(entry.ids)
+        assert [each.container_path for each in answer.devices][:2] == [
+            "/dev/nvidiactl",
+            "/dev/nvidia-uvm",
+        ]
+
+
+async def test_a_driver_that_goes_away_leaves_its_gpus_unhealthy_and_they_come_back(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage() as node:
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        node.gpus.leave()
+        await node.until_healthy()
+        assert any("its driver is away" in each for each in await node.reasons(0))
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+
+
+async def test_of_eight_gpus_one_is_lost_and_seven_go_on_being_allocated(gpu_stage: Any) -> None:
+    async with gpu_stage() as node:
+        node.gpus.arrive(8)
+        await node.until_healthy(*range(8))
+        node.gpus.change(3, lambda card: replace(card, errors={"*": LOST}))
+        await node.until_healthy(0, 1, 2, 4, 5, 6, 7)
+        assert any("NVML_ERROR_GPU_IS_LOST" in each for each in await node.reasons(3))
+        made = await node.stage.run(wants("seven", 7))
+        assert node.stage.ids(made, GPU) == {uuid(index) for index in range(8) if index != 3}
+        node.gpus.change(3, lambda card: replace(card, errors={}))
+        await node.until_healthy(*range(8))
+
+
+async def test_an_xid_makes_its_gpu_unhealthy_and_no_other(gpu_stage: Any) -> None:
+    async with gpu_stage() as node:
+        node.gpus.arrive(4)
+        await node.until_healthy(0, 1, 2, 3)
+        node.gpus.xid(uuid(2), 79)
+        await node.until_healthy(0, 1, 3)
+        assert any("79" in each for each in await node.reasons(2))
+
+
+async def test_an_xid_that_counts_for_nothing_costs_no_gpu_its_health(gpu_stage: Any) -> None:
+    async with gpu_stage(disableHealthChecks="79") as node:
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        node.gpus.xid(uuid(0), 79)
+        node.gpus.xid(uuid(1), 74)
+        await node.until_healthy(0)
+
+
+async def test_a_gpu_that_an_orphan_has_open_is_waited_for_and_the_orphan_is_ended(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage() as node:
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        former = await node.stage.run(wants("former", 2, runs_for=1.0, orphan=1))
+        orphan = await node.stage.orphan(former)
+        following = await node.stage.submit(wants("next", 2))
+        await node.stage.waiting(following, f"pid {orphan}", former.uid)
+        await node.stage.running(following)
+        assert orphan not in node.stage.orphans(former)
+        assert any(row["to"] == "reclaiming" for row in await node.stage.ever("reclaiming"))
+
+
+async def test_what_nvml_does_not_tell_is_never_free(gpu_stage: Any) -> None:
+    async with gpu_stage() as node:
+        node.gpus.arrive(1)
+        await node.until_healthy(0)
+        former = await node.stage.run(wants("former", 1))
+        node.gpus.change(
+            0, lambda card: replace(card, errors={"nvmlDeviceGetComputeRunningProcesses_v3": 999})
+        )
+        await node.stage.end(former)
+        await node.stage.until_locks({uuid(0): "releasing"})
+        await node.stage.for_some_beats()
+        assert await node.stage.locks() == {uuid(0): "releasing"}
+        node.gpus.change(0, lambda card: replace(card, errors={}))
+        await node.stage.until_free()
+
+
+async def test_a_gpu_whose_driver_is_away_at_a_start_is_not_taken_for_gone(gpu_stage: Any) -> None:
+    """Else its lock would be FREE because nothing is left that anybody could hold."""
+    async with gpu_stage() as node:
+        node.gpus.arrive(1)
+        await node.until_healthy(0)
+        former = await node.stage.run(wants("former", 1, runs_for=0.5, orphan=1))
+        orphan = await node.stage.orphan(former)
+        node.gpus.leave()
+        await node.stage.stop()
+        node.stage.changes["reclaim"] = {**_RECLAIM, "mode": "observe"}
+        node.stage.start()
+        await node.stage.until(lambda: node.stage.asked("status"), "the daemon to answer")
+        end(orphan)
+        await node.stage.for_some_beats()
+        assert await node.stage.locks() == {uuid(0): "releasing"}
+        node.gpus.arrive(1)
+        await node.stage.until_free()
+
+
+def test_a_node_without_the_driver_never_loads_its_library() -> None:
+    code = (
+        "import json, sys, holdfast.cli, holdfast.app.daemon\n"
+        "print(json.dumps([name for name in sys.modules if 'nvml' in name]))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+    assert json.loads(told) == []
