@@ -182,6 +182,8 @@ def _observe(parts: Parts, metrics: Metrics) -> None:
     parts.ledger.commit_seconds = metrics.committed
     parts.ledger.moved = metrics.moved
     parts.gate.observe = lambda outcome, seconds: metrics.passed_gate(outcome.value, seconds)
+    if parts.gpus is not None:
+        parts.gpus.health.observe = metrics.heard
     parts.reclaimer.observe = lambda step, outcome: metrics.reclaimed(step.value, outcome)
     parts.resetter.observe = metrics.reclaimed
     parts.leaks.observe = lambda outcome: metrics.reclaimed("sandbox", outcome)

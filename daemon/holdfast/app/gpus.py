@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.app.gpu_health import build_gpu_health
 from holdfast.app.hosts import Hosts
-from holdfast.discovery.gpu_health import GpuHealthWatch, HealthTimes
+from holdfast.discovery.gpu_health import GpuHealthWatch
 from holdfast.discovery.gpus import GpuSource
 from holdfast.discovery.inventory import Besides
 from holdfast.host.gpu_use import GpuUses
@@ -17,7 +18,6 @@ from holdfast.model.gpu_free import GpuRules
 from holdfast.model.gpu_grant import DeviceIds, DeviceList, GpuGrantRules
 from holdfast.model.ids import ResourceName
 from holdfast.model.mig import MigStrategy
-from holdfast.model.xids import xid_checks
 from holdfast.runtime.clock import Clock
 from holdfast.settings import Settings
 
@@ -69,15 +69,13 @@ def build_gpus(settings: Settings, host: Hosts, ledger: Ledger, clock: Clock) ->
             lambda: source.library,
             rules=GpuRules(memory_deadline=gpu.memory_deadline),
         ),
-        health=GpuHealthWatch(
-            _nvml,
-            readings=source.reading,
+        health=build_gpu_health(
+            settings,
+            host,
+            host.lanes["gpu health"],
             ledger=ledger,
-            lane=host.lanes["gpu health"],
             clock=clock,
-            boot=host.boot,
-            checks=xid_checks(gpu.disable_health_checks, gpu.enable_health_checks),
-            times=HealthTimes(beat=gpu.health_beat, quiet=gpu.health_quiet),
+            readings=source.reading,
         ),
         rules=GpuGrantRules(
             lists=tuple(map(DeviceList, gpu.device_list_strategy)),
