@@ -1,4 +1,4 @@
-"""Each guard of a signal or a reset, the edit that removes it, and the tests that then fail."""
+"""Each guard of a signal, a reset or a free GPU, the edit that removes it, and the tests that then fail."""
 
 from dataclasses import dataclass
 
@@ -15,6 +15,10 @@ _LEAKS = "daemon/holdfast/reclaim/leaks.py"
 _RESET = "daemon/holdfast/model/reset.py"
 _TRIAL = "daemon/holdfast/reclaim/trial.py"
 _GATE = "daemon/holdfast/allocation/gate.py"
+_FREE = "daemon/holdfast/model/free.py"
+_GPU_FREE = "daemon/holdfast/model/gpu_free.py"
+_GPU_RULE = "tests/unit/test_gpu_free_rule.py"
+_GPU_NODE = "tests/contract/test_gpu_release.py"
 _RESETS = "tests/integration/test_reset.py"
 _LAST = "tests/integration/test_leaks_judged_last.py"
 _SIGNALS = "tests/integration/test_signals_hit_nobody_else.py"
@@ -434,5 +438,89 @@ GUARDS = (
         tests=(
             f"{_RESETS}::test_a_device_that_does_not_answer_is_quarantined_and_returns_when_it_does",
         ),
+    ),
+    Guard(
+        name="gpu-former-pod",
+        why="whatever a program is called, its pod was granted the GPU and has to let go of it",
+        edits=(
+            Edit(_GPU_FREE, "if holder.pod is not None and holder.pod in to.pods:", "if False:"),
+        ),
+        tests=(
+            f"{_GPU_RULE}::test_who_is_in_the_way_on_a_gpu_is_told_by_what_they_do_and_whose_they_are",
+        ),
+    ),
+    Guard(
+        name="gpu-computes",
+        why="a monitoring agent's name excuses nothing that computes in a pod",
+        edits=(Edit(_GPU_FREE, "and (holder.pod is None or not uses)", ""),),
+        tests=(
+            f"{_GPU_RULE}::test_who_is_in_the_way_on_a_gpu_is_told_by_what_they_do_and_whose_they_are",
+        ),
+    ),
+    Guard(
+        name="gpu-nvml-fails",
+        why="what NVML fails to tell is never taken for nobody",
+        edits=(
+            Edit(
+                _GPU_FREE,
+                "    if sight.problem:\n        return _unknown(sight.problem, final=True)\n",
+                "",
+            ),
+        ),
+        tests=(
+            f"{_GPU_RULE}::test_a_lock_on_a_gpu_is_not_freed_while_nvml_fails_or_its_memory_is_not_back",
+        ),
+    ),
+    Guard(
+        name="gpu-nvml-fails-at-gate",
+        why="no container starts on a GPU of which NVML cannot tell who uses it",
+        edits=(Edit(_GATE, "if verdict.final:", "if False:"),),
+        tests=(
+            f"{_GPU_NODE}::test_no_container_starts_on_a_gpu_of_which_nvml_cannot_tell_who_uses_it",
+        ),
+    ),
+    Guard(
+        name="gpu-nvml-fails-after-pod",
+        why="nor does the lock of a pod that is over become free",
+        edits=(Edit(_FREE, "or kernel.final", ""),),
+        tests=(
+            f"{_GPU_NODE}::test_a_gpu_whose_pod_is_over_becomes_free_only_when_nvml_and_its_memory_say_so",
+        ),
+    ),
+    Guard(
+        name="gpu-torn-down",
+        why="what a killed process had is still being taken down while NVML names it",
+        edits=(Edit(_GPU_FREE, "if sight.ended:", "if False:"),),
+        tests=(
+            f"{_GPU_NODE}::test_a_gpu_whose_pod_is_over_becomes_free_only_when_nvml_and_its_memory_say_so",
+        ),
+    ),
+    Guard(
+        name="gpu-memory",
+        why="memory that is not given back is somebody's, although no process is left",
+        edits=(Edit(_GPU_FREE, "if sight.above:", "if False:"),),
+        tests=(
+            f"{_GPU_NODE}::test_no_container_starts_before_what_a_killed_process_had_is_taken_down",
+        ),
+    ),
+    Guard(
+        name="gpu-idle-level",
+        why="what a GPU has in use while a pod may have it is not its idle memory",
+        edits=(Edit(_GPU_FREE, "if to.unowned and (", "if ("),),
+        tests=(
+            f"{_GPU_RULE}::test_idle_memory_is_the_least_that_was_seen_while_nobody_had_the_gpu",
+        ),
+    ),
+    Guard(
+        name="gpu-bystanders",
+        why="memory without a process makes no GPU foreign",
+        edits=(
+            Edit(
+                _FREE,
+                "return facts.kind is not DeviceKind.GPU or bool(verdict.holders)",
+                "return True",
+            ),
+        ),
+        tests=(f"{_GPU_RULE}::test_a_gpu_is_called_foreign_only_for_a_process_that_can_be_named",),
     ),
 )
