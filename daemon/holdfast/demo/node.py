@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from holdfast.demo.hosttree import HostTree, replace
+from holdfast.model.ids import PciAddress
 
 _LOOK = 0.01
 _KUBEPODS = "kubepods.slice/kubepods-besteffort.slice"
@@ -35,7 +36,7 @@ class SimulatedNode:
             for place in range(chips)
         }
         self._members: dict[str, dict[int, str]] = {}
-        self._gone: set[int] = set()
+        self._enabled: dict[PciAddress, bool] = {}
         self._build_proc()
         self.root.cgroup.mkdir(parents=True, exist_ok=True)
         (self.root.cgroup / "cgroup.controllers").write_text("cpu memory pids\n")
@@ -44,15 +45,8 @@ class SimulatedNode:
 
     async def run(self) -> None:
         """Keep the trees true, for ever."""
-        enabled = dict.fromkeys(self._groups, False)
         while True:
-            for address, path in self._groups.items():
-                in_use = self.tree.in_use(path)
-                if in_use != enabled[address]:
-                    enabled[address] = in_use
-                    self.tree.write(address, "enable", str(int(in_use)))
-            self._bury()
-            self._kill()
+            self._keep()
             await asyncio.sleep(_LOOK)
 
     def close(self) -> None:
@@ -131,6 +125,16 @@ class SimulatedNode:
         }
         self.tree.regroup(renumbered)
         self._groups |= {each: f"/dev/vfio/{group}" for each, group in renumbered.items()}
+
+    def _keep(self) -> None:
+        """Do once what the kernel does all the time."""
+        for address, path in self._groups.items():
+            in_use = self.tree.in_use(path)
+            if in_use != self._enabled.get(address, False):
+                self._enabled[address] = in_use
+                self.tree.write(address, "enable", str(int(in_use)))
+        self._bury()
+        self._kill()
 
     def _build_proc(self) -> None:
         proc = self.root.proc

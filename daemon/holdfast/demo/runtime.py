@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
@@ -46,9 +47,19 @@ class Node(Protocol):
 class Runtime:
     """Runs `workload.py` for each container."""
 
-    def __init__(self, node: Node, *, cdi: Path | None = None) -> None:
-        """Run containers on *node*; look CDI names up in the folder *cdi*."""
+    def __init__(
+        self,
+        node: Node,
+        *,
+        cdi: Path | None = None,
+        toolkit: Callable[[Mapping[str, str]], Sequence[str]] | None = None,
+    ) -> None:
+        """Run containers on *node*; look CDI names up in the folder *cdi*.
+
+        *toolkit* says which nodes a container's environment asks for, as NVIDIA's runtime does.
+        """
         self._node = node
+        self._toolkit = toolkit
         self._cdi = cdi
         self._running: dict[tuple[str, str], asyncio.subprocess.Process] = {}
         self.failures: list[str] = []
@@ -84,6 +95,8 @@ class Runtime:
     def paths(self, grant: api.ContainerAllocateResponse) -> list[str]:
         """Return the nodes that a container with *grant* gets; raise OSError for unknown names."""
         paths = [each.host_path for each in grant.devices]
+        if self._toolkit is not None:
+            paths += self._toolkit(grant.envs)
         for named in resolve(self._cdi, [each.name for each in grant.cdi_devices]):
             paths.append(named.path)
             # It makes the node by its number, whatever lies at the path on the host.
