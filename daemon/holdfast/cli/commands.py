@@ -197,8 +197,9 @@ def history(
 
 @commands.command()
 @click.option("--keep", is_flag=True, help="Leave everything running, to look around.")
-def demo(*, keep: bool) -> None:
+@click.option("--gpus", is_flag=True, help="Tell it of NVIDIA GPUs; needs a C compiler.")
+def demo(*, keep: bool, gpus: bool) -> None:
     """Show the main job on a simulated node: no root, no hardware."""
-    from holdfast.demo.story import main as tell  # noqa: PLC0415 - no other command needs it
+    from holdfast.demo import gpustory, story  # noqa: PLC0415 - no other command needs them
 
-    raise click.exceptions.Exit(tell(keep=keep))
+    raise click.exceptions.Exit((gpustory if gpus else story).main(keep=keep))
