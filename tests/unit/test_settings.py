@@ -170,7 +170,7 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
         ({"kubelet.socketPrefix": ""}, "kubelet.socketPrefix: '' cannot begin"),
         ({"kubelet.socketPrefix": "a/b"}, "kubelet.socketPrefix: 'a/b' cannot begin"),
         ({"kubelet.socketPrefix": "kube"}, "would make kubelet's own socket count as ours"),
-        ({"tpu.enabled": "false"}, "tpu.enabled: nothing is left to advertise"),
+        ({"tpu.enabled": "false", "gpu.enabled": "false"}, "tpu.enabled: nothing is left to advertise"),
         ({"tpu.resourceName": "tpu"}, "tpu.resourceName: 'tpu' is not of the form domain/name"),
         ({"tpu.generation": "v5ee"}, "tpu.generation: there is no 'v5ee'; did you mean v5e?"),
         ({"tpu.generation": "gpu"}, "tpu.generation: there is no 'gpu'; known are v2, "),

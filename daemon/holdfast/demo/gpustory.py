@@ -146,6 +146,8 @@ async def _lose_one_and_get_it_back(stage: Stage, node: GpuNode) -> None:
     print(f"          {await _reason(stage, node.uuids[_FALLEN])}")
     pod = await stage.kubelet.submit(_pod("pod-c", gpus=_GPUS - 1, runs_for=2.0))
     await stage.until_running(pod)
+    if node.uuids[_FALLEN] in await stage.locks():
+        raise StoryError("pod C was given the GPU that fell off")
     stage.say("Pod C asks for seven, and runs on the seven others.")
     await stage.until(lambda: pod.stopped, "pod C is over")
     node.reset(_FALLEN)

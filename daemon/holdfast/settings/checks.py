@@ -63,8 +63,8 @@ def _resources(settings: Settings) -> Iterator[str]:
     for place, pool in enumerate(settings.pools):
         for problem in pool.spec().problems():
             yield f"pools[{place}].{_renamed(problem)}"
-    if not settings.tpu.enabled and not settings.pools:
-        yield "tpu.enabled: nothing is left to advertise; name a pool"
+    if not (settings.tpu.enabled or settings.gpu.enabled or settings.pools):
+        yield "tpu.enabled: nothing is left to advertise; enable GPUs or name a pool"
     if settings.device_list_strategy == "cdi":
         yield from _kinds(settings)
 
