@@ -170,7 +170,10 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
         ({"kubelet.socketPrefix": ""}, "kubelet.socketPrefix: '' cannot begin"),
         ({"kubelet.socketPrefix": "a/b"}, "kubelet.socketPrefix: 'a/b' cannot begin"),
         ({"kubelet.socketPrefix": "kube"}, "would make kubelet's own socket count as ours"),
-        ({"tpu.enabled": "false", "gpu.enabled": "false"}, "tpu.enabled: nothing is left to advertise"),
+        (
+            {"tpu.enabled": "false", "gpu.enabled": "false"},
+            "tpu.enabled: nothing is left to advertise",
+        ),
         ({"tpu.resourceName": "tpu"}, "tpu.resourceName: 'tpu' is not of the form domain/name"),
         ({"tpu.generation": "v5ee"}, "tpu.generation: there is no 'v5ee'; did you mean v5e?"),
         ({"tpu.generation": "gpu"}, "tpu.generation: there is no 'gpu'; known are v2, "),
@@ -190,6 +193,10 @@ def test_what_is_well_formed_and_cannot_work_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(SettingsError, match=re.escape(message)):
         load(None, {}, overrides)
+
+
+def test_a_node_may_offer_gpus_and_nothing_else() -> None:
+    assert load(None, {}, {"tpu.enabled": "false"}).gpu.enabled
 
 
 @pytest.mark.parametrize(
