@@ -14,7 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from bench import crowded, daemon, decisions
+from bench import crowded, daemon, decisions, gpu_health
 from bench.figures import Figure, save, show
 from bench.rig import Place
 from holdfast.telemetry.logs import set_up_logs
@@ -43,6 +43,7 @@ _MEASURES: dict[Callable[[Place], Awaitable[list[Figure]]], tuple[str, ...]] = {
     ),
     daemon.last_exit: ("exit_to_free",),
     daemon.pod_kill: ("pod_kill_to_free",),
+    gpu_health.xid_to_unhealthy: ("xid_to_unhealthy",),
     crowded.idle: ("idle_cpu_percent",),
     crowded.idle_huge: ("idle_cpu_percent_5000",),
 }

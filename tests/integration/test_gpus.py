@@ -19,6 +19,7 @@ from fakes.nvml import CONTROL, Node, build, uuid
 from fakes.stage import Stage, asks, end, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.demo.pods import PodSpec
+from holdfast.ledger.store import read_only
 
 GPU = "nvidia.com/gpu"
 LOST = 15
@@ -138,6 +139,54 @@ async def test_an_xid_makes_its_gpu_unhealthy_and_no_other(gpu_stage: Any) -> No
         node.gpus.xid(uuid(2), 79)
         await node.until_healthy(0, 1, 3)
         assert any("79" in each for each in await node.reasons(2))
+
+
+async def test_a_gpu_is_well_again_when_what_clears_its_xid_was_seen_and_not_before(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage(healthQuiet="300ms") as node:
+        node.gpus.arrive(3)
+        await node.until_healthy(0, 1, 2)
+        node.gpus.xid(uuid(0), 63)
+        node.gpus.xid(uuid(1), 48)
+        await node.until_healthy(2)
+        await node.until_healthy(0, 2)
+        await node.stage.for_some_beats()
+        await node.until_healthy(0, 2)
+        node.gpus.change(1, lambda card: replace(card, recovery=1))
+        await node.stage.for_some_beats()
+        node.gpus.change(1, lambda card: replace(card, recovery=0))
+        await node.until_healthy(0, 1, 2)
+
+
+async def test_a_killed_daemon_does_not_forget_a_fatal_xid(gpu_stage: Any) -> None:
+    async with gpu_stage() as node:
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        node.gpus.xid(uuid(1), 48)
+        await node.until_healthy(0)
+        await node.stage.until(
+            lambda: any(gpu.marks for gpu in read_only(node.stage.state).gpus.values()),
+            lambda: "the mark to be on disk",
+        )
+        node.gpus.show(replace(node.gpus.stub, events=()))
+        await node.stage.kill_and_start()
+        await node.until_healthy(0)
+        await node.stage.for_some_beats()
+        await node.until_healthy(0)
+        assert any("Xid 48" in each for each in await node.reasons(1))
+
+
+async def test_a_gpu_whose_events_cannot_be_heard_is_healthy_and_says_so(gpu_stage: Any) -> None:
+    async with gpu_stage() as node:
+        node.gpus.arrive(1)
+        node.gpus.change(0, lambda card: replace(card, events=0))
+        await node.until_healthy(0)
+
+        async def said() -> bool:
+            return any("events cannot be heard" in each for each in await node.reasons(0))
+
+        await node.stage.until(said, lambda: "the reason to be shown")
 
 
 async def test_an_xid_that_counts_for_nothing_costs_no_gpu_its_health(gpu_stage: Any) -> None:

@@ -224,7 +224,10 @@ def _handlers(parts: Parts) -> dict[str, Handler]:
 
     def inventory_reports() -> list[reports.Report]:
         return reports.device_reports(
-            parts.scanner.inventory.value, parts.ledger.book.value, parts.offering.offers.value
+            parts.scanner.inventory.value,
+            parts.ledger.book.value,
+            parts.offering.offers.value,
+            parts.gpus.notes() if parts.gpus is not None else None,
         )
 
     async def holders(_: object) -> list[reports.Report]:

@@ -1,5 +1,6 @@
 """Builds what knows NVIDIA's GPUs; on a node without the driver none of it is ever loaded."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,10 @@ class Gpus:
     def facts(self) -> GpuFacts:
         """Return the latest that is known."""
         return self.source.facts.value
+
+    def notes(self) -> Mapping[str, tuple[str, ...]]:
+        """Return, by UUID, what is to be shown of GPUs and slices and makes none Unhealthy."""
+        return {uuid: each.notes for uuid, each in self.health.health.value.items() if each.notes}
 
     def besides(self) -> Besides:
         """Return what discovery adds to what sysfs shows."""
