@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fakes.gpus import SimulatedGpus
-from fakes.nvml import CONTROL, Node, build, uuid
+from fakes.nvml import CONTROL, GIB, Node, build, uuid
 from fakes.stage import Stage, asks, end, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.demo.pods import PodSpec
@@ -227,6 +227,44 @@ async def test_what_nvml_does_not_tell_is_never_free(gpu_stage: Any) -> None:
         assert await node.stage.locks() == {uuid(0): "releasing"}
         node.gpus.change(0, lambda card: replace(card, errors={}))
         await node.stage.until_free()
+
+
+async def test_the_next_pod_waits_until_the_former_ones_memory_is_back(gpu_stage: Any) -> None:
+    async with gpu_stage(memoryDeadline="300ms") as node:
+        node.gpus.arrive(1)
+        await node.until_healthy(0)
+        await node.stage.for_some_beats()  # its idle memory is seen
+        former = await node.stage.run(wants("former", 1))
+        node.gpus.change(0, lambda card: replace(card, used=GIB))
+        await node.stage.end(former)
+        following = await node.stage.submit(wants("next", 1))
+        await node.stage.waiting(following, "1024 MiB of its memory", "nvidia-smi --gpu-reset")
+        node.gpus.change(0, lambda card: replace(card, used=0))
+        await node.stage.running(following)
+
+
+async def test_what_computes_outside_of_pods_has_a_gpu_and_a_monitoring_agent_does_not(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage(monitors=["sleep"]) as node:
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        with (
+            subprocess.Popen(["sleep", "600"]) as agent,
+            subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as trainer,
+        ):
+            for index, process in enumerate((agent, trainer)):
+                node.stage.node.add_process(process.pid, "/system.slice")
+                uses = (("compute", process.pid, GIB),)
+                node.gpus.change(index, lambda card, uses=uses: replace(card, processes=uses))
+            await node.stage.run(wants("beside-the-agent", 1))
+            waits = await node.stage.submit(wants("behind-the-trainer", 1))
+            await node.stage.waiting(waits, f"pid {trainer.pid}", "outside any pod")
+            trainer.kill()
+            trainer.wait()
+            agent.kill()
+        node.gpus.change(1, lambda card: replace(card, processes=()))
+        await node.stage.running(waits)
 
 
 async def test_a_gpu_whose_driver_is_away_at_a_start_is_not_taken_for_gone(gpu_stage: Any) -> None:

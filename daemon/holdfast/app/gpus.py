@@ -72,7 +72,11 @@ def build_gpus(settings: Settings, host: Hosts, ledger: Ledger, clock: Clock) ->
         uses=GpuUses(
             host.lanes["nvml"],
             lambda: source.library,
-            rules=GpuRules(memory_deadline=gpu.memory_deadline),
+            rules=GpuRules(
+                monitors=gpu.monitors,
+                displays=gpu.displays,
+                memory_deadline=gpu.memory_deadline,
+            ),
         ),
         health=build_gpu_health(
             settings,

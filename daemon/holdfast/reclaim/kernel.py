@@ -90,10 +90,14 @@ class KernelWatch:
         return self._remember(device.name, found)
 
     async def look_at_all(
-        self, devices: Sequence[Device], locks: Mapping[DeviceName, DeviceLock]
+        self,
+        devices: Sequence[Device],
+        locks: Mapping[DeviceName, DeviceLock],
+        *,
+        pids: Sequence[int] | None = None,
     ) -> Mapping[DeviceName, KernelFacts]:
-        """Scan for all of *devices* at once."""
-        found = await self._look.scan(devices, locks)
+        """Scan for all of *devices* at once, among *pids* (None: every process)."""
+        found = await self._look.scan(devices, locks, pids=pids)
         for name, facts in found.items():
             self._remember(name, facts)
         return found

@@ -10,7 +10,7 @@ import structlog
 from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book import Phase
-from holdfast.model.devices import Device, Inventory
+from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.draft import Draft
 from holdfast.model.free import (
     KernelFacts,
@@ -108,6 +108,7 @@ class Watcher:
         self._times = times
         self._nudges: Watched[int] = Watched(0)
         self._full_look_at = 0.0
+        self._free: frozenset[DeviceName] = frozenset()
         self.looked = asyncio.Event()
         self.problem = ""
 
@@ -190,6 +191,12 @@ class Watcher:
         if not self.looked.is_set() or now - self._full_look_at >= self._kernel.rescan_pause:
             self._full_look_at = now
             seen.update(await self._kernel.look_at_all(free, book.locks) if free else {})
+        elif gpus := [
+            each for each in free if each.name not in self._free and each.kind is DeviceKind.GPU
+        ]:
+            # Those that have just come, or become free: what is idle memory is seen only now.
+            seen.update(await self._kernel.look_at_all(gpus, book.locks, pids=()))
+        self._free = frozenset(device.name for device in free)
         for device in free:
             functions = enabled.get(device.name, ())
             if functions and device.name not in seen:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.model.gpu_free import DISPLAYS, MONITORS
 from holdfast.model.ids import ResourceName
 from holdfast.model.pools import PoolSpec
 from holdfast.settings.duration import Duration, Interval
@@ -105,7 +106,13 @@ class Gpu(Section, frozen=True):
     rescan: Interval = Interval(30)
     """How often the GPUs are enumerated, besides what events tell."""
     memory_deadline: Duration = Duration(60)
-    """How long a former pod's memory may take to be torn down before the GPU is withheld for it."""
+    """How long a former pod's memory may take to be torn down before what to do about it is told,
+    and how long memory has to stand on a GPU that nobody has to count as what its driver needs."""
+    monitors: tuple[str, ...] = MONITORS
+    """Commands of programs that look after GPUs: they may have one open in a pod, and do anything
+    outside of pods, and keep it from nobody."""
+    displays: tuple[str, ...] = DISPLAYS
+    """Commands of programs that draw on the node's own monitor: outside of pods they may."""
     mig_strategy: Literal["none", "single", "mixed"] = "none"
     """How MIG slices are advertised; as MIG_STRATEGY of NVIDIA's plugin, which is read too.
 
