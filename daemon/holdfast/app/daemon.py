@@ -24,6 +24,7 @@ from holdfast.errors import HoldfastError, HostError
 from holdfast.host.memory import memory_limit
 from holdfast.host.udev import Uevents
 from holdfast.ledger.ledger import InstanceLock, open_ledger
+from holdfast.model.gpu import DriverState
 from holdfast.model.locks import LockState
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import SystemClock
@@ -132,13 +133,19 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     supervisor.start("discovery", parts.scanner.run())
     if parts.gpus is not None:
         supervisor.start("gpus", parts.gpus.source.run())
-        supervisor.start("health of gpus", parts.gpus.health.run())
+        supervisor.start("health of gpus", _follow_health(parts.gpus))
         supervisor.start("gpus for discovery", _poke(parts.scanner, parts.gpus))
     supervisor.start("watcher", parts.watcher.run())
     supervisor.start("leaked sandboxes", parts.leaks.run())
     supervisor.start("heartbeat", _beat(parts, board, metrics))
     supervisor.start("housekeeping", _keep_house(parts))
     supervisor.start("ledger", _prove_ledger(parts))
+
+
+async def _follow_health(gpus: Gpus) -> None:
+    """Follow how the GPUs are, once there are any."""
+    await gpus.source.reading.until(lambda reading: reading.state is DriverState.READY)
+    await gpus.health.run()
 
 
 async def _poke(scanner: Scanner, gpus: Gpus) -> None:

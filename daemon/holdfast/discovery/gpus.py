@@ -117,7 +117,9 @@ class GpuSource:
                 retries = backoff(_FIRST_RETRY, self._rescan)
                 await self._clock.sleep(self._rescan)
             elif state is DriverState.ABSENT:
-                await self._clock.sleep(self._look)
+                # One stat of /proc, which never blocks: most nodes do this for ever.
+                while not self._files.present:
+                    await self._clock.sleep(self._look)
             else:
                 await self._clock.sleep(min(next(retries), self._look))
 
