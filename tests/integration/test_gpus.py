@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fakes.gpus import SimulatedGpus
-from fakes.nvml import CONTROL, GIB, Node, build, uuid
+from fakes.nvml import CONTROL, GIB, Node, Slice, build, uuid
 from fakes.stage import Stage, asks, end, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.demo.pods import PodSpec
@@ -284,6 +284,38 @@ async def test_a_gpu_whose_driver_is_away_at_a_start_is_not_taken_for_gone(gpu_s
         assert await node.stage.locks() == {uuid(0): "releasing"}
         node.gpus.arrive(1)
         await node.stage.until_free()
+
+
+async def test_a_gpu_divided_anew_is_advertised_anew_without_a_restart(gpu_stage: Any) -> None:
+    small, half = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+    async with gpu_stage(migStrategy="mixed", passDeviceSpecs=False) as node:
+
+        async def until_offered(resource: str, *ids: str) -> None:
+            await node.stage.until(
+                lambda: node.stage.healthy(resource) == set(ids),
+                lambda: f"{resource} to be {ids}; it is {node.stage.healthy(resource)}",
+            )
+
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        node.gpus.change(
+            1,
+            lambda card: replace(card, mig=1, slices=(Slice("MIG-a", gi=7), Slice("MIG-b", gi=8))),
+        )
+        await until_offered(small, "MIG-a", "MIG-b")
+        await node.until_healthy(0)
+        made = await node.stage.run(PodSpec(name="sliced", containers=(asks(small, 1),)))
+        (had,) = node.stage.ids(made, small)
+        await node.stage.end(made)
+        await node.stage.until_free()
+        assert had in {"MIG-a", "MIG-b"}
+        other = Slice("MIG-c", gi=1, profile="3g.40gb", slices=(3, 3))
+        node.gpus.change(1, lambda card: replace(card, slices=(other,)))
+        await until_offered(half, "MIG-c")
+        await until_offered(small)
+        node.gpus.change(1, lambda card: replace(card, mig=0, slices=()))
+        await node.until_healthy(0, 1)
+        await until_offered(half)
 
 
 def test_a_node_without_the_driver_never_loads_its_library() -> None:
