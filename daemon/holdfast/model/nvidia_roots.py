@@ -30,7 +30,6 @@ class DriverFacts:
     """
 
     present: bool
-    version: str = ""
     libraries: Sequence[Path] = ()
     roots: Sequence[RootFacts] = ()
     major: int | None = None

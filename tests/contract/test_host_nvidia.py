@@ -1,0 +1,116 @@
+"""NVIDIA's driver on a node, as files and nodes show it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.host.nvidia import NvidiaFiles
+from holdfast.host.root import HostRoot
+from holdfast.model.nvidia_roots import device_root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> HostRoot:
+    made = HostRoot.under(tmp_path)
+    for folder in (made.proc, made.dev, made.run, made.sys / "bus/pci/devices"):
+        folder.mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def terminal() -> Iterator[str]:
+    """The path of a character device."""
+    pair = os.openpty()
+    yield os.ttyname(pair[1])
+    for fd in pair:
+        os.close(fd)
+
+
+def loaded(root: HostRoot, terminal: str) -> None:
+    (root.proc / "driver/nvidia").mkdir(parents=True)
+    major = os.major(Path(terminal).stat().st_rdev)
+    (root.proc / "devices").write_text(
+        f"Character devices:\n  1 mem\n{major} nvidia\n\nBlock devices:\n"
+    )
+
+
+def library(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    file = folder / "libnvidia-ml.so.1"
+    file.touch()
+    return file
+
+
+def test_a_driver_is_there_when_the_kernel_says_so_and_not_when_files_are(
+    root: HostRoot, terminal: str
+) -> None:
+    library(root.run / "nvidia/driver/usr/lib64")
+    (root.dev / "nvidiactl").symlink_to(terminal)
+    files = NvidiaFiles(root)
+    assert not files.present
+    assert not files.look().present
+    loaded(root, terminal)
+    assert files.present
+
+
+def test_nodes_that_only_the_operators_root_has_are_found_there(
+    root: HostRoot, terminal: str
+) -> None:
+    """CRIU's lesson: a plugin that looked only in /dev found no GPU on such a node."""
+    loaded(root, terminal)
+    operator = root.run / "nvidia/driver/dev"
+    operator.mkdir(parents=True)
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia0"):
+        (operator / name).symlink_to(terminal)
+    files = NvidiaFiles(root)
+    chosen = device_root(files.look()).root
+    assert chosen is not None
+    assert (chosen.folder, chosen.host) == (operator, "/run/nvidia/driver/dev")
+    assert files.rdev(operator, 0) == Path(terminal).stat().st_rdev
+    assert files.rdev(operator, 1) is None
+    assert files.control(chosen) == (
+        "/run/nvidia/driver/dev/nvidiactl",
+        "/run/nvidia/driver/dev/nvidia-uvm",
+    )
+
+
+def test_a_plain_file_called_nvidiactl_is_no_node(root: HostRoot, terminal: str) -> None:
+    loaded(root, terminal)
+    (root.dev / "nvidiactl").touch()
+    assert device_root(NvidiaFiles(root).look()).root is None
+
+
+def test_a_configured_root_comes_first_for_nodes_and_library(
+    root: HostRoot, terminal: str, tmp_path: Path
+) -> None:
+    loaded(root, terminal)
+    mine = tmp_path / "mine"
+    own = library(mine / "usr/lib/x86_64-linux-gnu")
+    operators = library(root.run / "nvidia/driver/usr/lib64")
+    (mine / "dev").mkdir()
+    for folder in (mine / "dev", root.dev):
+        (folder / "nvidiactl").symlink_to(terminal)
+    look = NvidiaFiles(root, driver_root=str(mine)).look()
+    assert list(look.libraries) == [own, operators]
+    chosen = device_root(look).root
+    assert chosen is not None
+    assert chosen.host == f"{mine}/dev"
+
+
+def test_a_driver_without_a_library_below_any_root_leaves_it_to_the_loader(
+    root: HostRoot, terminal: str
+) -> None:
+    loaded(root, terminal)
+    assert list(NvidiaFiles(root).look().libraries) == []
+
+
+@pytest.mark.parametrize(("text", "node"), [("1\n", 1), ("-1\n", None), ("oops", None)])
+def test_the_numa_node_is_sysfs_word(root: HostRoot, text: str, node: int | None) -> None:
+    function = root.sys / "bus/pci/devices/0000:65:00.0"
+    function.mkdir()
+    (function / "numa_node").write_text(text)
+    files = NvidiaFiles(root)
+    assert files.numa_node("0000:65:00.0") == node
+    assert files.numa_node("0000:66:00.0") is None
