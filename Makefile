@@ -60,8 +60,9 @@ kills: $(STAMP)
 guards: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m guards $(GUARD)
 
+# On a node the package is installed, so its modules were compiled before it starts.
 bench: $(STAMP) $(RUNTIME)/.installed
-	PYTHONPATH=daemon:tests $(PY) -m bench.run --python $(RUNTIME)/bin/python \
+	PYTHONDONTWRITEBYTECODE= PYTHONPATH=daemon:tests $(PY) -m bench.run --python $(RUNTIME)/bin/python \
 		--output build/bench.json $(FIGURES)
 
 proto: $(STAMP)

@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 from bench.crowd import crowd
 from bench.figures import Figure
@@ -138,7 +139,7 @@ async def _calls(place: Place, around: Crowd, *, n: int) -> tuple[list[float], l
 
 
 @contextlib.asynccontextmanager
-async def _crowded(place: Place, around: Crowd, **settings: object) -> AsyncIterator[Rig]:
+async def _crowded(place: Place, around: Crowd, **settings: Any) -> AsyncIterator[Rig]:
     """Yield a rig on whose node *around* is."""
     with crowd(around.processes, around.files) as pids:
         async with rig(place, **settings) as made:

@@ -53,11 +53,11 @@ async def start(place: Place, *, n: int = 12) -> list[Figure]:
             note="from kubelet's start to eight healthy devices in its books",
         ),
         Figure(
-            name="rss_mib",
+            name="rss_mib_tpu",
             samples=memory,
             unit="MiB",
             budget={"p50": 50.0},
-            note="VmRSS two seconds after it registered, TPUs only",
+            note="VmRSS two seconds after it registered; the node has no GPUs",
         ),
     ]
 

@@ -15,12 +15,15 @@ from typing import Any
 
 import yaml
 
+from holdfast.demo import nvml
+from holdfast.demo.gpunode import GpuNode
 from holdfast.demo.kubelet import Kubelet, KubeletTimes
 from holdfast.demo.node import SimulatedNode
 from holdfast.demo.pods import Container, Pod, PodSpec, Workload
 from holdfast.demo.runtime import Runtime
 
 TPU = "google.com/tpu"
+GPU = "nvidia.com/gpu"
 CHIPS = 8
 _LOOK = 0.001
 _LIMIT = 60.0
@@ -39,11 +42,19 @@ class Place:
 class Rig:
     """A node, its kubelet, and the daemon as `holdfast run` starts it."""
 
-    def __init__(self, folder: Path, place: "Place", **changes: object) -> None:
-        """Keep sockets in *folder*, whose path is short."""
+    def __init__(self, folder: Path, place: "Place", *, gpus: int = 0, **changes: object) -> None:
+        """Keep sockets in *folder*, whose path is short. The node has *gpus* besides its chips."""
         state = place.state
         self.state = state
-        self.node = SimulatedNode(folder / "node", chips=CHIPS)
+        self._wanted = {TPU: CHIPS, **({GPU: gpus} if gpus else {})}
+        self._environment = dict(os.environ)
+        self._gpus: GpuNode | None = None
+        if gpus:
+            library = nvml.build(folder)
+            self._gpus = GpuNode(folder / "node", library=library, gpus=gpus, chips=CHIPS)
+            self._gpus.load_driver()
+            self._environment[nvml.CONTROL] = str(self._gpus.control)
+        self.node = self._gpus or SimulatedNode(folder / "node", chips=CHIPS)
         self.runtime = Runtime(self.node)
         self.kubelet = Kubelet(
             folder / "dp", folder / "pr.sock", self.runtime, times=KubeletTimes(finished=0.0)
@@ -73,7 +84,9 @@ class Rig:
         began = time.perf_counter()
         with self._log.open("ab") as log:
             self.daemon = subprocess.Popen(
-                [self._python, "-m", "holdfast", "run", "--config", str(self._config)], stderr=log
+                [self._python, "-m", "holdfast", "run", "--config", str(self._config)],
+                stderr=log,
+                env=self._environment,
             )
         return began
 
@@ -92,14 +105,17 @@ class Rig:
         return self.daemon.pid
 
     def registered(self) -> bool:
-        """Tell whether kubelet would grant every chip."""
-        endpoint = self.kubelet.books.endpoints.get(TPU)
-        return endpoint is not None and len(endpoint.healthy) == CHIPS
+        """Tell whether kubelet would grant every chip and GPU."""
+        return all(self.healthy(resource) == count for resource, count in self._wanted.items())
+
+    def healthy(self, resource: str) -> int:
+        """Return how many devices of *resource* kubelet would grant."""
+        endpoint = self.kubelet.books.endpoints.get(resource)
+        return len(endpoint.healthy) if endpoint is not None else 0
 
     def forget_registration(self) -> None:
         """Let `registered` be false until a new message has come."""
-        endpoint = self.kubelet.books.endpoints.get(TPU)
-        if endpoint is not None:
+        for endpoint in self.kubelet.books.endpoints.values():
             endpoint.stop()
 
     def lock_states(self) -> list[str]:
@@ -132,16 +148,16 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def rig(place: Place, **changes: object) -> AsyncIterator[Rig]:
+async def rig(place: Place, *, gpus: int = 0, **changes: object) -> AsyncIterator[Rig]:
     """Yield a rig whose kubelet and daemon run and know each other."""
     # A unix socket's path has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="hf-", dir="/tmp") as folder:
-        made = Rig(Path(folder), place, **changes)
+        made = Rig(Path(folder), place, gpus=gpus, **changes)
         keeper = asyncio.create_task(made.node.run())
         try:
             await made.kubelet.start()
             made.start()
-            await made.until(made.registered, "kubelet has every chip")
+            await made.until(made.registered, "kubelet has every device")
             yield made
         finally:
             await asyncio.to_thread(made.stop)

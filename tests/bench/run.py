@@ -14,7 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from bench import crowded, daemon, decisions, gpu_health
+from bench import crowded, daemon, decisions, gpu_health, withgpus
 from bench.figures import Figure, save, show
 from bench.rig import Place
 from holdfast.telemetry.logs import set_up_logs
@@ -39,8 +39,9 @@ _MEASURES: dict[Callable[[Place], Awaitable[list[Figure]]], tuple[str, ...]] = {
         "python_start",
         "python_imports",
         "reregister",
-        "rss_mib",
+        "rss_mib_tpu",
     ),
+    withgpus.start: ("start_to_registered_8_gpus", "rss_mib"),
     daemon.last_exit: ("exit_to_free",),
     daemon.pod_kill: ("pod_kill_to_free",),
     gpu_health.xid_to_unhealthy: ("xid_to_unhealthy",),
