@@ -132,6 +132,19 @@ async def test_of_eight_gpus_one_is_lost_and_seven_go_on_being_allocated(gpu_sta
         await node.until_healthy(*range(8))
 
 
+async def test_with_one_gpu_of_eight_lost_those_near_each_other_are_still_preferred(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage() as node:
+        node.gpus.arrive(8)
+        await node.until_healthy(*range(8))
+        node.gpus.change(3, lambda card: replace(card, errors={"*": LOST}))
+        await node.until_healthy(0, 1, 2, 4, 5, 6, 7)
+        made = await node.stage.run(wants("four", 4))
+        # Of those behind the one CPU three are left, so that four together are behind the other.
+        assert node.stage.ids(made, GPU) == {uuid(index) for index in (4, 5, 6, 7)}
+
+
 async def test_an_xid_makes_its_gpu_unhealthy_and_no_other(gpu_stage: Any) -> None:
     async with gpu_stage() as node:
         node.gpus.arrive(4)

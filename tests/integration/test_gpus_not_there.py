@@ -1,0 +1,38 @@
+"""A node without GPUs: the running daemon has nothing of NVML, and no resource of GPUs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+# In a process of its own: this one has imported what its other tests needed.
+_RUN = """
+import asyncio, json, sys
+from pathlib import Path
+from fakes.running import running
+
+async def main():
+    async with running(Path(sys.argv[1]), gpu={"look": "20ms", "rescan": "20ms"}) as node:
+        for _ in range(3):  # and some looks for a driver go by meanwhile
+            assert (await node.asked("status"))["resources"]
+            await asyncio.sleep(0.1)
+        names = [name for name in ("pynvml", "holdfast.host.nvml") if name in sys.modules]
+        print(json.dumps([names, sorted(node.kubelet.books.endpoints)]))
+
+asyncio.run(main())
+"""
+
+
+def test_a_daemon_that_runs_without_the_driver_has_imported_nothing_of_nvml(
+    short_path: Path,
+) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", _RUN, str(short_path)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
+
+    (told,) = (line for line in said.stdout.splitlines() if line.startswith("[["))  # among logs
+    assert json.loads(told) == [[], ["google.com/tpu"]]
