@@ -1,5 +1,6 @@
 """Events and looks through the real pynvml on the stub library: what reaches the published health."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,6 +11,8 @@ import pytest
 
 from fakes.gpu_health import DEADLINE, QUIET, Follower, Told, following
 from fakes.nvml import Event, Node, Slice, build, cards, uuid
+from holdfast.host.nvidia import driver_load
+from holdfast.host.root import HostRoot
 from holdfast.ledger.store import read_only
 from waiting import wait_until
 
@@ -174,6 +177,24 @@ def test_a_driver_that_was_gone_and_is_back_has_begun_anew_and_is_listened_to(
     follower.until(ill(uuid(0)), what="an Xid after it")
 
 
+def test_a_driver_that_was_loaded_anew_while_nobody_looked_has_begun_anew(
+    follow: Follow, tmp_path: Path
+) -> None:
+    (tmp_path / "load").write_text("")
+    os.utime(tmp_path / "load", (1, 1))
+    node = Node(cards=cards(1))
+    follower = follow(node)
+    listening(follower, node, Event(uuid(0), BAD_MEMORY))
+    follower.until(ill(uuid(0)), what="the Xid")
+    time.sleep(3 * QUIET)
+    assert follower.told().ill == {uuid(0)}
+    os.utime(tmp_path / "load", (2, 2))
+    follower.until(ill(), what="the new load to be seen")
+    events = (Event(uuid(0), BAD_MEMORY), Event(uuid(0), OFF_THE_BUS))
+    follower.show(replace(node, events=events))
+    follower.until(ill(uuid(0)), what="an Xid after it")
+
+
 def test_waits_that_fail_are_told_cost_no_time_and_are_tried_again(follow: Follow) -> None:
     node = Node(cards=cards(1), wait=UNKNOWN)
     follower = follow(node)
@@ -207,3 +228,17 @@ def test_a_gpu_without_events_is_said_to_be_unmonitored_and_is_not_ill(follow: F
     told = follower.until(lambda told: told.notes.get(uuid(0)), what="the note")
     assert "its events cannot be heard" in told.notes[uuid(0)][0]
     assert (told.ill, told.notes[uuid(1)]) == (set(), [])
+
+
+def test_a_load_of_the_module_is_told_from_the_next(tmp_path: Path) -> None:
+    """By its folder in sysfs, of which the kernel makes another each time, as here."""
+    root = HostRoot(sys=tmp_path)
+    assert driver_load(root) is None
+    module = tmp_path / "module/nvidia"
+    module.mkdir(parents=True)
+    first = driver_load(root)
+    assert first is not None
+    assert driver_load(root) == first
+    (tmp_path / "module/another").mkdir()  # made before the other goes, so that it has its own
+    (tmp_path / "module/another").rename(module)
+    assert driver_load(root) not in {None, first}

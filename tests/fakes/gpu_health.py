@@ -123,6 +123,7 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
         clock=clock,
         boot=boot,
         checks=xid_checks(disabled),
+        load=lambda: (folder / "load").stat().st_mtime_ns if (folder / "load").exists() else None,
         times=_TIMES,
     )
     heard: list[int] = []

@@ -7,6 +7,7 @@ import structlog
 from holdfast.app.hosts import Hosts
 from holdfast.discovery.gpu_health import GpuHealthWatch, HealthTimes
 from holdfast.discovery.gpu_looks import Probe
+from holdfast.host.nvidia import driver_load
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.gpu import GpuReading
 from holdfast.model.xids import xid_checks
@@ -43,6 +44,7 @@ def build_gpu_health(
         clock=clock,
         boot=host.boot,
         checks=checks,
+        load=lambda: driver_load(host.root),
         times=HealthTimes(beat=settings.gpu.health_beat, quiet=settings.gpu.health_quiet),
     )
 

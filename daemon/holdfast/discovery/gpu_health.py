@@ -69,9 +69,13 @@ class GpuHealthWatch:
         clock: Clock,
         boot: BootId,
         checks: XidChecks,
+        load: Callable[[], int | None] = lambda: None,
         times: HealthTimes,
     ) -> None:
-        """Begin with what the ledger remembers; *source* makes an NVML of a library's name."""
+        """Begin with what the ledger remembers; *source* makes an NVML of a library's name.
+
+        *load* tells one load of the kernel's module from the next, on the lane.
+        """
         self._source = source
         self._readings = readings
         self._ledger = ledger
@@ -79,6 +83,8 @@ class GpuHealthWatch:
         self._clock = clock
         self._boot = boot
         self._checks = checks
+        self._load = load
+        self._loaded: int | None = None
         self._times = times
         self._states = {
             uuid: left
@@ -182,6 +188,7 @@ class GpuHealthWatch:
             if gpu.uuid not in self._states:
                 continue
             try:
+                self._compare(await self._lane.run(self._load))
                 look = await self._lane.run(partial(self._look, reading, gpu))
             except LaneStuckError:
                 self._hanging = gpu.uuid
@@ -213,7 +220,21 @@ class GpuHealthWatch:
         look = look_at(
             self._begun(reading.library), gpu, self._states[gpu.uuid], at=self._clock.wall()
         )
-        return replace(look, driver=reading.driver_version, reloaded=gpu.uuid in self._reloaded)
+        version, load = reading.driver_version, self._loaded
+        return replace(
+            look,
+            driver=version if load is None else f"{version}/{load}",
+            reloaded=gpu.uuid in self._reloaded,
+        )
+
+    def _compare(self, load: int | None) -> None:
+        """Begin NVML anew with a driver that was loaded anew: the old one is deaf by now."""
+        if load is None:  # between two loads, or no module that sysfs shows
+            return
+        before, self._loaded = self._loaded, load
+        if before not in {None, load}:
+            self._generation += 1
+            self._follow(self._reading)
 
     def _begun(self, library: str) -> Probe:
         wanted = (library, self._generation)

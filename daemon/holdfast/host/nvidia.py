@@ -115,3 +115,14 @@ def _rdev(path: Path) -> int | None:
 def _major(path: Path) -> int | None:
     rdev = _rdev(path)
     return None if rdev is None else os.major(rdev)
+
+
+def driver_load(root: HostRoot) -> int | None:
+    """Return a number that tells one load of the kernel's module from the next; None: no module.
+
+    It is the inode of its folder in sysfs, which is made with the module and never used again.
+    """
+    try:
+        return (root.sys / "module/nvidia").stat().st_ino
+    except OSError:
+        return None

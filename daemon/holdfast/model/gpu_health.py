@@ -34,11 +34,11 @@ _NOT_OF_ONE_GPU = frozenset(
 class GpuState:
     """All that is remembered of one GPU.
 
-    `boot` and `driver`, a version, are those that `marks` are of. `resting` are the NVLinks that
-    were down from the beginning of the boot; None: not looked at yet. `awaits` are the signs that
-    it needs a reset, each of which goes by a reset alone. `condition` is the last that NVML told,
-    and its `lost` why it told none the last `unanswered` times. `unmonitored` says why events
-    cannot be heard.
+    `boot` and `driver`, its version and load, are those that `marks` are of. `resting` are the
+    NVLinks that were down from the beginning of the boot; None: not looked at yet. `awaits` are the
+    signs that it needs a reset, each of which goes by a reset alone. `condition` is the last that
+    NVML told, and its `lost` why it told none the last `unanswered` times. `unmonitored` says why
+    events cannot be heard.
     """
 
     uuid: str
@@ -154,8 +154,8 @@ def restored(state: GpuState, boot: BootId, checks: XidChecks) -> GpuState:
     """Return what still counts of a state that was kept over a restart of the daemon.
 
     What a boot clears is dropped at once when this is another boot, and an Xid that is ignored by
-    now is dropped too: so a person can overrule a mark. Whether the driver was reloaded meanwhile
-    shows at the first look, by its version alone: a reload that nobody saw proves nothing.
+    now is dropped too: so a person can overrule a mark. Whether the driver was loaded anew since
+    shows at the first look.
     """
     marks = tuple(mark for mark in state.marks if checks.watches(mark.xid))
     if boot == state.boot:
