@@ -182,7 +182,10 @@ class GpuHealthWatch:
             return
         reading = self._reading
         if reading.state is not DriverState.READY:
-            await self._quietly(self._let_go)
+            try:
+                await self._lane.run(self._let_go)
+            except LaneStuckError as error:
+                log.warning("nvml cannot be ended", reason=str(error))
             return
         for gpu in reading.gpus:
             if gpu.uuid not in self._states:
@@ -212,6 +215,8 @@ class GpuHealthWatch:
             if not any(each.first == mark.first and each.xid == mark.xid for each in after.marks):
                 log.info("gpu is over an error", gpu=uuid, was=mark.text)
         self._publish()
+        if before.condition.lost and look.answered:
+            self._begin_anew()  # it was not listened to, or is another to the driver by now
         if before.kept != after.kept:
             self._save_wanted.set()
 
@@ -227,14 +232,18 @@ class GpuHealthWatch:
             reloaded=gpu.uuid in self._reloaded,
         )
 
+    def _begin_anew(self) -> None:
+        """Begin NVML anew, and listen to every GPU again."""
+        self._generation += 1
+        self._follow(self._reading)
+
     def _compare(self, load: int | None) -> None:
         """Begin NVML anew with a driver that was loaded anew: the old one is deaf by now."""
         if load is None:  # between two loads, or no module that sysfs shows
             return
         before, self._loaded = self._loaded, load
         if before not in {None, load}:
-            self._generation += 1
-            self._follow(self._reading)
+            self._begin_anew()
 
     def _begun(self, library: str) -> Probe:
         wanted = (library, self._generation)
@@ -251,12 +260,6 @@ class GpuHealthWatch:
         former, self._probe = self._probe, None
         if former is not None:
             former[1].close()
-
-    async def _quietly(self, call: Callable[[], None]) -> None:
-        try:
-            await self._lane.run(call)
-        except LaneStuckError as error:
-            log.warning("nvml cannot be ended", reason=str(error))
 
     def _unanswered(self) -> GpuLook:
         return GpuLook(
