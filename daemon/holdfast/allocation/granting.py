@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from holdfast.model.cdi import Published, cdi_name
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.gpu_devices import GpuFacts
-from holdfast.model.gpu_grant import GpuGrantRules, GrantedGpu, gpu_grant
+from holdfast.model.gpu_grant import BesideGpus, GpuGrantRules, GrantedGpu, gpu_grant
 from holdfast.model.grants import VFIO_CONTAINER, ContainerGrant, GrantedNode
 from holdfast.model.ids import ResourceName
 from holdfast.model.tpu import GENERATIONS, TpuGeneration
@@ -44,7 +44,7 @@ class GpuInputs:
             )
             for each in devices
         ]
-        return gpu_grant(gpus, self.rules, control=facts.control)
+        return gpu_grant(gpus, self.rules, BesideGpus(control=facts.control))
 
 
 class Granting:

@@ -90,6 +90,15 @@ def build_gpus(settings: Settings, host: Hosts, ledger: Ledger, clock: Clock) ->
             lists=tuple(map(DeviceList, gpu.device_list_strategy)),
             ids=DeviceIds(gpu.device_id_strategy),
             pass_device_specs=gpu.pass_device_specs,
+            modes=frozenset(
+                mode
+                for mode, wanted in {
+                    "gdrcopy": gpu.gdrcopy_enabled,
+                    "gds": gpu.gds_enabled,
+                    "mofed": gpu.mofed_enabled,
+                }.items()
+                if wanted
+            ),
         ),
     )
 

@@ -1,10 +1,16 @@
 """What a container is given for its GPUs, to the byte as NVIDIA's device plugin does."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
+
+CDI_VENDOR = "k8s.device-plugin.nvidia.com"
+"""The vendor of each CDI kind, as container runtimes are set up for NVIDIA's plugin."""
+
+MODES = ("gdrcopy", "gds", "mofed")
+"""What can be handed over beside GPUs, in the order in which answers name it."""
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _MOUNTS = "/var/run/nvidia-container-devices"
@@ -16,6 +22,13 @@ class DeviceList(Enum):
 
     ENVVAR = "envvar"
     VOLUME_MOUNTS = "volume-mounts"
+    CDI_ANNOTATIONS = "cdi-annotations"
+    CDI_CRI = "cdi-cri"
+
+    @property
+    def is_cdi(self) -> bool:
+        """Tell whether the runtime looks the devices up in spec files, by name."""
+        return self in {DeviceList.CDI_ANNOTATIONS, DeviceList.CDI_CRI}
 
 
 class DeviceIds(Enum):
@@ -27,11 +40,16 @@ class DeviceIds(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuGrantRules:
-    """What the operator chose, under the names of NVIDIA's plugin."""
+    """What the operator chose, under the names of NVIDIA's plugin.
+
+    `modes` are those of MODES that are turned on.
+    """
 
     lists: tuple[DeviceList, ...] = (DeviceList.ENVVAR,)
     ids: DeviceIds = DeviceIds.UUID
     pass_device_specs: bool = False
+    modes: frozenset[str] = frozenset()
+    annotation_prefix: str = "cdi.k8s.io/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,32 +61,78 @@ class GrantedGpu:
     nodes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideGpus:
+    """What the node has beside the GPUs themselves, for each answer.
+
+    `control` are the host paths of the nodes that every GPU user needs and that exist; `imex` is
+    that of IMEX channel 0, empty where none is to be given. `explained` are the modes that have a
+    CDI spec: the runtime refuses a container that is given another's name. `answer_id` is a fresh
+    UUID, which makes an annotation's key its own.
+    """
+
+    control: tuple[str, ...] = ()
+    imex: str = ""
+    explained: frozenset[str] = frozenset()
+    answer_id: str = ""
+
+
 def gpu_grant(
-    gpus: Sequence[GrantedGpu], rules: GpuGrantRules, *, control: Sequence[str] = ()
+    gpus: Sequence[GrantedGpu], rules: GpuGrantRules, beside: BesideGpus
 ) -> ContainerGrant:
     """Return what a container gets for *gpus*, in their order.
 
-    *control* are the host paths of the nodes that every GPU user needs and that exist. Where both
-    lists are asked for, the runtime follows the mounts, and the variable says so.
+    Where both lists that are not CDI are asked for, the runtime follows the mounts, and the
+    variable says so. Under CDI alone there is no variable and no node.
     """
     names = tuple(
         dict.fromkeys(each.uuid if rules.ids is DeviceIds.UUID else each.index for each in gpus)
     )
-    envs: dict[str, str] = {}
+    envs = {f"NVIDIA_{mode.upper()}": "enabled" for mode in MODES if mode in rules.modes}
     mounts: tuple[GrantedMount, ...] = ()
     if DeviceList.ENVVAR in rules.lists:
         envs[_VISIBLE] = ",".join(names)
+        if beside.imex:
+            envs["NVIDIA_IMEX_CHANNELS"] = "0"
     if DeviceList.VOLUME_MOUNTS in rules.lists:
         envs[_VISIBLE] = _MOUNTS
         mounts = tuple(
             GrantedMount(host_path=_NOTHING, container_path=f"{_MOUNTS}/{name}", read_only=False)
-            for name in names
+            for name in (*names, *(("imex/0",) if beside.imex else ()))
         )
-    nodes: tuple[GrantedNode, ...] = ()
-    if rules.pass_device_specs:
-        paths = [*control, *(path for each in gpus for path in each.nodes)]
-        nodes = tuple(
-            GrantedNode(host_path=path, container_path=f"/dev/{path.partition('/dev/')[2]}")
-            for path in dict.fromkeys(paths)
-        )
-    return ContainerGrant(envs=envs, mounts=mounts, nodes=nodes)
+    qualified = tuple(_qualified(names, rules, beside))
+    annotations: dict[str, str] = {}
+    if DeviceList.CDI_ANNOTATIONS in rules.lists:
+        key = f"{rules.annotation_prefix}nvidia-device-plugin_{beside.answer_id}"
+        annotations[key] = ",".join(qualified)
+    return ContainerGrant(
+        envs=envs,
+        mounts=mounts,
+        nodes=_nodes(gpus, rules, beside),
+        annotations=annotations,
+        cdi_devices=qualified if DeviceList.CDI_CRI in rules.lists else (),
+    )
+
+
+def _nodes(
+    gpus: Sequence[GrantedGpu], rules: GpuGrantRules, beside: BesideGpus
+) -> tuple[GrantedNode, ...]:
+    # The runtime makes the nodes itself where it looks devices up, and knows more of them.
+    if not rules.pass_device_specs or all(each.is_cdi for each in rules.lists):
+        return ()
+    paths = [*beside.control, *(path for each in gpus for path in each.nodes)]
+    if beside.imex:
+        paths.append(beside.imex)
+    return tuple(
+        GrantedNode(host_path=path, container_path=f"/dev/{path.partition('/dev/')[2]}")
+        for path in dict.fromkeys(paths)
+    )
+
+
+def _qualified(names: tuple[str, ...], rules: GpuGrantRules, beside: BesideGpus) -> Iterator[str]:
+    yield from (f"{CDI_VENDOR}/gpu={name}" for name in names)
+    if beside.imex:
+        yield f"{CDI_VENDOR}/imex-channel=0"
+    yield from (
+        f"{CDI_VENDOR}/{mode}=all" for mode in MODES if mode in rules.modes & beside.explained
+    )

@@ -101,6 +101,12 @@ class Gpu(Section, frozen=True):
     """By what it is told of each."""
     pass_device_specs: bool = False
     """Whether the device nodes are in the answer, too: CPU managers take away all others."""
+    gdrcopy_enabled: bool = False
+    """Whether NVIDIA's container runtime is told to hand over GDRCopy with each GPU."""
+    gds_enabled: bool = False
+    """Whether it is told to hand over GPUDirect Storage."""
+    mofed_enabled: bool = False
+    """Whether it is told to hand over Mellanox' InfiniBand devices."""
     look: Interval = Interval(5)
     """How often to look for a driver that is not there."""
     rescan: Interval = Interval(30)

@@ -1,0 +1,125 @@
+"""What containers are given for GPUs: to the byte what NVIDIA's plugin answers."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from google.protobuf.text_format import MessageToString
+
+from holdfast.kubelet.messages import container_answer
+from holdfast.model.gpu_grant import (
+    BesideGpus,
+    DeviceIds,
+    DeviceList,
+    GpuGrantRules,
+    GrantedGpu,
+    gpu_grant,
+)
+from holdfast.model.grants import ContainerGrant
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "allocate"
+ANSWER = "0b1c2d3e-4f50-4617-8829-3a4b5c6d7e8f"
+CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+ALL_MODES = frozenset({"gds", "mofed", "gdrcopy"})
+
+ENVVAR = DeviceList.ENVVAR
+VOLUMES = DeviceList.VOLUME_MOUNTS
+ANNOTATIONS = DeviceList.CDI_ANNOTATIONS
+CRI = DeviceList.CDI_CRI
+
+
+TWO = (
+    GrantedGpu(uuid="GPU-a", index="0", nodes=("/dev/nvidia0",)),
+    GrantedGpu(uuid="GPU-b", index="1", nodes=("/dev/nvidia1",)),
+)
+ONE_SLICE = (
+    GrantedGpu(
+        uuid="MIG-m",
+        index="3:1",
+        nodes=(
+            "/dev/nvidia3",
+            "/dev/nvidia-caps/nvidia-cap66",
+            "/dev/nvidia-caps/nvidia-cap67",
+        ),
+    ),
+)
+OPERATOR = "/run/nvidia/driver"
+
+PLAIN = BesideGpus(control=CONTROL, explained=ALL_MODES, answer_id=ANSWER)
+IMEX = replace(PLAIN, imex="/dev/nvidia-caps-imex-channels/channel0")
+
+CASES: dict[str, tuple[tuple[GrantedGpu, ...], GpuGrantRules, BesideGpus]] = {
+    "envvar": (TWO, GpuGrantRules(), PLAIN),
+    "envvar-index": (TWO, GpuGrantRules(ids=DeviceIds.INDEX), PLAIN),
+    "envvar-device-specs": (TWO, GpuGrantRules(pass_device_specs=True), PLAIN),
+    "envvar-device-specs-dev-root": (
+        tuple(replace(gpu, nodes=tuple(f"{OPERATOR}{node}" for node in gpu.nodes)) for gpu in TWO),
+        GpuGrantRules(pass_device_specs=True),
+        replace(PLAIN, control=tuple(f"{OPERATOR}{node}" for node in CONTROL)),
+    ),
+    "envvar-imex-device-specs": (TWO, GpuGrantRules(pass_device_specs=True), IMEX),
+    "envvar-modes": (TWO, GpuGrantRules(modes=ALL_MODES), PLAIN),
+    "envvar-mig-device-specs": (ONE_SLICE, GpuGrantRules(pass_device_specs=True), PLAIN),
+    "envvar-mig-index": (ONE_SLICE, GpuGrantRules(ids=DeviceIds.INDEX), PLAIN),
+    "volume-mounts": (TWO, GpuGrantRules(lists=(VOLUMES,)), PLAIN),
+    "volume-mounts-imex": (TWO, GpuGrantRules(lists=(VOLUMES,)), IMEX),
+    "cdi-annotations": (TWO, GpuGrantRules(lists=(ANNOTATIONS,)), PLAIN),
+    "cdi-annotations-prefix": (
+        TWO,
+        GpuGrantRules(lists=(ANNOTATIONS,), annotation_prefix="nvidia.cdi.k8s.io/"),
+        PLAIN,
+    ),
+    "cdi-annotations-imex-modes": (
+        TWO,
+        GpuGrantRules(lists=(ANNOTATIONS,), modes=ALL_MODES),
+        IMEX,
+    ),
+    "cdi-cri": (TWO, GpuGrantRules(lists=(CRI,)), PLAIN),
+    "cdi-cri-mig-index": (ONE_SLICE, GpuGrantRules(lists=(CRI,), ids=DeviceIds.INDEX), PLAIN),
+    "cdi-cri-device-specs": (TWO, GpuGrantRules(lists=(CRI,), pass_device_specs=True), PLAIN),
+    "envvar,cdi-cri": (TWO, GpuGrantRules(lists=(ENVVAR, CRI)), PLAIN),
+    "envvar,volume-mounts": (TWO, GpuGrantRules(lists=(ENVVAR, VOLUMES)), PLAIN),
+    "all-four": (TWO, GpuGrantRules(lists=tuple(DeviceList), pass_device_specs=True), PLAIN),
+}
+
+
+def _grant(
+    gpus: tuple[GrantedGpu, ...], rules: GpuGrantRules, beside: BesideGpus = PLAIN
+) -> ContainerGrant:
+    return gpu_grant(gpus, rules, beside)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_strategy_answers_to_the_byte_what_nvidias_plugin_does(case: str) -> None:
+    message = container_answer(_grant(*CASES[case]))
+
+    # Proto text as text_format has it: fields by number, maps by key, so the same to the byte.
+    assert MessageToString(message) == (GOLDEN / f"{case}.txtpb").read_text()
+
+
+def test_every_golden_answer_has_its_case() -> None:
+    assert {file.stem for file in GOLDEN.iterdir()} == set(CASES)
+
+
+def test_an_answer_under_cdi_alone_sets_no_visible_devices_and_gives_no_nodes() -> None:
+    rules = GpuGrantRules(lists=(CRI, ANNOTATIONS), pass_device_specs=True)
+
+    grant = _grant(TWO, rules)
+
+    assert grant.nodes == ()
+    assert grant.envs == {}
+
+
+def test_a_mode_without_a_spec_is_not_named_for_the_runtime_would_refuse_the_container() -> None:
+    gds = replace(PLAIN, explained=frozenset({"gds"}))
+
+    grant = _grant(TWO, GpuGrantRules(lists=(CRI,), modes=ALL_MODES), gds)
+
+    assert grant.cdi_devices[2:] == ("k8s.device-plugin.nvidia.com/gds=all",)
+
+
+def test_a_gpu_named_twice_is_given_once() -> None:
+    grant = _grant((*TWO, TWO[0]), GpuGrantRules(pass_device_specs=True))
+
+    assert grant.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
+    assert [node.container_path for node in grant.nodes].count("/dev/nvidia0") == 1
