@@ -357,3 +357,37 @@ def test_mig_strategy_is_one_of_nvidias_and_another_is_refused_by_its_key() -> N
         assert load(None, {"MIG_STRATEGY": strategy.value}).gpu.mig_strategy == strategy.value
     with pytest.raises(SettingsError, match=r"gpu\.migStrategy"):
         load(None, {"MIG_STRATEGY": "both"})
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "key", "value"),
+    [
+        ("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver", "driver_root", "/run/nvidia/driver"),
+        ("NVIDIA_DEV_ROOT", "/run/nvidia/driver", "dev_root", "/run/nvidia/driver"),
+        ("DEVICE_LIST_STRATEGY", "volume-mounts", "device_list_strategy", ("volume-mounts",)),
+        (
+            "DEVICE_LIST_STRATEGY",
+            "envvar,volume-mounts",
+            "device_list_strategy",
+            ("envvar", "volume-mounts"),
+        ),
+        ("DEVICE_ID_STRATEGY", "index", "device_id_strategy", "index"),
+        ("PASS_DEVICE_SPECS", "true", "pass_device_specs", True),
+        ("GDRCOPY_ENABLED", "true", "gdrcopy_enabled", True),
+        ("GDS_ENABLED", "true", "gds_enabled", True),
+        ("MOFED_ENABLED", "true", "mofed_enabled", True),
+    ],
+)
+def test_each_variable_of_nvidias_plugin_for_grants_and_roots_means_the_same(
+    variable: str, text: str, key: str, value: object
+) -> None:
+    assert getattr(load(None, {variable: text}).gpu, key) == value
+
+
+def test_a_strategy_that_is_not_taken_is_told_which_to_use_instead() -> None:
+    with pytest.raises(
+        SettingsError, match=r"gpu\.deviceListStrategy.*use envvar or volume-mounts"
+    ):
+        load(None, {"DEVICE_LIST_STRATEGY": "cdi-cri"})
+    with pytest.raises(SettingsError, match=r"gpu\.deviceIdStrategy.*use uuid or index"):
+        load(None, {"DEVICE_ID_STRATEGY": "minor"})

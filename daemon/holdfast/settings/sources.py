@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -156,9 +156,18 @@ def _explain(text: str) -> str:
     path = where.rstrip("`").removeprefix("$").removeprefix(".")
     unknown = re.fullmatch(r"Object contains unknown field `(?P<key>.*)`", what)
     if unknown is None:
-        return f"{path or 'the top level'}: {what}"
+        known = _choices(path) if what.startswith("Invalid enum value") else ()
+        use = f"; use {' or '.join(known)}" if known else ""
+        return f"{path or 'the top level'}: {what}{use}"
     full = f"{path}.{unknown['key']}" if path else unknown["key"]
     return f"{full}: {_hint(full, [*_children(path), *known_paths(), *_SECTIONS])}"
+
+
+def _choices(path: str) -> tuple[str, ...]:
+    """Return the values that a key, or each entry of its list, can have; none where any can."""
+    kind = known_paths().get(re.sub(r"\[.*\]$", "", path))
+    kinds = (kind, *get_args(kind))
+    return next((get_args(each) for each in kinds if get_origin(each) is Literal), ())
 
 
 def _children(path: str) -> list[str]:
