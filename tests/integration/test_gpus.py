@@ -106,6 +106,33 @@ async def test_a_driver_that_comes_after_the_daemon_is_found(gpu_stage: Any) -> 
         ]
 
 
+async def test_what_goes_with_gpus_and_how_they_are_named_is_as_was_set(gpu_stage: Any) -> None:
+    chosen = {
+        "deviceListStrategy": ["volume-mounts"],
+        "deviceIdStrategy": "index",
+        "passDeviceSpecs": False,
+        "gdrcopyEnabled": True,
+        "gdsEnabled": True,
+        "mofedEnabled": True,
+    }
+    async with gpu_stage(**chosen) as node:
+        node.gpus.arrive(1)
+        await node.until_healthy(0)
+        made = await node.stage.run(wants("pod", 1))
+        (entry,) = [e for e in node.stage.kubelet.books.entries if e.pod == made.uid]
+        answer = api.ContainerAllocateResponse.FromString(entry.answer)
+        assert dict(answer.envs) == {
+            "NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices",
+            "NVIDIA_GDRCOPY": "enabled",
+            "NVIDIA_GDS": "enabled",
+            "NVIDIA_MOFED": "enabled",
+        }
+        assert [(each.host_path, each.container_path) for each in answer.mounts] == [
+            ("/dev/null", "/var/run/nvidia-container-devices/0")
+        ]
+        assert not answer.devices
+
+
 async def test_a_driver_that_goes_away_leaves_its_gpus_unhealthy_and_they_come_back(
     gpu_stage: Any,
 ) -> None:
