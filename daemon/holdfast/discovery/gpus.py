@@ -16,7 +16,7 @@ from holdfast.model.gpu_devices import GpuFacts, gpu_topology
 from holdfast.model.gpu_placement import GpuTopology
 from holdfast.model.ids import DeviceId
 from holdfast.model.mig import GpuLayout, MigStrategy, lay_out, with_known
-from holdfast.model.nvidia_roots import DriverFacts, device_root
+from holdfast.model.nvidia_roots import DriverFacts, RootFacts, device_root
 from holdfast.runtime.backoff import backoff
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
@@ -57,6 +57,8 @@ class _Seen:
 
     reading: GpuReading
     nodes: Mapping[int, DeviceNode] = field(default_factory=dict)
+    folder: str = "/dev"
+    """Where the nodes are, as the host calls it."""
     control: tuple[str, ...] = ()
     no_nodes: str = ""
     caps: MigCaps = field(default_factory=MigCaps)
@@ -153,7 +155,7 @@ class GpuSource:
                 state=DriverState.READY,
                 layout=layout,
                 nodes=seen.nodes,
-                caps=_caps(layout, seen.caps),
+                caps=_caps(layout, seen.caps, seen.folder),
                 control=seen.control,
                 no_nodes=seen.no_nodes,
             )
@@ -178,11 +180,12 @@ class GpuSource:
             return _Seen(reading=reading)
         reading = with_known(self._placed(reading), last)
         uuids = tuple(sorted(gpu.uuid for gpu in reading.gpus if gpu.uuid))
-        nodes, control, no_nodes = self._nodes(driver, reading)
+        nodes, root, no_nodes = self._nodes(driver, reading)
         return _Seen(
             reading=reading,
             nodes=nodes,
-            control=control,
+            folder=root.host if root is not None else "/dev",
+            control=self._files.control(root) if root is not None else (),
             no_nodes=no_nodes,
             caps=self._files.mig_caps(),
             links=library.links(uuids) if frozenset(uuids) != linked else None,
@@ -204,10 +207,10 @@ class GpuSource:
 
     def _nodes(
         self, driver: DriverFacts, reading: GpuReading
-    ) -> tuple[Mapping[int, DeviceNode], tuple[str, ...], str]:
+    ) -> tuple[Mapping[int, DeviceNode], RootFacts | None, str]:
         chosen = device_root(driver)
         if chosen.root is None:
-            return {}, (), chosen.reason
+            return {}, None, chosen.reason
         root = chosen.root
         minors = [gpu.minor for gpu in reading.gpus if gpu.minor is not None]
         found = {minor: self._files.rdev(root.folder, minor) for minor in minors}
@@ -216,7 +219,7 @@ class GpuSource:
             for minor, rdev in found.items()
             if rdev is not None
         }
-        return nodes, self._files.control(root), ""
+        return nodes, root, ""
 
     def _placed(self, reading: GpuReading) -> GpuReading:
         """Return *reading* with the NUMA node of each GPU, which sysfs knows."""
@@ -241,10 +244,12 @@ class GpuSource:
         )
 
 
-def _caps(layout: GpuLayout, caps: MigCaps) -> dict[DeviceId, tuple[str, ...]]:
+def _caps(layout: GpuLayout, caps: MigCaps, folder: str) -> dict[DeviceId, tuple[str, ...]]:
+    """Return the capability nodes of each slice, as the host calls them below *folder*."""
     return {
         part.name.id: tuple(
-            node.path for node in caps.nodes(part.gpu.minor, part.slice.gi, part.slice.ci)
+            f"{folder}/{node.path.removeprefix('/dev/')}"
+            for node in caps.nodes(part.gpu.minor, part.slice.gi, part.slice.ci)
         )
         for part in layout.parts
         if part.slice is not None and part.gpu.minor is not None

@@ -7,7 +7,8 @@ import msgspec
 from msgspec import NODEFAULT, Meta
 
 from holdfast.settings.duration import PATTERN, Duration, Interval
-from holdfast.settings.sections import Section, Settings
+from holdfast.settings.section import Section
+from holdfast.settings.sections import Settings
 
 
 def schema() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Every key that can be set, with its type, its default and why it is there.
+"""Every key that can be set, with its type, its default and why it is there; hardware's apart.
 
 Keys are written in camelCase; durations are in seconds once they are read.
 """
@@ -8,20 +8,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.model.gpu_free import DISPLAYS, MONITORS
-from holdfast.model.ids import ResourceName
-from holdfast.model.pools import PoolSpec
 from holdfast.settings.duration import Duration, Interval
+from holdfast.settings.hardware import Gpu, Pool, Tpu
+from holdfast.settings.section import Section
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=1)]
-Index = Annotated[int, Meta(ge=0)]
-
-
-class Section(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
-):
-    """The rules that all sections share: unknown keys are refused, names are camelCase."""
 
 
 class Host(Section, frozen=True):
@@ -63,98 +55,6 @@ class Kubelet(Section, frozen=True):
     poll: Interval = Interval(1)
     """How often the plugin folder is looked at, besides inotify."""
     question: Question = msgspec.field(default_factory=Question)
-
-
-class Tpu(Section, frozen=True):
-    """TPU chips, and what their programs are told; empty values come from envFile or hardware."""
-
-    enabled: bool = True
-    resource_name: str = "google.com/tpu"
-    generation: str = ""
-    """Such as ``v5e``; overrules what the PCI ids say."""
-    topology: str = ""
-    """Of the whole slice, such as ``2x4``."""
-    accelerator_type: str = ""
-    """Such as ``v5litepod-8``."""
-    worker_id: Index | None = None
-    """This host's place among the hosts of its slice."""
-    worker_hostnames: tuple[str, ...] = ()
-    """The hosts of the slice, in the order of their worker ids."""
-    env_file: str = ""
-    """Empty: tpu/tpu-env in host.etc."""
-    vbar_url: str = ""
-
-
-class Gpu(Section, frozen=True):
-    """NVIDIA GPUs, advertised once the driver has told of them; names are those of its plugin."""
-
-    enabled: bool = True
-    """On a node without the driver this costs one look at /proc now and then, and loads nothing."""
-    driver_root: str = ""
-    """The root of the file system with the driver's library, such as ``/run/nvidia/driver``, as
-    this process sees it. Empty: GPU Operator's if it has one, else what the loader knows."""
-    dev_root: str = ""
-    """The root of the one with /dev/nvidia*. Empty: driverRoot, the host's own, GPU Operator's."""
-    device_list_strategy: tuple[Literal["envvar", "volume-mounts"], ...] = ("envvar",)
-    """How NVIDIA's container runtime is told which GPUs a container has."""
-    device_id_strategy: Literal["uuid", "index"] = "uuid"
-    """By what it is told of each."""
-    pass_device_specs: bool = False
-    """Whether the device nodes are in the answer, too: CPU managers take away all others."""
-    gdrcopy_enabled: bool = False
-    """Whether NVIDIA's container runtime is told to hand over GDRCopy with each GPU."""
-    gds_enabled: bool = False
-    """Whether it is told to hand over GPUDirect Storage."""
-    mofed_enabled: bool = False
-    """Whether it is told to hand over Mellanox' InfiniBand devices."""
-    look: Interval = Interval(5)
-    """How often to look for a driver that is not there."""
-    rescan: Interval = Interval(30)
-    """How often the GPUs are enumerated, besides what events tell."""
-    memory_deadline: Duration = Duration(60)
-    """How long a former pod's memory may take to be torn down before what to do about it is told,
-    and how long memory has to stand on a GPU that nobody has to count as what its driver needs."""
-    monitors: tuple[str, ...] = MONITORS
-    """Commands of programs that look after GPUs: they may have one open in a pod, and do anything
-    outside of pods, and keep it from nobody."""
-    displays: tuple[str, ...] = DISPLAYS
-    """Commands of programs that draw on the node's own monitor: outside of pods they may."""
-    mig_strategy: Literal["none", "single", "mixed"] = "none"
-    """How MIG slices are advertised; as MIG_STRATEGY of NVIDIA's plugin, which is read too.
-
-    none: not at all, GPUs in MIG mode are whole. single: as nvidia.com/gpu, where all GPUs are
-    divided alike. mixed: as nvidia.com/mig-1g.10gb and the like, beside whole GPUs.
-    """
-    health_beat: Interval = Interval(10)
-    """How often each GPU is asked how it is, besides at events."""
-    health_quiet: Duration = Duration(60)
-    """How long a GPU must be without an Xid that passes by itself before it is trusted again."""
-    disable_health_checks: str = ""
-    """Xids to ignore besides 13, 31, 43, 45, 68 and 109, or ``xids`` for all of them, or ``all``
-    for everything; as DP_DISABLE_HEALTHCHECKS of NVIDIA's plugin, which is read too."""
-    enable_health_checks: str = ""
-    """Xids that count whatever else is said, or ``all``; as DP_ENABLE_HEALTHCHECKS."""
-
-
-class Pool(Section, frozen=True):
-    """VFIO devices that are advertised; a function must match each list that is not empty."""
-
-    resource_name: str
-    devices: tuple[str, ...] = ()
-    """``vendor:device`` in hex, with ``*`` and ``?``."""
-    classes: tuple[str, ...] = ()
-    """Beginnings of the PCI class, such as ``0302``."""
-    addresses: tuple[str, ...] = ()
-    """Patterns of PCI addresses, such as ``0000:3b:*``."""
-
-    def spec(self) -> PoolSpec:
-        """Return the rule that discovery goes by."""
-        return PoolSpec(
-            resource=ResourceName(self.resource_name),
-            devices=self.devices,
-            classes=self.classes,
-            addresses=self.addresses,
-        )
 
 
 class Cdi(Section, frozen=True):

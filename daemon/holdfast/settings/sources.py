@@ -11,8 +11,10 @@ import msgspec
 from holdfast.errors import SettingsError
 from holdfast.settings.checks import problems
 from holdfast.settings.duration import Duration
+from holdfast.settings.hardware import Pool
 from holdfast.settings.nvidia import VARIABLES
-from holdfast.settings.sections import Pool, Section, Settings
+from holdfast.settings.section import Section
+from holdfast.settings.sections import Settings
 from holdfast.settings.strictyaml import parse
 
 _PREFIX = "HOLDFAST_"

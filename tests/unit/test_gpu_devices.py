@@ -1,0 +1,63 @@
+"""What is advertised of GPUs: one that errs, a driver that is away, nodes that are missing."""
+
+from dataclasses import replace
+
+from holdfast.discovery.gpus import _caps
+from holdfast.host.mig_caps import MigCaps
+from holdfast.model.devices import DeviceNode, FaultKind
+from holdfast.model.gpu import DriverState, Gpu, GpuProblem, GpuReading, MigSlice
+from holdfast.model.gpu_devices import GpuFacts, gpu_devices
+from holdfast.model.ids import DeviceId
+from holdfast.model.mig import MigStrategy, lay_out
+
+ONE = Gpu(index=0, uuid="GPU-1", minor=0)
+TWO = Gpu(index=1, uuid="GPU-2", minor=1)
+NODES = {minor: DeviceNode(path=f"/dev/nvidia{minor}", rdev=195 << 8 | minor) for minor in (0, 1)}
+
+
+def facts(*gpus: Gpu, state: DriverState = DriverState.READY) -> GpuFacts:
+    layout = lay_out(GpuReading(state=DriverState.READY, gpus=gpus), MigStrategy.NONE)
+    return GpuFacts(state=state, layout=layout, nodes=NODES)
+
+
+def test_a_lost_gpu_is_ill_and_the_others_are_well() -> None:
+    lost = GpuProblem(asked="handle", error="NVML_ERROR_GPU_IS_LOST", lost=True)
+    ill, well = gpu_devices(facts(replace(ONE, problems=(lost,)), TWO))
+    assert [fault.kind for fault in ill.faults] == [FaultKind.ILL]
+    assert not ill.faults[0].kind.permanent
+    assert "NVML_ERROR_GPU_IS_LOST" in ill.faults[0].text
+    assert well.healthy
+
+
+def test_what_a_gpu_may_fail_to_tell_costs_it_nothing() -> None:
+    untold = tuple(GpuProblem(asked=what, error="oops") for what in ("memory", "name"))
+    (device,) = gpu_devices(facts(replace(ONE, problems=untold)))
+    assert device.healthy
+
+
+def test_while_the_driver_is_away_its_gpus_stay_and_say_why() -> None:
+    away = replace(facts(ONE, TWO, state=DriverState.NOT_READY), reason="it is being replaced")
+    devices = gpu_devices(away)
+    assert [device.name.id for device in devices] == ["GPU-1", "GPU-2"]
+    assert {fault.kind for device in devices for fault in device.faults} == {FaultKind.NO_DRIVER}
+    assert "it is being replaced" in devices[0].faults[0].text
+
+
+def test_a_gpu_without_a_node_is_unhealthy_with_the_reason_that_there_is() -> None:
+    bare = replace(facts(ONE), nodes={})
+    (device,) = gpu_devices(bare)
+    assert [fault.text for fault in device.faults] == ["there is no device node nvidia0"]
+    (device,) = gpu_devices(replace(bare, no_nodes="no folder has nvidiactl"))
+    assert [fault.text for fault in device.faults] == ["no folder has nvidiactl"]
+
+
+def test_a_slices_capability_nodes_are_where_the_drivers_nodes_are() -> None:
+    sliced = replace(ONE, mig=True, slices=(MigSlice(uuid="MIG-1", gi=7, ci=0, profile="1g.10gb"),))
+    layout = lay_out(GpuReading(gpus=(sliced,)), MigStrategy.MIXED)
+    caps = MigCaps(major=237, minors={(0, 7, None): 30, (0, 7, 0): 31})
+    assert _caps(layout, caps, "/run/nvidia/driver/dev") == {
+        DeviceId("MIG-1"): (
+            "/run/nvidia/driver/dev/nvidia-caps/nvidia-cap30",
+            "/run/nvidia/driver/dev/nvidia-caps/nvidia-cap31",
+        )
+    }
