@@ -68,8 +68,8 @@ def test_nodes_that_only_the_operators_root_has_are_found_there(
     chosen = device_root(files.look()).root
     assert chosen is not None
     assert (chosen.folder, chosen.host) == (operator, "/run/nvidia/driver/dev")
-    assert files.rdev(operator, 0) == Path(terminal).stat().st_rdev
-    assert files.rdev(operator, 1) is None
+    assert files.rdev(chosen, 0) == Path(terminal).stat().st_rdev
+    assert files.rdev(chosen, 1) is None
     assert files.control(chosen) == (
         "/run/nvidia/driver/dev/nvidiactl",
         "/run/nvidia/driver/dev/nvidia-uvm",
@@ -104,6 +104,28 @@ def test_a_driver_without_a_library_below_any_root_leaves_it_to_the_loader(
 ) -> None:
     loaded(root, terminal)
     assert list(NvidiaFiles(root).look().libraries) == []
+
+
+def test_a_gpus_node_of_another_major_is_none_of_the_drivers(root: HostRoot, terminal: str) -> None:
+    loaded(root, terminal)
+    (root.dev / "nvidiactl").symlink_to(terminal)
+    (root.dev / "nvidia0").symlink_to("/dev/null")
+    files = NvidiaFiles(root)
+    chosen = device_root(files.look()).root
+    assert chosen is not None
+    assert files.rdev(chosen, 0) is None
+
+
+def test_links_of_a_driver_container_are_followed_below_its_own_root(
+    root: HostRoot, terminal: str
+) -> None:
+    loaded(root, terminal)
+    operator = root.run / "nvidia/driver"
+    real = library(operator / "opt/driver").rename(operator / "opt/driver/libnvidia-ml.so.550.1")
+    (operator / "usr/lib64").mkdir(parents=True)
+    (operator / "usr/lib64/libnvidia-ml.so.1").symlink_to("/opt/driver/libnvidia-ml.so.550.1")
+    (operator / "lib64").symlink_to("lib64")
+    assert list(NvidiaFiles(root).look().libraries) == [real]
 
 
 @pytest.mark.parametrize(("text", "node"), [("1\n", 1), ("-1\n", None), ("oops", None)])

@@ -213,7 +213,7 @@ class GpuSource:
             return {}, None, chosen.reason
         root = chosen.root
         minors = [gpu.minor for gpu in reading.gpus if gpu.minor is not None]
-        found = {minor: self._files.rdev(root.folder, minor) for minor in minors}
+        found = {minor: self._files.rdev(root, minor) for minor in minors}
         nodes = {
             minor: DeviceNode(path=f"{root.host}/nvidia{minor}", rdev=rdev)
             for minor, rdev in found.items()

@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from holdfast.errors import HostError
 from holdfast.host.mig_caps import MigCaps, read_mig_caps
@@ -23,6 +23,8 @@ _LIBRARY_FOLDERS = (
 _OPERATOR = "nvidia/driver"
 """Where GPU Operator mounts the driver container's root, below /run."""
 _CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+_MOST_LINKS = 40
+"""As many as Linux follows; more is a circle."""
 # In the order in which drivers have called the device over time.
 _MAJORS = ("nvidia-frontend", "nvidia", "nvidiactl")
 
@@ -63,9 +65,10 @@ class NvidiaFiles:
             major=next((major for major in majors if major is not None), None),
         )
 
-    def rdev(self, folder: Path, minor: int) -> int | None:
-        """Return the device number of a GPU's node in *folder*; None when it has no node there."""
-        return _rdev(folder / f"nvidia{minor}")
+    def rdev(self, root: RootFacts, minor: int) -> int | None:
+        """Return the device number of a GPU's node in *root*; None without one of its major."""
+        found = _rdev(root.folder / f"nvidia{minor}")
+        return found if found is not None and os.major(found) == root.control else None
 
     def mig_caps(self) -> MigCaps:
         """Return which nodes let a process use a MIG slice; none where that cannot be read."""
@@ -93,15 +96,41 @@ class NvidiaFiles:
         roots = [Path(self._driver_root)] if self._driver_root else []
         for root in (*roots, self._root.run / _OPERATOR):
             for folder in _LIBRARY_FOLDERS:
-                file = root / folder / _LIBRARY
-                if file.is_file():
-                    yield file.resolve().parent / _LIBRARY if file.is_symlink() else file
+                file = _resolved(root, f"{folder}/{_LIBRARY}")
+                if file is not None:
+                    yield file
 
     def _device_folders(self) -> Iterator[tuple[Path, str]]:
         if self._dev_root:
             yield Path(self._dev_root) / "dev", f"{self._dev_root.rstrip('/')}/dev"
         yield self._root.dev, self._host_dev
         yield self._root.run / _OPERATOR / "dev", f"/run/{_OPERATOR}/dev"
+
+
+def _resolved(root: Path, path: str) -> Path | None:
+    """Return the file that *path* means to a process whose root is *root*; None without one.
+
+    The links of a driver container may be absolute: to us they would lead into our own files.
+    """
+    at, links = root, 0
+    parts = list(reversed(PurePosixPath(path).parts))
+    while parts:
+        part = parts.pop()
+        if part == "/":
+            at = root
+        elif part == "..":
+            at = at if at == root else at.parent
+        else:
+            try:
+                target = (at / part).readlink()
+            except OSError:
+                at /= part
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                return None
+            parts += reversed(target.parts)
+    return at if at.is_file() else None
 
 
 def _rdev(path: Path) -> int | None:
