@@ -69,10 +69,13 @@ def case_daemon_live_process_without_any_fd(node: GuestNode) -> str:
     following = node.submit("next", chips=CHIPS)
     told = following.await_refusal("not free of pod")
     assert pod.uid in told
-    assert any(
-        f"live processes, which could open it again: pid {idle.pid}" in word.get("reason", "")
-        for word in node.stage.words
-        if word["event"] == "not free yet"
+    wait_until(
+        lambda: any(
+            f"live processes, which could open it again: pid {idle.pid}" in word.get("reason", "")
+            for word in node.stage.words
+            if word["event"] == "not free yet"
+        ),
+        what="the process to be named in the log",
     )
     assert (node.open(chip), chip.enable) == ("ok", 0)
     idle.release()
@@ -130,7 +133,7 @@ def case_daemon_sibling_on_a_native_driver(node: GuestNode) -> str:
     wait_until(
         lambda: any("uio_pci_generic" in text for text in stage.device(first.address)["reasons"])
     )
-    assert stage.health(first.address, POOL) == "Unhealthy"
+    stage.await_health(first.address, "Unhealthy", POOL)
     refused = stage.allocate(POOL, first.address)
     assert "uio_pci_generic" in refused
     assert stage.state(first.address) == "free"

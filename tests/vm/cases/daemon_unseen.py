@@ -118,8 +118,8 @@ def case_daemon_holder_that_no_signal_ends(node: GuestNode) -> str:
     assert f"pid {orphan.pid}" in told
     assert "uninterruptible sleep" in told
     assert orphan.alive
-    assert stage.health(chip.address) == "Unhealthy"
-    assert stage.health(free.address) == "Healthy"
+    stage.await_health(chip.address, "Unhealthy")
+    stage.await_health(free.address, "Healthy")
     other = node.run_pod("other")
     assert chip not in other.functions
     tool.release()
