@@ -87,6 +87,7 @@ def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaimi
             terminate=rules.mode == "terminate",
             let_go_grace=rules.let_go_grace,
             orphan_grace=rules.orphan_grace,
+            evidence_age=rules.evidence_age,
             sandbox_grace=rules.sandbox_grace,
             question_timeout=on.settings.kubelet.question.timeout,
             times=times,

@@ -40,6 +40,7 @@ class ReclaimRules:
     terminate: bool = False
     let_go_grace: float = 30.0
     orphan_grace: float = 30.0
+    evidence_age: float = 1.0
     sandbox_grace: float = 900.0
     question_timeout: float = 5.0
     times: ReclaimTimes = field(default_factory=ReclaimTimes)
@@ -65,7 +66,7 @@ class Guards:
         self._runtimes = runtimes
         self._evidences = Evidences(clock)
         self._clock = clock
-        self._rules = rules
+        self.rules = rules
         self._own_pid = own_pid
         self._judge = judge
 
@@ -106,7 +107,7 @@ class Guards:
             return lambda _each, _members: "the device's pod was never identified"
         record = self._ledger.book.value.pods.get(pod)
         let_go, since = self._runtimes.seen(pod), self._evidences.standing_since(record)
-        kubelet, rules = self._books.view.value.kubelet, self._rules
+        kubelet, rules = self._books.view.value.kubelet, self.rules
 
         def judge(each: Member, members: Sequence[Member]) -> str | None:
             return self._judge(

@@ -177,4 +177,5 @@ class Signals:
             wrote=word.written_at,
             now=self._clock.wall(),
             waited=self._clock.monotonic() - word.had_at,
+            limit=self._guards.rules.evidence_age,
         )

@@ -112,6 +112,8 @@ class Reclaim(Section, frozen=True):
     """From kubelet's letting go of the pod."""
     orphan_grace: Duration = Duration(30)
     """From then on, and from the runtime's letting go."""
+    evidence_age: Interval = Interval(1)
+    """Nobody is signalled on what kubelet said longer ago; a very slow node needs more."""
     sandbox_grace: Duration = Duration(900)
     """How long the runtime's own files must show that nothing but pause runs in a sandbox whose
     shim lives, before that sandbox (gVisor, Kata) counts as let go of."""

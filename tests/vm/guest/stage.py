@@ -96,6 +96,8 @@ _SETTINGS: Mapping[str, Any] = {
 _RECLAIM: Mapping[str, Any] = {
     "letGoGrace": "1s",
     "orphanGrace": "1s",
+    # An emulated machine takes seconds to look at a sandbox with a dozen processes.
+    "evidenceAge": "15s",
     "sandboxGrace": "1s",
     "leakGrace": "1s",
     "termGrace": "1s",
