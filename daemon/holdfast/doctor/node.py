@@ -1,0 +1,26 @@
+"""The node that is looked at: where its files lie, and what may be asked of it besides files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The live node, or a copied or mounted one under a root of its own.
+
+    Every path of the node, also one read from a configuration file, is looked up with `path`.
+    """
+
+    settings: Settings
+    root: Path = Path("/")
+
+    @property
+    def live(self) -> bool:
+        """Tell whether this is the running machine, so that programs and sockets may be asked."""
+        return self.root == Path("/")
+
+    def path(self, absolute: str) -> Path:
+        """Return where the node's file *absolute* lies for us."""
+        return self.root / absolute.lstrip("/")
