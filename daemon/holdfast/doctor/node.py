@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.host.below import below
 from holdfast.settings import Settings
 
 
@@ -22,5 +23,9 @@ class Node:
         return self.root == Path("/")
 
     def path(self, absolute: str) -> Path:
-        """Return where the node's file *absolute* lies for us."""
-        return self.root / absolute.lstrip("/")
+        """Return where the node's file *absolute* lies for us; links of a copy stay below its root.
+
+        /var/run is mostly a link to /run: followed as it is, it would lead to our own.
+        """
+        plain = self.root / absolute.lstrip("/")
+        return plain if self.live else below(self.root, absolute) or plain

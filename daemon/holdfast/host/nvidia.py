@@ -3,9 +3,10 @@
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from holdfast.errors import HostError
+from holdfast.host.below import below
 from holdfast.host.mig_caps import MigCaps, read_mig_caps
 from holdfast.host.procfs import Procfs
 from holdfast.host.root import HostRoot
@@ -23,8 +24,6 @@ _LIBRARY_FOLDERS = (
 _OPERATOR = "nvidia/driver"
 """Where GPU Operator mounts the driver container's root, below /run."""
 _CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-_MOST_LINKS = 40
-"""As many as Linux follows; more is a circle."""
 # In the order in which drivers have called the device over time.
 _MAJORS = ("nvidia-frontend", "nvidia", "nvidiactl")
 
@@ -108,29 +107,9 @@ class NvidiaFiles:
 
 
 def _resolved(root: Path, path: str) -> Path | None:
-    """Return the file that *path* means to a process whose root is *root*; None without one.
-
-    The links of a driver container may be absolute: to us they would lead into our own files.
-    """
-    at, links = root, 0
-    parts = list(reversed(PurePosixPath(path).parts))
-    while parts:
-        part = parts.pop()
-        if part == "/":
-            at = root
-        elif part == "..":
-            at = at if at == root else at.parent
-        else:
-            try:
-                target = (at / part).readlink()
-            except OSError:
-                at /= part
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                return None
-            parts += reversed(target.parts)
-    return at if at.is_file() else None
+    """Return the file that *path* means to a process whose root is *root*; None without one."""
+    found = below(root, path)
+    return found if found is not None and found.is_file() else None
 
 
 def _rdev(path: Path) -> int | None:
