@@ -1,6 +1,6 @@
 """The real pynvml on a real library: a stub that answers from a control file, errors included.
 
-Each test runs the adapter in a process of its own, because a process keeps the library it loaded.
+Each test runs the adapter in a process of its own: pynvml has one library for all of a process.
 No real GPU was at hand when these were written: what a driver does beyond NVML's documentation is
 not known here.
 """
@@ -133,7 +133,11 @@ def test_the_card_that_drives_a_monitor_is_left_out(ask: Ask) -> None:
 
 @pytest.mark.parametrize(
     ("code", "told"),
-    [(9, "is the driver being loaded"), (18, "restart holdfast"), (4, "/dev/nvidia*")],
+    [
+        (9, "is the driver being loaded"),
+        (18, "of another version than the library"),
+        (4, "/dev/nvidia*"),
+    ],
 )
 def test_a_library_that_does_not_start_says_why_and_what_to_do(
     ask: Ask, code: int, told: str
@@ -245,6 +249,61 @@ def test_closing_one_leaves_the_others_of_the_process_open(ask: Ask) -> None:
         "tell(len(other.read().gpus))"
     )
     assert ask(Node(cards=cards(2)), code) == 2
+
+
+@pytest.fixture
+def replaced(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Run code with `nvml` and `other` of version 1, in which `replace()` brings version 2."""
+    old, new, control = tmp_path / "old", tmp_path / "new", tmp_path / "node"
+    for folder, version in ((old, "1"), (new, "2")):
+        folder.mkdir()
+        build(folder, version=version)
+    write(control, Node(cards=cards(1), driver="1"))
+    write(tmp_path / "after", Node(cards=cards(2), driver="2"))
+    begin = (
+        "import os\nother = Nvml(Path(sys.argv[1]))\n"
+        "def replace():\n"
+        f"    os.replace('{new}/libnvidia-ml.so.1', sys.argv[1])\n"
+        f"    os.replace('{tmp_path}/after', '{control}')\n"
+    )
+
+    def run(code: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", _PRELUDE + begin + code, str(old / "libnvidia-ml.so.1")],
+            env={**os.environ, CONTROL: str(control)},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+def test_the_library_of_a_driver_that_was_replaced_is_loaded_by_the_same_process(
+    replaced: Callable[[str], subprocess.CompletedProcess[str]],
+) -> None:
+    run = replaced(
+        "nvml.open(); tell(nvml.read().driver_version); replace(); tell(nvml.read().reason)\n"
+        "nvml.close(); nvml.open(); tell([nvml.read().driver_version, len(nvml.read().gpus)])"
+    )
+    before, between, after = map(json.loads, run.stdout.splitlines())
+    assert before == "1"
+    assert "NVML_ERROR_LIB_RM_VERSION_MISMATCH" in between
+    assert after == ["2", 2]
+
+
+def test_while_others_have_the_former_library_open_nobody_gets_another(
+    replaced: Callable[[str], subprocess.CompletedProcess[str]],
+) -> None:
+    """A handle of the one in a call of the other would be the end of the process."""
+    run = replaced(
+        "nvml.open(); other.open(); replace(); nvml.close(); tell(nvml.in_use)\n"
+        "try:\n    nvml.open()\nexcept HostError as error:\n    tell(str(error))\n"
+        "other.close(); tell(nvml.in_use); nvml.open(); tell(nvml.read().driver_version)"
+    )
+    used, refused, unused, version = map(json.loads, run.stdout.splitlines())
+    assert (used, unused, version) == (True, False, "2")
+    assert "NVML_ERROR_LIB_RM_VERSION_MISMATCH; the kernel's driver is of another" in refused
 
 
 def test_an_event_of_a_gpu_that_cannot_be_told_has_no_uuid(ask: Ask) -> None:

@@ -1,6 +1,7 @@
 """NVIDIA GPUs on a simulated node: what the kernel shows, and NVML's stub, kept true together."""
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,11 +31,21 @@ class SimulatedGpus:
             f"Character devices:\n{major} nvidia\n\nBlock devices:\n"
         )
         (root.proc / "driver/nvidia").mkdir(parents=True, exist_ok=True)
+        self._tell_version()
+
+    def replace_driver(self, version: str) -> None:
+        """Load another version of the kernel's driver, so fast that nobody sees it missing."""
+        self.show(replace(self.stub, driver=version))
+        self._tell_version()
 
     def leave(self) -> None:
         """Unload the driver."""
-        (self.node.root.proc / "driver/nvidia").rmdir()
+        shutil.rmtree(self.node.root.proc / "driver/nvidia")
         self.show(replace(self.stub, init=9))
+
+    def _tell_version(self) -> None:
+        text = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {self.stub.driver}\n"
+        (self.node.root.proc / "driver/nvidia/version").write_text(text)
 
     def show(self, stub: Node) -> None:
         """Let NVML answer as *stub* from now on."""

@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 
-def build(folder: Path) -> Path:
-    """Build the stub in *folder* and return the library."""
+def build(folder: Path, *, version: str = "") -> Path:
+    """Build the stub, of the driver's *version* alone if one is given, and return the library."""
     try:
         nvml.compiler()
     except HostError as error:
@@ -46,4 +46,4 @@ def build(folder: Path) -> Path:
         if os.environ.get("CI"):
             pytest.fail(str(error))
         pytest.skip(str(error))
-    return nvml.build(folder)
+    return nvml.build(folder, version=version)

@@ -1,6 +1,6 @@
 """GPUs on a whole node: the real daemon, the real pynvml, and a library that does as NVML's says.
 
-The daemon is a process of its own, because a process keeps the library that it loaded.
+The daemon is a process of its own: pynvml has one library for all of a process.
 """
 
 import json
@@ -144,6 +144,30 @@ async def test_a_driver_that_goes_away_leaves_its_gpus_unhealthy_and_they_come_b
         assert any("its driver is away" in each for each in await node.reasons(0))
         node.gpus.arrive(2)
         await node.until_healthy(0, 1)
+
+
+async def test_a_driver_that_is_replaced_by_another_version_needs_no_restart(
+    gpu_stage: Any, short_path: Path
+) -> None:
+    """The daemon has the former library open thrice: to read, for the health, for the events."""
+    root = short_path / "root"
+    folders = {version: short_path / version for version in ("550", "570")}
+    for version, folder in folders.items():
+        folder.mkdir()
+        build(folder, version=version)
+    mounted = root / "usr/lib64/libnvidia-ml.so.1"
+    mounted.parent.mkdir(parents=True)
+    (folders["550"] / mounted.name).rename(mounted)
+    async with gpu_stage(driverRoot=str(root)) as node:
+        node.gpus.show(Node(driver="550"))
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        (folders["570"] / mounted.name).rename(mounted)
+        node.gpus.replace_driver("570")
+        await node.until_healthy()
+        await node.until_healthy(0, 1)
+        node.gpus.xid(uuid(1), 79)  # and its events are heard by the new one
+        await node.until_healthy(0)
 
 
 async def test_of_eight_gpus_one_is_lost_and_seven_go_on_being_allocated(gpu_stage: Any) -> None:

@@ -129,10 +129,13 @@ def compiler() -> str:
     return found
 
 
-def build(folder: Path) -> Path:
-    """Build the library in *folder* and return it; raise HostError when that fails."""
+def build(folder: Path, *, version: str = "") -> Path:
+    """Build the library in *folder* and return it; raise HostError when that fails.
+
+    It is of the driver's *version* alone, or, if that is empty, of whichever there is.
+    """
     library = folder / LIBRARY
-    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-pthread"]
+    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-pthread", f'-DVERSION="{version}"']
     made = subprocess.run(
         [compiler(), *flags, f"-Wl,-soname,{LIBRARY}", "-o", str(library), str(_SOURCE)],
         check=False,

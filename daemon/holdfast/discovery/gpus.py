@@ -30,6 +30,11 @@ _FIRST_RETRY = 1.0
 class Library(Protocol):
     """NVML, as far as discovery needs it; every call may block."""
 
+    @property
+    def in_use(self) -> bool:
+        """Tell whether anybody in this process has begun it."""
+        ...
+
     def open(self) -> None:
         """Start it; raise HostError while it or the driver is not there."""
         ...
@@ -95,6 +100,8 @@ class GpuSource:
         self._look = look
         self._rescan = rescan
         self._open: tuple[str, Library] | None = None
+        self._load = ""
+        self._anew = False
         self._strategy = strategy
         self._last = GpuReading()
         self._linked: frozenset[str] = frozenset()
@@ -166,8 +173,17 @@ class GpuSource:
         driver = self._files.look()
         if not driver.present:
             self._close()
+            self._anew = True
             reason = "the kernel has no NVIDIA driver (no /proc/driver/nvidia)"
             return _Seen(reading=GpuReading(state=DriverState.ABSENT, reason=reason))
+        if self._open is not None and driver.load != self._load:
+            # Whatever NVML still answers is about a driver that is gone. Who else has it open here
+            # lets go of it when this is heard.
+            self._close()
+            self._anew = True
+            reason = "the driver was loaded anew, or replaced: NVML is begun anew"
+            return _Seen(reading=GpuReading(state=DriverState.NOT_READY, reason=reason))
+        self._load = driver.load
         try:
             library = self._begun(str(driver.libraries[0]) if driver.libraries else "")
         except HostError as error:
@@ -196,8 +212,13 @@ class GpuSource:
             return self._open[1]
         self._close()
         library = self._make(path)
+        if self._anew and library.in_use:
+            raise HostError(
+                "cannot begin NVML anew: calls to the former driver's have not come back yet; "
+                "where this lasts, restart holdfast"
+            )
         library.open()
-        self._open = (path, library)
+        self._open, self._anew = (path, library), False
         return library
 
     def _close(self) -> None:

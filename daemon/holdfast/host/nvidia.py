@@ -62,6 +62,7 @@ class NvidiaFiles:
                 for folder, host in self._device_folders()
             ),
             major=next((major for major in majors if major is not None), None),
+            load=f"{self._version()} load {driver_load(self._root)}",
         )
 
     def rdev(self, root: RootFacts, minor: int) -> int | None:
@@ -90,6 +91,13 @@ class NvidiaFiles:
         except (OSError, ValueError):
             return None
         return node if node >= 0 else None
+
+    def _version(self) -> str:
+        """Return what the kernel says of its driver's version; empty where it says nothing."""
+        try:
+            return (self._root.proc / "driver/nvidia/version").read_text("utf-8", "replace")
+        except OSError:
+            return ""
 
     def _libraries(self) -> Iterator[Path]:
         roots = [Path(self._driver_root)] if self._driver_root else []

@@ -27,12 +27,14 @@ class DriverFacts:
 
     `libraries` are the files called libnvidia-ml.so.1 that were found, the most trusted first; the
     loader may know one more by name. `major` is from /proc/devices, None where it does not say.
+    `load` tells the driver, and this load of it, from any other.
     """
 
     present: bool
     libraries: Sequence[Path] = ()
     roots: Sequence[RootFacts] = ()
     major: int | None = None
+    load: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@
  *     slice UUID GI CI GISLICES CISLICES MIB NAME     (processes after it are the slice's)
  *   event NUMBER TYPE UUID|- XID GI CI                (each number is delivered once, in order)
  *
- * What a GPU has no line for is NOT_SUPPORTED. Codes are NVML's numbers.
+ * What a GPU has no line for is NOT_SUPPORTED. Codes are NVML's numbers. Built with VERSION, it is
+ * of that version alone: a driver of another one gets a mismatch from whatever is called.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -26,9 +27,12 @@
 #include <unistd.h>
 
 enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-       TIMEOUT = 10 };
+       TIMEOUT = 10, LIB_RM_VERSION_MISMATCH = 18 };
 enum { GPUS = 32, SLICES = 8, LINKS = 36, PROCESSES = 32, FAULTS = 16, EVENTS = 64, TEXT = 128 };
 enum { LOOK_MS = 10, RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
+#ifndef VERSION
+#define VERSION ""
+#endif
 static const unsigned long long NOT_AVAILABLE = ~0ULL;
 
 struct process {
@@ -220,6 +224,14 @@ static void reload(void)
 	read_size = status.st_size;
 }
 
+/* Call with the lock, after reload(). */
+static int state(void)
+{
+	if (*VERSION && strcmp(VERSION, node.driver))
+		return LIB_RM_VERSION_MISMATCH;
+	return node.init;
+}
+
 static void rest_for(double seconds)
 {
 	struct timespec pause = { (time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9) };
@@ -237,8 +249,10 @@ static int enter(handle device, const char *function, struct gpu **gpu, struct u
 
 	pthread_mutex_lock(&lock);
 	reload();
-	if (!device || index >= (unsigned)node.gpu_count ||
-	    slice > (unsigned)node.gpus[index].slice_count)
+	if (state() == LIB_RM_VERSION_MISMATCH)
+		code = state();
+	else if (!device || index >= (unsigned)node.gpu_count ||
+		 slice > (unsigned)node.gpus[index].slice_count)
 		code = INVALID_ARGUMENT;
 	else {
 		*gpu = &node.gpus[index];
@@ -284,8 +298,8 @@ int nvmlInitWithFlags(unsigned flags)
 	(void)flags;
 	pthread_mutex_lock(&lock);
 	reload();
-	begun += !node.init;
-	return leave(node.init);
+	begun += !state();
+	return leave(state());
 }
 
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
@@ -302,7 +316,7 @@ int nvmlSystemGetDriverVersion(char *version, unsigned length)
 	pthread_mutex_lock(&lock);
 	reload();
 	snprintf(version, length, "%s", node.driver);
-	return leave(begun ? OK : UNINITIALIZED);
+	return leave(begun ? state() : UNINITIALIZED);
 }
 
 int nvmlDeviceGetCount_v2(unsigned *count)
@@ -310,7 +324,7 @@ int nvmlDeviceGetCount_v2(unsigned *count)
 	pthread_mutex_lock(&lock);
 	reload();
 	*count = (unsigned)node.gpu_count;
-	return leave(node.init);
+	return leave(state());
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle *device)

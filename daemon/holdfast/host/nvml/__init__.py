@@ -4,6 +4,7 @@ Every call can block for as long as the driver likes: this belongs on a lane. Im
 node whose kernel has the driver.
 """
 
-from holdfast.host.nvml.library import LIBRARY, Nvml
+from holdfast.host.nvml.library import Nvml
+from holdfast.host.nvml.loading import LIBRARY
 
 __all__ = ["LIBRARY", "Nvml"]

@@ -10,6 +10,7 @@ import pynvml
 from holdfast.errors import HostError
 from holdfast.host.nvml.answers import Handle, answered, bus, error_name, hint, problem, supported
 from holdfast.host.nvml.links import links, nvlinks_of
+from holdfast.host.nvml.loading import LIBRARY, enter, leave, users
 from holdfast.host.nvml.recovery import recovery_of
 from holdfast.model.gpu import (
     DriverState,
@@ -26,8 +27,6 @@ from holdfast.model.gpu import (
 )
 
 T = TypeVar("T")
-
-LIBRARY = "libnvidia-ml.so.1"
 
 _DISPLAYS = frozenset({"DGX Display", "NVIDIA DGX Display"})
 """Cards that drive a DGX's monitor; nobody computes on them."""
@@ -51,24 +50,31 @@ class Nvml:
         self._begun = 0
         self._named: dict[int, str] = {}
 
+    @property
+    def in_use(self) -> bool:
+        """Tell whether this process has a library open, which `open` then starts once more."""
+        return users() > 0
+
     def open(self) -> None:
         """Load and start the library. Raise HostError while it, or the driver, is not there.
 
-        A process keeps the first library that it loaded: after an upgrade of the driver the old
-        one answers with a version mismatch until the daemon is started anew.
+        After an upgrade of the driver the former library answers with a version mismatch. The file
+        that is there now is loaded as soon as nobody in this process has the former one open.
         """
         try:
-            if self._library is not None:
-                # The loader knows it by its own name from now on, which pynvml asks for.
-                ctypes.CDLL(str(self._library), mode=ctypes.RTLD_GLOBAL)
-            pynvml.nvmlInit()
-            self._begun += 1
+            enter(self._library)
         except OSError as error:
             raise HostError(
                 f"cannot load {self._library}: {error}; is it of this machine?"
             ) from error
         except pynvml.NVMLError as error:
-            raise HostError(f"cannot start NVML: {error_name(error)}{hint(error)}") from error
+            raise _not_started(error) from error
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            leave()
+            raise _not_started(error) from error
+        self._begun += 1
 
     def close(self) -> None:
         """Let the driver go, once for each `open`: the process's other users of it keep theirs."""
@@ -76,6 +82,7 @@ class Nvml:
         begun, self._begun = self._begun, 0
         for _ in range(begun):
             answered(pynvml.nvmlShutdown)
+            leave()
 
     def read(self) -> GpuReading:
         """Enumerate the GPUs, in NVML's order. One that errors is among them with its problems."""
@@ -238,6 +245,10 @@ class Nvml:
             slices=slices or (),
             problems=tuple(problems),
         )
+
+
+def _not_started(error: Any) -> HostError:  # noqa: ANN401 - as pynvml
+    return HostError(f"cannot start NVML: {error_name(error)}{hint(error)}")
 
 
 def _slices(handle: Handle) -> tuple[MigSlice, ...]:
