@@ -24,7 +24,7 @@ FIGURES ?=
 COMPILE := uv pip compile pyproject.toml --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help demo test check vm kills guards bench proto lock format clean
+.PHONY: help demo test check vm kills guards bench chart proto lock format clean
 
 help:
 	@echo "make demo    the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
@@ -34,6 +34,7 @@ help:
 	@echo "make kills   random stories in which no signal may hit somebody's work (N= how many, SEED= replays)"
 	@echo "make guards  remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
 	@echo "make bench   measure against the budgets; writes build/bench.json"
+	@echo "make chart   check the chart; write its schema, docs/configuration.md and the plain manifests anew"
 	@echo "make proto   write daemon/holdfast/_pb anew from proto/"
 	@echo "make lock    resolve the dependencies anew into requirements*.lock"
 	@echo "make format  format the code and mend what ruff can mend"
@@ -64,6 +65,10 @@ guards: $(STAMP)
 bench: $(STAMP) $(RUNTIME)/.installed
 	PYTHONDONTWRITEBYTECODE= PYTHONPATH=daemon:tests $(PY) -m bench.run --python $(RUNTIME)/bin/python \
 		--output build/bench.json $(FIGURES)
+
+chart: $(STAMP)
+	PYTHONPATH=daemon:tests $(PY) -m chart
+	$(PY) -m pytest -q tests/chart
 
 proto: $(STAMP)
 	$(PY) proto/generate.py

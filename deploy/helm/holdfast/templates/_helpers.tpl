@@ -1,0 +1,57 @@
+{{- define "holdfast.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "holdfast.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
+{{- define "holdfast.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "holdfast.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "holdfast.selector" . }}
+{{- end -}}
+
+{{- define "holdfast.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "holdfast.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "holdfast.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The configuration file: what was given, and where kubelet's socket is. */}}
+{{- define "holdfast.config" -}}
+{{- $socket := printf "%s/pod-resources/kubelet.sock" (trimSuffix "/" .Values.kubeletRoot) -}}
+{{- $ours := dict "kubelet" (dict "podResourcesSocket" $socket) -}}
+{{- mustMergeOverwrite $ours (deepCopy (default dict .Values.config)) | toYaml -}}
+{{- end -}}
+
+{{/* The same with every default of the daemon's: what the templates decide by. */}}
+{{- define "holdfast.settings" -}}
+{{- $defaults := .Files.Get "files/settings.json" | fromJson -}}
+{{- mustMergeOverwrite $defaults (include "holdfast.config" . | fromYaml) | toJson -}}
+{{- end -}}

@@ -1,0 +1,92 @@
+"""Renders the chart with the `helm` binary where there is one, else with Helm's engine as a library."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from holdfast.settings import Settings, convert
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CHART = REPOSITORY / "deploy/helm/holdfast"
+NAMESPACE = "kube-system"
+
+Object = dict[str, Any]
+Values = Mapping[str, Any]
+
+
+class RefusedError(Exception):
+    """Helm refused the values, or failed to render the chart; its words."""
+
+
+def render(values: Values | None = None, *, name: str = "holdfast", helm: bool = True) -> str:
+    """Return the text of all objects, each after a line of dashes; *helm*: by the binary, if any."""
+    binary = shutil.which("helm") if helm else None
+    if binary is None:
+        return _by_library(values or {}, name)
+    ended = subprocess.run(
+        [binary, "template", name, CHART, "--namespace", NAMESPACE, "--values", "-"],
+        input=json.dumps(values or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode:
+        raise RefusedError(ended.stderr)
+    return ended.stdout
+
+
+def objects(values: Values | None = None, *, name: str = "holdfast") -> list[Object]:
+    """Return the objects that the chart makes of *values*."""
+    return [each for each in yaml.safe_load_all(render(values, name=name)) if each]
+
+
+def one(found: list[Object], kind: str) -> Object:
+    """Return the only object of *kind*."""
+    (only,) = [each for each in found if each["kind"] == kind]
+    return only
+
+
+def daemon_set(values: Values | None = None) -> Object:
+    """Return the DaemonSet that the chart makes of *values*."""
+    return one(objects(values), "DaemonSet")
+
+
+def pod(values: Values | None = None) -> Object:
+    """Return the specification of its pods."""
+    return cast("Object", daemon_set(values)["spec"]["template"]["spec"])
+
+
+def container(values: Values | None = None) -> Object:
+    """Return the daemon's own container."""
+    (only,) = pod(values)["containers"]
+    return cast("Object", only)
+
+
+def settings(found: list[Object]) -> Settings:
+    """Return the settings as the daemon reads them from the ConfigMap."""
+    text = one(found, "ConfigMap")["data"]["config.yaml"]
+    return convert(yaml.safe_load(text))
+
+
+def _by_library(values: Values, name: str) -> str:
+    import helm_python  # noqa: PLC0415 - it is there on x86-64 alone
+
+    with helm_python.Chart.load(CHART) as chart:
+        try:
+            chart.validate_schema(dict(values))
+            rendered = chart.render(dict(values), name=name, namespace=NAMESPACE)
+        except helm_python.HelmError as error:
+            raise RefusedError(str(error)) from error
+    texts = [text.strip() for path, text in rendered.items() if not path.endswith("NOTES.txt")]
+    return "".join(f"---\n{text}\n" for text in sorted(filter(None, texts), key=_place))
+
+
+def _place(text: str) -> int:
+    """Return where in the order of an installation an object stands: after what it refers to."""
+    kind = next(line for line in text.splitlines() if line.startswith("kind: "))
+    return ("DaemonSet", "Pod").index(kind[6:]) + 1 if kind[6:] in {"DaemonSet", "Pod"} else 0
