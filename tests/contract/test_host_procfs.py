@@ -1,4 +1,4 @@
-"""Processes, visibility, boot and memory: on the real /proc, and on files with odd content."""
+"""Processes, visibility and boot: on the real /proc, and on files with odd content."""
 
 import os
 import subprocess
@@ -10,14 +10,12 @@ import pytest
 from fakes.proctree import ProcTree
 from holdfast.errors import HostError
 from holdfast.host.boot import boot_id
-from holdfast.host.memory import memory_limit
 from holdfast.host.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.visibility import visibility
 from waiting import wait_until
 
 REAL = HostRoot()
-MIB = 1 << 20
 
 
 class TestProcesses:
@@ -168,55 +166,3 @@ class TestBoot:
             path.write_text(text)
         with pytest.raises(HostError, match="cannot read the boot id"):
             boot_id(tree.root)
-
-
-class TestMemory:
-    @pytest.fixture
-    def tree(self, tmp_path: Path) -> ProcTree:
-        tree = ProcTree(tmp_path)
-        (tree.root.proc / "meminfo").write_text("MemFree: 5 kB\nMemTotal:        1048576 kB\n")
-        return tree
-
-    def write(self, tree: ProcTree, path: str, text: str) -> None:
-        file = tree.root.cgroup / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-    def test_without_limits_it_is_what_the_node_has(self, tree: ProcTree) -> None:
-        tree.myself(cgroup="/a/b")
-        self.write(tree, "a/b/memory.max", "max\n")
-        assert memory_limit(tree.root) == 1024 * MIB
-
-    def test_the_tightest_ancestor_counts(self, tree: ProcTree) -> None:
-        tree.myself(cgroup="/a/b")
-        self.write(tree, "a/b/memory.max", f"{300 * MIB}\n")
-        self.write(tree, "a/memory.max", f"{200 * MIB}\n")
-        assert memory_limit(tree.root) == 200 * MIB
-
-    def test_a_container_sees_its_own_limit_at_the_top(self, tree: ProcTree) -> None:
-        tree.myself(cgroup="/kubepods/not/below/our/mount")
-        self.write(tree, "memory.max", f"{100 * MIB}\n")
-        assert memory_limit(tree.root) == 100 * MIB
-
-    def test_version_1_has_its_own_file(self, tree: ProcTree) -> None:
-        home = tree.myself()
-        (home / "cgroup").write_text("4:memory:/pod\n1:cpu:/other\n0::/\n")
-        self.write(tree, "memory/pod/memory.limit_in_bytes", f"{50 * MIB}\n")
-        self.write(tree, "memory/memory.limit_in_bytes", "9223372036854771712\n")
-        assert memory_limit(tree.root) == 50 * MIB
-
-    @pytest.mark.parametrize(
-        "text", ["", "banana", "-1", "0", "9223372036854771712", str(4096 * MIB)]
-    )
-    def test_an_odd_or_larger_limit_is_none(self, tree: ProcTree, text: str) -> None:
-        tree.myself(cgroup="/a")
-        self.write(tree, "a/memory.max", text)
-        assert memory_limit(tree.root) == 1024 * MIB
-
-    def test_nothing_to_read_is_unknown(self, tmp_path: Path) -> None:
-        assert memory_limit(HostRoot.under(tmp_path)) is None
-
-    def test_this_machine_has_some(self) -> None:
-        limit = memory_limit(REAL)
-        assert limit is not None
-        assert limit > MIB

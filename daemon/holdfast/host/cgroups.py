@@ -117,7 +117,7 @@ class Cgroups:
             below = path.split("/")
             at = next(i for i, part in enumerate(below) if pod_of("/".join(below[: i + 1]))[0])
             return "/".join((self._name(folder), *below[at + 1 :]))
-        own = self._own_namespace_root()
+        own = self.namespace_root()
         return path if own is None else os.path.normpath(f"{own}{path}")
 
     def kill(self, path: str, inode: int) -> None:
@@ -193,8 +193,11 @@ class Cgroups:
     def _name(self, folder: Path) -> str:
         return f"/{folder.relative_to(self._tree_of(folder))}"
 
-    def _own_namespace_root(self) -> str | None:
-        """Return where the root of our own cgroup namespace is in the host's tree, if it shows."""
+    def namespace_root(self) -> str | None:
+        """Return where the root of our own cgroup namespace is in the host's tree, if it shows.
+
+        It takes a walk through the tree until it was found.
+        """
         if self._own is not None:
             return self._own
         try:
