@@ -189,9 +189,7 @@ class TestOthers:
         assert (tightest.path, tightest.limit) == (f"/{POD}", 200 * MIB)
 
     @pytest.mark.parametrize("root", ["/", "/../../..", ""])
-    def test_one_out_of_sight_is_never_given_our_own_limit(
-        self, tree: ProcTree, root: str
-    ) -> None:
+    def test_one_out_of_sight_is_never_given_our_own_limit(self, tree: ProcTree, root: str) -> None:
         mountinfo = mounted(tree, root) if root else ""
         tree.myself(cgroup_namespace=PRIVATE, mountinfo=mountinfo)
         write(tree, "cgroup.controllers", "memory")
@@ -201,6 +199,12 @@ class TestOthers:
         tree.process(72, cgroup=f"/{POD}/{CONTAINER}")
         for pid in (71, 72):
             assert MemoryReader(tree.root).of_process(pid).cgroups == ()
+
+    def test_one_in_the_hosts_own_root_may_use_the_node(self, tree: ProcTree) -> None:
+        tree.process(71, cgroup="/")
+        memory = MemoryReader(tree.root).of_process(71)
+        assert [each.path for each in memory.cgroups] == ["/"]
+        assert (memory.limit, memory.headroom) == (NODE, 900 * MIB)
 
     def test_one_that_is_gone_has_none(self, tree: ProcTree) -> None:
         assert MemoryReader(tree.root).of_process(4711).cgroups == ()

@@ -9,6 +9,7 @@ from holdfast.model.gpu import GpuEvent, GpuEventKind
 from holdfast.model.ids import BootId, DeviceId, DeviceName, ResourceName
 from holdfast.model.locks import LockState, Move
 from holdfast.model.marks import Asker, Mark, Marks, Quarantine
+from holdfast.model.memory import Memory
 from holdfast.telemetry.metrics import Metrics
 
 _TPU = ResourceName("google.com/tpu")
@@ -108,7 +109,7 @@ def test_every_call_wait_step_and_check_shows_with_its_labels() -> None:
     metrics.committed(0.001)
     metrics.count_unhealthy(_TPU, 2)
     metrics.show_holders(4)
-    metrics.show_memory_limit(64 << 20)
+    metrics.memory.show_own(Memory(total=64 << 20), resident=None, share=0.5)
     metrics.show_scan(seconds=0.02, gaps=1)
     metrics.show_ready({"ledger": True, "lane scan": False})
 

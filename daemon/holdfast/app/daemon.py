@@ -21,7 +21,6 @@ from holdfast.app.readiness import readiness
 from holdfast.control.server import ControlServer, Handler
 from holdfast.discovery.scanner import Scanner
 from holdfast.errors import HoldfastError, HostError
-from holdfast.host.memory import memory_limit
 from holdfast.host.udev import Uevents
 from holdfast.ledger.ledger import InstanceLock, open_ledger
 from holdfast.model.gpu import DriverState
@@ -57,8 +56,6 @@ async def run(settings: Settings) -> None:
         if settings.http.port:
             stack.enter_context(_probes(settings, board, metrics))
         host = build_host(settings)
-        if (limit := memory_limit(host.root)) is not None:
-            metrics.show_memory_limit(limit)
         for lane in host.lanes.values():
             stack.callback(lane.close)
         stack.callback(host.pidfds.close)
@@ -136,6 +133,7 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
         supervisor.start("health of gpus", _follow_health(parts.gpus))
         supervisor.start("gpus for discovery", _poke(parts.scanner, parts.gpus))
     supervisor.start("watcher", parts.watcher.run())
+    supervisor.start("memory", parts.memory.run(lambda: parts.kernel.holders, metrics.memory))
     supervisor.start("leaked sandboxes", parts.leaks.run())
     supervisor.start("heartbeat", _beat(parts, board, metrics))
     supervisor.start("housekeeping", _keep_house(parts))
@@ -240,7 +238,8 @@ def _handlers(parts: Parts) -> dict[str, Handler]:
     async def holders(_: object) -> list[reports.Report]:
         devices, book = parts.scanner.inventory.value.devices, parts.ledger.book.value
         found = await parts.look.scan(devices, book.locks)
-        return reports.holder_reports({name: each.holders or () for name, each in found.items()})
+        held = {name: each.holders or () for name, each in found.items()}
+        return reports.holder_reports(held, await parts.memory.of_holders(held))
 
     async def history(question: object) -> list[reports.Report]:
         wanted = question if isinstance(question, dict) else {}

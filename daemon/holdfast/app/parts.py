@@ -13,12 +13,14 @@ from holdfast.app.foundation import Foundation
 from holdfast.app.gpus import Gpus, build_gpus
 from holdfast.app.hosts import Hosts
 from holdfast.app.kubelet_side import Called, KubeletSide, build_kubelet_side, build_registrar
+from holdfast.app.memory import MemoryWatch
 from holdfast.app.reclaiming import Reclaiming, build_leaks, build_reclaiming
 from holdfast.discovery.inventory import Besides, Offered
 from holdfast.discovery.scanner import Scanner
 from holdfast.discovery.tpu_env import read_tpu_env, tpu_env_path
 from holdfast.host.cdi import SpecFolder
 from holdfast.host.look import Look
+from holdfast.host.memory import MemoryReader
 from holdfast.host.sysfs import Sysfs
 from holdfast.host.vfio import node_rdev
 from holdfast.kubelet.accounts import Accounts
@@ -62,6 +64,7 @@ class Parts:
     hand: HandRelease
     gpus: Gpus | None
     drift: DriftWatch
+    memory: MemoryWatch
 
 
 def build(
@@ -125,6 +128,7 @@ def build(
         hand=reclaiming.hand,
         gpus=gpus,
         drift=_drift(on, side, kernel=reclaiming.kernel, preference=preference),
+        memory=MemoryWatch(MemoryReader(host.root), lane=host.lanes["pods"], clock=clock),
     )
 
 

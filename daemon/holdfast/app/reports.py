@@ -11,6 +11,7 @@ from holdfast.model.holding import cause
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.locks import DeviceLock, LockState, Move
 from holdfast.model.marks import Marks, why_withheld
+from holdfast.model.memory import HolderMemory, Memory
 from holdfast.model.offers import Offers
 from holdfast.model.use import Holder
 from holdfast.reclaim.byhand import Shown
@@ -79,8 +80,15 @@ def lock_reports(book: Book) -> list[Report]:
     return locks + queued
 
 
-def holder_reports(holders: Mapping[DeviceName, Iterable[Holder]]) -> list[Report]:
-    """Return one report for each process that has a device in use."""
+def holder_reports(
+    holders: Mapping[DeviceName, Iterable[Holder]],
+    memories: Mapping[int, HolderMemory] | None = None,
+) -> list[Report]:
+    """Return one report for each process that has a device in use.
+
+    *memories* by pid: limit, usage, headroom and memlock are in bytes, None where not known.
+    """
+    memories = memories or {}
     return [
         {
             "device": str(device),
@@ -91,6 +99,7 @@ def holder_reports(holders: Mapping[DeviceName, Iterable[Holder]]) -> list[Repor
             "pod": holder.pod,
             "container": holder.container,
             "cause": cause(holder, found),
+            **_memory_report(memories.get(holder.process.pid)),
         }
         for device, found in sorted((name, tuple(each)) for name, each in holders.items())
         for holder in found
@@ -190,6 +199,21 @@ def drift_reports(standing: Mapping[Disagreement, float]) -> list[Report]:
         }
         for each, since in sorted(standing.items())
     ]
+
+
+def _memory_report(found: HolderMemory | None) -> Report:
+    """Return what a holder may use; it is shown even where its cgroup is out of sight."""
+    seen = found is not None and found.memory.cgroups
+    memory = found.memory if found is not None and seen else Memory()
+    memlock = found.memlock if found is not None else None
+    bounded = memlock.bounded if memlock is not None else None
+    return {
+        "limit": memory.limit,
+        "limitAt": memory.tightest.path if memory.tightest is not None else None,
+        "usage": memory.usage,
+        "headroom": memory.headroom,
+        "memlock": "unlimited" if memlock is not None and bounded is None else bounded,
+    }
 
 
 def _withheld(book: Book, device: Device) -> list[str]:

@@ -165,7 +165,8 @@ def locks(config: Path | None, state_dir: Path | None, output: str) -> None:
 def holders(config: Path | None, state_dir: Path | None, output: str) -> None:
     """Look now which processes hold devices; needs the daemon, which may see them all."""
     rows: Rows = ask_daemon(state_folder(config, state_dir), "holders")
-    show(rows, ["device", "pid", "command", "uid", "grips", "pod", "container", "cause"], output)
+    who = ["device", "pid", "command", "uid", "grips", "pod", "container", "cause"]
+    show(rows, [*who, "limit", "usage", "headroom", "memlock"], output)
 
 
 @commands.command()

@@ -28,9 +28,7 @@ class _Files:
     high: str = ""
 
 
-_V2 = _Files(
-    limit="memory.max", usage="memory.current", cache="inactive_file", high="memory.high"
-)
+_V2 = _Files(limit="memory.max", usage="memory.current", cache="inactive_file", high="memory.high")
 _V1 = _Files(
     limit="memory.limit_in_bytes", usage="memory.usage_in_bytes", cache="total_inactive_file"
 )
@@ -81,11 +79,13 @@ class MemoryReader:
 
     def _memory(self, process: str, *, ours: bool) -> Memory:
         node = self._text("meminfo")
-        total = _kib_of(node, "MemTotal")
+        found = tuple(self._around(self._text(f"{process}/cgroup"), ours=ours))
+        # The host's own root is a cgroup that tells nothing: it is seen, and limits nobody.
+        telling = tuple(each for each in found if each != CgroupMemory(path=each.path))
         return Memory(
-            total=total or None,
+            total=_kib_of(node, "MemTotal") or None,
             available=_kib_of(node, "MemAvailable"),
-            cgroups=tuple(self._around(self._text(f"{process}/cgroup"), ours=ours)),
+            cgroups=telling or found[:1],
         )
 
     def _around(self, text: str, *, ours: bool) -> Iterator[CgroupMemory]:
@@ -113,10 +113,9 @@ class MemoryReader:
         for folder in (inside, *inside.parents):
             name = "/" if folder == PurePosixPath() else f"/{folder}"
             found = _read(tree / folder, name, files)
-            if found is not None:
-                yield found
-                limits = [each for each in (lowest, found.limit) if each is not None]
-                lowest = min(limits, default=None)
+            yield found
+            limits = [each for each in (lowest, found.limit) if each is not None]
+            lowest = min(limits, default=None)
         beyond = _line_of(_text(tree / inside / "memory.stat"), _V1_HIERARCHY)
         if beyond is not None and (lowest is None or beyond < lowest):
             yield CgroupMemory(path=UNSEEN, limit=beyond)
@@ -155,16 +154,13 @@ class MemoryReader:
         return _text(self._root.proc / name) or ""
 
 
-def _read(folder: Path, name: str, files: _Files) -> CgroupMemory | None:
-    """Return what the cgroup tells; None where it tells nothing of memory."""
-    limit, usage = _text(folder / files.limit), _text(folder / files.usage)
-    if limit is None and usage is None:
-        return None
-    used = _number(usage)
+def _read(folder: Path, name: str, files: _Files) -> CgroupMemory:
+    """Return what the cgroup tells; the files are not there where the controller is off."""
+    used = _number(_text(folder / files.usage))
     cache = _line_of(_text(folder / "memory.stat"), files.cache) or 0
     return CgroupMemory(
         path=name,
-        limit=_number(limit) or None,
+        limit=_number(_text(folder / files.limit)) or None,
         high=_number(_text(folder / files.high)) if files.high else None,
         usage=None if used is None else max(0, used - cache),
     )

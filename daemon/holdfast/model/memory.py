@@ -157,6 +157,14 @@ class Memlock:
         return self.bounded is not None and self.bounded < VFIO_MEMLOCK
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderMemory:
+    """What a process that holds a device may use and lock; `memlock` None: not told."""
+
+    memory: Memory
+    memlock: Memlock | None = None
+
+
 def least(memories: Iterable[Memory]) -> Memory | None:
     """Return the one with the least headroom; None where none of them tells any."""
     known = [(each.headroom, each) for each in memories if each.headroom is not None]

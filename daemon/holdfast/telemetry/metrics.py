@@ -1,6 +1,5 @@
 """Every metric, in one place; labels are from closed sets, durations in seconds."""
 
-import math
 from collections import Counter as Counted
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,6 +11,7 @@ from holdfast.model.gpu import GpuEvent, GpuEventKind
 from holdfast.model.locks import LockState, Move
 from holdfast.model.marks import Marks
 from holdfast.model.xids import rule_of
+from holdfast.telemetry.memory import MemoryMetrics
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 _SLOW = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 25.0)
@@ -136,13 +136,7 @@ class Metrics:
             ["kind", "xid", "clears"],
             registry=registry,
         )
-        self._memory_limit = Gauge(
-            "holdfast_memory_limit_bytes",
-            "What this process may use: the machine's memory or the tightest cgroup's, of all "
-            "ancestors that can be seen. NaN: not known.",
-            registry=registry,
-        )
-        self._memory_limit.set(math.nan)  # zero would say that nothing may be used
+        self.memory = MemoryMetrics(registry)
         self._ready = Gauge(
             "holdfast_ready",
             "1 for each readiness check that passes.",
@@ -228,10 +222,6 @@ class Metrics:
             xid = str(event.xid) if rule.known else "unknown"
             clears = rule.cure.name.lower() if condemns else clears
         self._gpu_events.labels(event.kind.value, xid, clears).inc()
-
-    def show_memory_limit(self, limit: int) -> None:
-        """Show how many bytes of memory this process may use."""
-        self._memory_limit.set(limit)
 
     def show_ready(self, checks: Mapping[str, bool]) -> None:
         """Show which readiness checks pass."""

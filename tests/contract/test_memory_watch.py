@@ -1,0 +1,161 @@
+"""The daemon's memory against its limit, and its holders': real files, a real lane, the metrics."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from structlog.testing import capture_logs
+
+from fakes.proctree import STARTED, ProcTree
+from holdfast.app.memory import MemoryWatch
+from holdfast.app.reports import holder_reports
+from holdfast.cli.tables import table
+from holdfast.host.heap import give_back
+from holdfast.host.memory import MemoryReader
+from holdfast.model.ids import DeviceId, DeviceName, ProcessId, ResourceName
+from holdfast.model.use import Grip, Holder
+from holdfast.runtime.lane import Lane
+from holdfast.telemetry.memory import MemoryMetrics
+from manual_clock import ManualClock
+
+MIB = 1 << 20
+TPU = ResourceName("google.com/tpu")
+ONE = DeviceName(TPU, DeviceId("0000:00:05.0"))
+TWO = DeviceName(TPU, DeviceId("0000:00:06.0"))
+
+
+class Rig:
+    """A watch on a made-up node whose daemon has 100 MiB."""
+
+    def __init__(self, folder: Path, lane: Lane) -> None:
+        self.tree = ProcTree(folder)
+        (self.tree.root.proc / "meminfo").write_text(
+            "MemTotal:        1048576 kB\nMemAvailable:     921600 kB\n"
+        )
+        self.tree.myself(cgroup="/own")
+        self.write("own/memory.max", 100 * MIB)
+        self.relieved = 0
+        self.registry = CollectorRegistry()
+        self.metrics = MemoryMetrics(self.registry)
+        self.watch = MemoryWatch(
+            MemoryReader(self.tree.root), lane=lane, clock=ManualClock(), relieve=self._relieve
+        )
+
+    def _relieve(self) -> None:
+        self.relieved += 1
+
+    def write(self, path: str, text: object) -> None:
+        file = self.tree.root.cgroup / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text}\n")
+
+    def holder(self, pid: int, cgroup: str, *, limit: int, usage: int) -> Holder:
+        home = self.tree.process(pid, cgroup=f"/{cgroup}")
+        (home / "limits").write_text("Max locked memory         8388608    8388608    bytes\n")
+        self.write(f"{cgroup}/memory.max", limit)
+        self.write(f"{cgroup}/memory.current", usage)
+        return Holder(
+            process=ProcessId(pid, STARTED),
+            command="train",
+            grips=frozenset({Grip.NODE}),
+            cgroup=f"/{cgroup}",
+        )
+
+    def shown(self) -> str:
+        return generate_latest(self.registry).decode()
+
+    def value(self, metric: str, device: DeviceName | None = None) -> float | None:
+        labels = {} if device is None else {"resource": device.resource, "device": device.id}
+        return self.registry.get_sample_value(metric, labels)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Lane("memory", deadline=30.0) as lane:
+        yield Rig(tmp_path, lane)
+
+
+async def test_it_warns_once_before_the_limit_and_anew_only_after_there_was_room(rig: Rig) -> None:
+    said: list[list[str]] = []
+    for used in (50, 86, 90, 80, 86, 70, 86):
+        rig.write("own/memory.current", used * MIB)
+        with capture_logs() as logs:
+            await rig.watch.look({}, rig.metrics)
+        said.append([each["event"] for each in logs])
+
+    near, again = "own memory is near its limit", "own memory is below its limit again"
+    assert said == [[], [near], [], [], [], [again], [near]]
+
+
+async def test_near_the_limit_it_gives_back_what_it_can_at_each_look(rig: Rig) -> None:
+    counts = []
+    for used in (50, 86, 90, 70):
+        rig.write("own/memory.current", used * MIB)
+        await rig.watch.look({}, rig.metrics)
+        counts.append(rig.relieved)
+
+    assert counts == [0, 1, 2, 2]
+
+
+def test_memory_is_given_back_on_any_c_library() -> None:
+    give_back()
+
+
+async def test_its_own_memory_is_shown_against_its_limit(rig: Rig) -> None:
+    assert "holdfast_memory_limit_bytes NaN" in rig.shown()
+    rig.write("own/memory.current", 25 * MIB)
+
+    await rig.watch.look({}, rig.metrics)
+
+    assert rig.value("holdfast_memory_limit_bytes") == 100 * MIB
+    assert rig.value("holdfast_memory_usage_bytes") == 25 * MIB
+    assert rig.value("holdfast_memory_limit_used_ratio") == 0.25
+
+
+async def test_of_each_device_the_holder_with_the_least_headroom_is_shown(rig: Rig) -> None:
+    roomy = rig.holder(71, "pod/a", limit=300 * MIB, usage=100 * MIB)
+    tight = rig.holder(72, "pod/b", limit=400 * MIB, usage=390 * MIB)
+    rig.write("own/memory.current", 25 * MIB)
+
+    await rig.watch.look({ONE: (roomy, tight), TWO: (roomy,)}, rig.metrics)
+
+    assert rig.value("holdfast_holder_memory_headroom_bytes", ONE) == 10 * MIB
+    assert rig.value("holdfast_holder_memory_limit_bytes", ONE) == 400 * MIB
+    assert rig.value("holdfast_holder_memory_usage_bytes", ONE) == 390 * MIB
+    assert rig.value("holdfast_holder_memory_headroom_bytes", TWO) == 200 * MIB
+
+
+async def test_what_nobody_holds_any_more_is_not_shown(rig: Rig) -> None:
+    one = rig.holder(71, "pod/a", limit=300 * MIB, usage=100 * MIB)
+    await rig.watch.look({ONE: (one,)}, rig.metrics)
+    assert "0000:00:05.0" in rig.shown()
+
+    await rig.watch.look({ONE: ()}, rig.metrics)
+
+    assert "0000:00:05.0" not in rig.shown()
+
+
+async def test_a_holder_is_reported_with_limit_usage_headroom_and_memlock(rig: Rig) -> None:
+    one = rig.holder(71, "pod/a", limit=300 * MIB, usage=100 * MIB)
+
+    (row,) = holder_reports({ONE: (one,)}, await rig.watch.of_holders({ONE: (one,)}))
+
+    wanted = {
+        "limit": 300 * MIB,
+        "limitAt": "/pod/a",
+        "usage": 100 * MIB,
+        "headroom": 200 * MIB,
+        "memlock": 8 * MIB,
+    }
+    assert {key: row[key] for key in wanted} == wanted
+    cells = table([row], ["limit", "usage", "headroom", "memlock"]).splitlines()[1].split("  ")
+    assert [cell for cell in cells if cell] == ["300.0 MiB", "100.0 MiB", "200.0 MiB", "8.0 MiB"]
+
+
+async def test_of_a_holder_that_is_gone_nothing_is_reported(rig: Rig) -> None:
+    gone = Holder(process=ProcessId(4711, 1), command="gone", grips=frozenset({Grip.NODE}))
+
+    (row,) = holder_reports({ONE: (gone,)}, await rig.watch.of_holders({ONE: (gone,)}))
+
+    assert all(row[key] is None for key in ("limit", "usage", "headroom", "memlock"))
