@@ -9,6 +9,7 @@ import yaml
 
 import holdfast
 from holdfast.cli import byhand
+from holdfast.cli.doctor import doctor
 from holdfast.cli.options import (
     ask_daemon,
     load_settings,
@@ -46,7 +47,7 @@ def commands() -> None:
     """Grant accelerators to one pod at a time, and prove them free."""
 
 
-for _command in byhand.COMMANDS:
+for _command in (*byhand.COMMANDS, doctor):
     commands.add_command(_command)
 
 

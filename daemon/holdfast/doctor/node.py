@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.host.below import below
+from holdfast.host.root import HostRoot
 from holdfast.settings import Settings
 
 
@@ -21,6 +22,25 @@ class Node:
     def live(self) -> bool:
         """Tell whether this is the running machine, so that programs and sockets may be asked."""
         return self.root == Path("/")
+
+    @property
+    def host(self) -> HostRoot:
+        """Return where the folders of the node's kernel lie.
+
+        The settings name them as the daemon sees them from its container; a copy has them where
+        every host has them.
+        """
+        if not self.live:
+            return HostRoot.under(self.root)
+        host = self.settings.host
+        return HostRoot(
+            sys=Path(host.sys),
+            proc=Path(host.proc),
+            dev=Path(host.dev),
+            cgroup=Path(host.cgroup),
+            etc=Path(host.etc),
+            run=Path(host.run),
+        )
 
     def path(self, absolute: str) -> Path:
         """Return where the node's file *absolute* lies for us; links of a copy stay below its root.

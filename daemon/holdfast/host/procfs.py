@@ -115,6 +115,18 @@ class Procfs:
                 return int(number)
         return None
 
+    def flock_holder(self, file: str) -> int | None:
+        """Return who has *file*, given as ``MAJOR:MINOR:INODE``, locked by flock(2); None: nobody.
+
+        0 stands for a process outside of our pid namespace.
+        """
+        for line in (self._text("locks") or "").splitlines():
+            fields = line.split()
+            # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234 0 EOF"; who waits has an arrow before it
+            if fields[1:2] == ["FLOCK"] and fields[5:6] == [file] and fields[4].isdecimal():
+                return int(fields[4])
+        return None
+
     def _text(self, name: str) -> str | None:
         try:
             return read_text(f"{self._proc}/{name}")

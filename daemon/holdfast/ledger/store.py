@@ -15,11 +15,13 @@ from holdfast.model.ids import DeviceName
 from holdfast.model.locks import Move
 
 FILE = "ledger.db"
+RESERVE = "reserve"
 _SCHEMA = ("schema-1.sql", "schema-2.sql", "schema-3.sql")
 """What made each version from the one before; a file that was ever released is never edited."""
 SCHEMA_VERSION = len(_SCHEMA)
 _APPLICATION_ID = 0x686F6C64  # "hold"
-_RESERVE_BYTES = 1 << 20
+RESERVE_BYTES = 1 << 20
+"""What is kept free on the disk, so that a release can be written when it is full."""
 _BUSY_TIMEOUT_MS = 500
 
 
@@ -37,13 +39,13 @@ class Store:
         as it was found.
         """
         self._path = folder / FILE
-        self._reserve = folder / "reserve"
+        self._reserve = folder / RESERVE
         self._history_per_device = history_per_device
         self._disk_full = False
         try:
             # Looked at without write access first: closing a file that is not to be touched would
             # otherwise fold its WAL back into it.
-            if not self._path.exists() or _inspect(self._path):
+            if not self._path.exists() or inspect(self._path):
                 _create(self._path)
             self._db = sqlite3.connect(self._path, isolation_level=None)
         except (sqlite3.Error, OSError) as error:
@@ -161,7 +163,7 @@ class Store:
         self._disk_full = False
         try:
             with self._reserve.open("ab") as file:
-                os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         except OSError as error:  # the next tidy tries again
             self._disk_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
             with suppress(OSError):
@@ -228,9 +230,12 @@ def _upgrade(version: int) -> str:
     )
 
 
-def _inspect(path: Path) -> bool:
-    """Return whether the file is empty; raise when it is not one that we may write."""
-    with closing(_connect_read_only(path)) as db:
+def inspect(path: Path, *, how: str = "mode=ro") -> bool:
+    """Return whether the file is empty; raise when it is not one that we may write.
+
+    *how* it is opened is a query of SQLite's file names. Raises sqlite3.Error or LedgerError.
+    """
+    with closing(_connect_read_only(path, how)) as db:
         db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
         version = db.execute("PRAGMA user_version").fetchone()[0]
         owner = db.execute("PRAGMA application_id").fetchone()[0]
@@ -252,8 +257,8 @@ def _inspect(path: Path) -> bool:
         return False
 
 
-def _connect_read_only(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+def _connect_read_only(path: Path, how: str = "mode=ro") -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
 
 
 def _open_read_only(folder: Path) -> sqlite3.Connection:

@@ -1,0 +1,98 @@
+"""The command that looks at a node and says what is wrong with it; it changes nothing."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.options import load_settings, with_config, with_output, with_set
+from holdfast.cli.tables import printable
+from holdfast.errors import SettingsError
+from holdfast.settings import Settings
+
+if TYPE_CHECKING:  # no other command needs them
+    from holdfast.doctor.finding import Finding
+
+_INDENT = " " * 8
+
+
+@click.command()
+@click.option(
+    "--root",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
+    default="/",
+    help="The root of a copied or mounted node; its programs and sockets are then not asked.",
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 for a WARN, too.")
+@with_config
+@with_set
+@with_output
+def doctor(
+    root: Path, config: Path | None, changes: dict[str, str], output: str, *, strict: bool
+) -> None:
+    """Say what is wrong with this node, and what to do; exit 1 for a FAIL. Changes nothing."""
+    from holdfast.doctor.checks import examine  # noqa: PLC0415 - no other command needs these
+    from holdfast.doctor.finding import Level  # noqa: PLC0415 - as above
+    from holdfast.doctor.node import Node  # noqa: PLC0415 - as above
+
+    settings, first = _settings(config, changes)
+    found = [first, *examine(Node(settings=settings, root=root))]
+    counts = Counter(finding.level for finding in found)
+    if output == "json":
+        report = {
+            "root": str(root),
+            "counts": {level.value: counts[level] for level in Level},
+            "findings": [_row(finding) for finding in found],
+        }
+        click.echo(json.dumps(report, indent=2))
+    else:
+        for line in _lines(found):
+            click.echo(line)
+        told = ", ".join(f"{counts[level]} {level.value}" for level in Level)
+        click.echo(
+            f"{told}" + ("" if str(root) == "/" else f"; files below {root} alone were read")
+        )
+    if counts[Level.FAIL] or (strict and counts[Level.WARN]):
+        raise click.exceptions.Exit(1)
+
+
+def _settings(config: Path | None, changes: dict[str, str]) -> tuple[Settings, "Finding"]:
+    """Return the settings that the daemon would have, or else the defaults, and which they are."""
+    from holdfast.doctor.area import Area  # noqa: PLC0415 - no other command needs it
+
+    area = Area("configuration")
+    try:
+        settings = load_settings(config, changes)
+    except SettingsError as error:
+        return Settings(), area.fail(
+            check="settings",
+            reason=f"{error}; everything below goes by the defaults",
+            remedy="mend it: the daemon does not start with it; `holdfast config` prints what is "
+            "understood, `holdfast config --schema` what there is",
+        )
+    source = "no file was named: defaults and environment" if config is None else str(config)
+    return settings, area.ok(check="settings", reason=source)
+
+
+def _row(finding: "Finding") -> dict[str, str]:
+    return {
+        "area": finding.area,
+        "check": finding.check,
+        "level": finding.level.value,
+        "reason": finding.reason,
+        "remedy": finding.remedy,
+    }
+
+
+def _lines(found: Iterable["Finding"]) -> Iterator[str]:
+    for area, findings in groupby(found, key=lambda finding: finding.area):
+        yield area
+        for finding in findings:
+            yield f"  {finding.level.value:<4}  {finding.check}: {printable(finding.reason)}"
+            if finding.remedy:
+                yield _INDENT + printable(finding.remedy)
+        yield ""

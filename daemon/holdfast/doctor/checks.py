@@ -1,0 +1,33 @@
+"""Every area that the doctor looks at: to add one, add its module and one line of `AREAS`."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+from holdfast.doctor.area import Area
+from holdfast.doctor.finding import Finding
+from holdfast.doctor.node import Node
+from holdfast.doctor.state import state_findings
+
+AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
+    {
+        "state": state_findings,
+    }
+)
+"""What finds out about each area, by the area's name; in the order in which they are shown.
+
+A check is named by ``check="..."``, a literal at the place where its finding is made: a test holds
+those against the table in docs/doctor.md.
+"""
+
+
+def examine(node: Node) -> Iterator[Finding]:
+    """Yield what every area found. Never raises."""
+    for name, findings in AREAS.items():
+        try:
+            yield from findings(node)
+        except Exception as error:  # noqa: BLE001 - one area's bug must not hide the others' findings
+            yield Area(name).fail(
+                check="doctor",
+                reason=f"the checks of this area ended early: {type(error).__name__}: {error}",
+                remedy="this is a bug of holdfast: report it with this line",
+            )

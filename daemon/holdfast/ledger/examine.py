@@ -1,0 +1,40 @@
+"""Looks whether a ledger's file could be used, and changes nothing, not even beside it."""
+
+import shutil
+import sqlite3
+import tempfile
+from pathlib import Path
+
+from holdfast.errors import LedgerError, LedgerUnusableError
+from holdfast.ledger.store import FILE, inspect
+
+
+def examine(folder: Path, *, in_use: bool) -> None:
+    """Raise LedgerUnusableError when a daemon could not use the ledger in *folder*.
+
+    *in_use*: a daemon has it open. Raise LedgerError when that could not be found out.
+    """
+    path = folder / FILE
+    wal = path.with_name(f"{FILE}-wal")
+    try:
+        if not wal.exists() or not wal.stat().st_size:
+            # Opened as any other file of this kind, it would get two files beside it.
+            inspect(path, how="immutable=1")
+        elif in_use:
+            inspect(path)  # everything beside it is there, and locked as among neighbours
+        else:
+            _inspect_copy(path, wal)
+    except LedgerUnusableError:
+        raise
+    except sqlite3.Error as error:
+        raise LedgerUnusableError(f"cannot use the ledger {path}: {error}") from error
+    except OSError as error:
+        raise LedgerError(f"cannot read the ledger {path}: {error.strerror or error}") from error
+
+
+def _inspect_copy(path: Path, wal: Path) -> None:
+    """Look at a copy: a WAL that a crash left would be folded back by whoever opens it."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        for file in (path, wal):
+            shutil.copyfile(file, Path(folder) / file.name)
+        inspect(Path(folder) / path.name)
