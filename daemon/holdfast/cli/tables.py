@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
+from holdfast.model.memory import sized
+
 Row = dict[str, Any]
 Rows = list[Row]
 
 _TIMES = frozenset({"at", "since"})
 _SIZES = frozenset({"limit", "usage", "headroom", "memlock"})
-_LARGER = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 def show(rows: Rows, columns: Sequence[str], output: str) -> None:
@@ -61,15 +62,10 @@ def _cell(column: str, value: object) -> str:
     if column in _TIMES and isinstance(value, (int, float)):
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
     if column in _SIZES and isinstance(value, int):
-        return _size(value)
+        return sized(value)
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return printable(str(value))
-
-
-def _size(count: int) -> str:
-    name, size = next((each for each in _LARGER if count >= each[1]), ("B", 1))
-    return f"{count / size:.1f} {name}" if size > 1 else f"{count} B"
 
 
 def printable(text: str) -> str:
