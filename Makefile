@@ -20,11 +20,16 @@ N ?= 1000
 SEED ?=
 # Figures of `make bench` by name; all without it.
 FIGURES ?=
+# What `make image` builds with, on which base (pin it: name@sha256:digest), and the image's name.
+BUILDER ?= $(firstword $(notdir $(shell command -v docker podman buildah)))
+BASE ?= debian:bookworm-slim
+IMAGE ?= holdfast:$(VERSION)
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' daemon/holdfast/__init__.py)
 
-COMPILE := uv pip compile pyproject.toml --no-config --universal --python-version 3.11 --quiet \
+COMPILE := uv pip compile --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help demo test check vm kills guards bench chart proto lock format clean
+.PHONY: help demo test check vm kills guards bench chart image proto lock format clean
 
 help:
 	@echo "make demo    the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
@@ -35,6 +40,7 @@ help:
 	@echo "make guards  remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
 	@echo "make bench   measure against the budgets; writes build/bench.json"
 	@echo "make chart   check the chart; write its schema, docs/configuration.md and the plain manifests anew"
+	@echo "make image   build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"
 	@echo "make proto   write daemon/holdfast/_pb anew from proto/"
 	@echo "make lock    resolve the dependencies anew into requirements*.lock"
 	@echo "make format  format the code and mend what ruff can mend"
@@ -69,6 +75,9 @@ bench: $(STAMP) $(RUNTIME)/.installed
 chart: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m chart
 	$(PY) -m pytest -q tests/chart
+image:
+	@test -n "$(BUILDER)" || { echo "cannot build an image: no docker, podman or buildah here" >&2; exit 1; }
+	$(BUILDER) build --build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) --tag $(IMAGE) .
 
 proto: $(STAMP)
 	$(PY) proto/generate.py
@@ -77,13 +86,16 @@ format: $(STAMP)
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-# The run-time lock holds the versions that the development lock, and so every test, has.
+# The locks of a node and of the image's build hold the versions that every test has.
 lock:
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install -qq --upgrade pip
 	build/lock/bin/python -m pip install -qq --group lock
-	build/lock/bin/$(COMPILE) --group dev --output-file requirements-dev.lock $(UPGRADE)
-	build/lock/bin/$(COMPILE) --constraint requirements-dev.lock --output-file requirements.lock
+	build/lock/bin/$(COMPILE) pyproject.toml --group dev --output-file requirements-dev.lock $(UPGRADE)
+	build/lock/bin/$(COMPILE) pyproject.toml --constraint requirements-dev.lock \
+		--output-file requirements.lock
+	build/lock/bin/$(COMPILE) --group pyproject.toml:build --constraint requirements-dev.lock \
+		--output-file requirements-build.lock
 
 # Hashes are required of everything but holdfast itself, which is built by the locked hatchling.
 $(STAMP): requirements-dev.lock pyproject.toml

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 
-LOCKS = ["requirements.lock", "requirements-dev.lock"]
+LOCKS = ["requirements.lock", "requirements-dev.lock", "requirements-build.lock"]
 
 
 def _pins(text: str) -> dict[str, str]:
@@ -37,10 +37,11 @@ def test_every_pin_of_a_lock_file_has_hashes(repository: Path, name: str) -> Non
     assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
 
 
-def test_what_runs_is_what_was_tested(repository: Path) -> None:
-    deployed, tested = (_pins((repository / name).read_text()) for name in LOCKS)
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-build.lock"])
+def test_what_runs_and_what_builds_it_is_what_was_tested(repository: Path, name: str) -> None:
+    used, tested = (_pins((repository / each).read_text()) for each in (name, LOCKS[1]))
 
-    assert deployed.items() <= tested.items()
+    assert used.items() <= tested.items()
 
 
 def test_the_locks_hold_every_direct_dependency(repository: Path) -> None:

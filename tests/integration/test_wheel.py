@@ -1,0 +1,77 @@
+"""The wheel, installed into an empty folder, runs without the checkout: packaging errors show."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+_PATIENCE = 300.0
+
+
+@pytest.fixture(scope="module")
+def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel installed and nothing else."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    folder = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, repository],
+        check=True,
+        timeout=_PATIENCE,
+    )
+    (wheel,) = wheels.iterdir()
+    subprocess.run(
+        [*pip, "install", "--no-deps", "--no-index", "--target", folder, wheel],
+        check=True,
+        timeout=_PATIENCE,
+    )
+    return folder
+
+
+def _run(installed: Path, *arguments: str, where: Path) -> subprocess.CompletedProcess[str]:
+    """Run the installed command. `-S` keeps the checkout away, which a .pth file would bring."""
+    libraries = sysconfig.get_path("purelib")
+    return subprocess.run(
+        [sys.executable, "-S", installed / "bin/holdfast", *arguments],
+        env={**os.environ, "PYTHONPATH": f"{installed}:{libraries}"},
+        cwd=where,
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE,
+        check=False,
+    )
+
+
+def test_the_installed_command_is_the_wheels_and_tells_its_version(
+    installed: Path, tmp_path: Path
+) -> None:
+    done = _run(installed, "--version", where=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == holdfast.__version__
+    assert (installed / "holdfast/cli/__init__.py").is_file()
+
+
+@pytest.mark.parametrize("options", [(), ("--gpus",)], ids=["chips", "gpus"])
+def test_the_demo_plays_from_the_installed_wheel(
+    installed: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    done = _run(installed, "demo", *options, where=tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every step happened" in done.stdout
+
+
+def test_the_doctor_looks_at_a_bare_folder_from_the_installed_wheel(
+    installed: Path, tmp_path: Path
+) -> None:
+    done = _run(installed, "doctor", "--root", str(tmp_path), where=tmp_path)
+
+    assert done.returncode in (0, 1), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.strip()
