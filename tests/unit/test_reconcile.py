@@ -199,7 +199,7 @@ def test_an_adopted_pod_without_a_process_has_not_started(
     assert book.allocations[1].phase is Phase.PENDING
 
 
-@pytest.mark.parametrize("old", ["a", "d0"])
+@pytest.mark.parametrize("old", ["a", "d0", "d0::1"])
 def test_the_ids_of_a_former_plugin_are_translated(old: str) -> None:
     """The fake inventory's node of key a is /dev/vfio/a."""
     device = translate(WHOLE, DeviceId(old), _NODE)

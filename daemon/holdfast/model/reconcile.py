@@ -45,9 +45,11 @@ def reconcile(draft: Draft, around: Surroundings) -> None:
 def translate(resource: ResourceName, id_: DeviceId, inventory: Inventory) -> Device | None:
     """Return the device that kubelet means by *id_*.
 
-    The plugin that was here before may have used the group number or ``accelN`` as id.
+    The plugin that was here before may have used the name of the node as id (the group's number,
+    ``accelN``, ``nvidiaN``), or have shared a GPU under ids such as ``GPU-...::1``.
     """
-    device = inventory.get(DeviceName(resource, id_))
+    whole = DeviceId(id_.partition("::")[0])
+    device = inventory.get(DeviceName(resource, whole))
     if device is not None:
         return device
     return next(
