@@ -7,12 +7,14 @@ from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.memory import memory_findings
 from holdfast.doctor.node import Node
+from holdfast.doctor.privileges import privileges_findings
 from holdfast.doctor.state import state_findings
 
 AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
     {
         "state": state_findings,
         "memory": memory_findings,
+        "privileges": privileges_findings,
     }
 )
 """What finds out about each area, by the area's name; in the order in which they are shown.

@@ -2,8 +2,6 @@
 
 CONTROL_SOCKET = "control.sock"
 """In the state folder: where the daemon answers the command line."""
-INSTANCE_LOCK = "lock"
-"""In the state folder: what the daemon holds locked while it runs."""
 KUBELET_SOCKET = "kubelet.sock"
 """In the plugin folder: where kubelet takes registrations."""
 CHECKPOINT = "kubelet_internal_checkpoint"

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
-from holdfast.doctor.names import CONTROL_SOCKET, INSTANCE_LOCK
+from holdfast.doctor.names import CONTROL_SOCKET
 from holdfast.doctor.node import Node
 from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.host.mounts import Mount, mount_of, mounts
 from holdfast.host.peer import listener
 from holdfast.host.procfs import Procfs
 from holdfast.ledger.examine import examine
-from holdfast.ledger.store import FILE, RESERVE_BYTES, SCHEMA_VERSION
+from holdfast.ledger.store import FILE, LOCK, RESERVE_BYTES, SCHEMA_VERSION
 
 _AREA = Area("state")
 _MIB = 1 << 20
@@ -157,7 +157,7 @@ def _daemon(node: Node, folder: Path) -> tuple[bool, Finding]:
     """Tell whether a daemon has the folder in use, by its socket and by the kernel's locks."""
     if not node.live:
         return False, _AREA.ok(check="daemon", reason="no daemon is looked for on a copied node")
-    holder = lock_holder(Procfs(node.host), folder / INSTANCE_LOCK)
+    holder = lock_holder(Procfs(node.host), folder / LOCK)
     try:
         pid = listener(folder / CONTROL_SOCKET)
     except PermissionError:
@@ -171,7 +171,7 @@ def _daemon(node: Node, folder: Path) -> tuple[bool, Finding]:
             return False, _AREA.ok(check="daemon", reason=f"no daemon runs on {folder}")
         return True, _AREA.warn(
             check="daemon",
-            reason=f"pid {holder} holds {folder / INSTANCE_LOCK}, but nobody answers on "
+            reason=f"pid {holder} holds {folder / LOCK}, but nobody answers on "
             f"{CONTROL_SOCKET} ({error.strerror or error})",
             remedy="it starts, ends or hangs: read its log; if it stays so, restart it",
         )

@@ -55,13 +55,13 @@ class Visibility:
         return tuple(found)
 
 
-def visibility(root: HostRoot) -> Visibility:
-    """Return what limits the sight of this process below *root*. Never raises."""
-    namespace = _link(root, "ns/pid")
+def visibility(root: HostRoot, process: str = "self") -> Visibility:
+    """Return what limits the sight of this process, or of another, below *root*. Never raises."""
+    namespace = _link(root, process, "ns/pid")
     return Visibility(
-        capabilities=_capabilities(_text(root, "status")),
+        capabilities=_capabilities(_text(root, process, "status")),
         in_init_pid_namespace=None if namespace is None else namespace == _INIT_PID_NAMESPACE,
-        hidepid=_hidepid(_text(root, "mountinfo"), str(root.proc)),
+        hidepid=_hidepid(_text(root, process, "mountinfo"), str(root.proc)),
     )
 
 
@@ -82,15 +82,15 @@ def _hidepid(mountinfo: str, proc: str) -> str:
     return option
 
 
-def _text(root: HostRoot, name: str) -> str:
+def _text(root: HostRoot, process: str, name: str) -> str:
     try:
-        return read_text(root.proc / "self" / name) or ""
+        return read_text(root.proc / process / name) or ""
     except HostError:
         return ""
 
 
-def _link(root: HostRoot, name: str) -> str | None:
+def _link(root: HostRoot, process: str, name: str) -> str | None:
     try:
-        return read_link(root.proc / "self" / name)
+        return read_link(root.proc / process / name)
     except HostError:
         return None

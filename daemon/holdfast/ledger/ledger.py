@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import LedgerUnusableError
-from holdfast.ledger.store import Store
+from holdfast.ledger.store import LOCK, Store
 from holdfast.model.book import Book
 from holdfast.model.draft import Draft
 from holdfast.model.ids import BootId, DeviceName
@@ -116,7 +116,7 @@ class InstanceLock:
         """Take the lock of *folder*, creating it; raises LedgerUnusableError when it is taken."""
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             message = f"cannot use the state folder {folder}: {error.strerror}"
             raise LedgerUnusableError(message) from error

@@ -16,6 +16,8 @@ from holdfast.model.locks import Move
 
 FILE = "ledger.db"
 RESERVE = "reserve"
+LOCK = "lock"
+"""What the daemon holds locked while it runs."""
 _SCHEMA = ("schema-1.sql", "schema-2.sql", "schema-3.sql")
 """What made each version from the one before; a file that was ever released is never edited."""
 SCHEMA_VERSION = len(_SCHEMA)

@@ -1,0 +1,74 @@
+"""Checks what the daemon is allowed, and says which feature is lost without what it lacks."""
+
+from collections.abc import Iterator
+
+from holdfast.doctor.area import Area
+from holdfast.doctor.finding import Finding
+from holdfast.doctor.names import CONTROL_SOCKET
+from holdfast.doctor.needs import NEEDS, Need
+from holdfast.doctor.node import Node
+from holdfast.host.peer import listener
+from holdfast.host.privileges import Privileges, privileges
+from holdfast.host.procfs import Procfs
+from holdfast.settings import Settings
+
+_AREA = Area("privileges")
+
+
+def privileges_findings(node: Node) -> Iterator[Finding]:
+    """Yield what the daemon, or else this process, may and may not do. Never raises."""
+    if not node.live:
+        yield _AREA.ok(check="subject", reason="a copied node runs nothing that has privileges")
+        return
+    daemon, told = _subject(node)
+    yield told
+    found = privileges(node.host, "self" if daemon is None else str(daemon))
+    yield from judge(found, node.settings, is_daemon=daemon is not None)
+
+
+def judge(found: Privileges, settings: Settings, *, is_daemon: bool) -> Iterator[Finding]:
+    """Yield one finding for each need that *settings* have.
+
+    What the daemon lacks fails. What this process lacks need not be what the daemon will lack, and
+    neither need what costs a feature in some cases only.
+    """
+    for need in NEEDS:
+        if need.asked(settings):
+            yield _finding(need, found, certain=is_daemon and need.sure)
+
+
+def _subject(node: Node) -> tuple[int | None, Finding]:
+    """Return the pid of the running daemon, None for ourselves, and whom the others are about."""
+    socket = node.path(node.settings.state_dir) / CONTROL_SOCKET
+    try:
+        pid = listener(socket)
+    except OSError:
+        return None, _AREA.ok(
+            check="subject",
+            reason="no daemon answers: this is what the doctor itself may do, and the daemon only "
+            "where it is started likewise",
+        )
+    if Procfs(node.host).process(pid) is None:
+        return None, _AREA.warn(
+            check="subject",
+            reason=f"a daemon answers on {socket}, but its process is not seen from here: this is "
+            "what the doctor itself may do",
+            remedy="run the doctor on the host, or in the daemon's own container",
+        )
+    return pid, _AREA.ok(check="subject", reason=f"this is what the daemon, pid {pid}, may do")
+
+
+def _finding(need: Need, found: Privileges, *, certain: bool) -> Finding:
+    has = need.has(found)
+    if has:
+        return _AREA.ok(check=need.check, reason=f"{need.privilege} is as it should be")
+    if has is None:
+        return _AREA.warn(
+            check=need.check,
+            reason=f"cannot tell whether {need.privilege} is as it should be: else {need.lost}",
+            remedy="run the doctor as root on the host, or in the daemon's own container",
+        )
+    seen = f" ({found.label})" if need.check == "confinement" else ""
+    reason = f"without {need.privilege}{seen} {need.lost}"
+    make = _AREA.fail if certain else _AREA.warn
+    return make(check=need.check, reason=reason, remedy=need.remedy)
