@@ -6,7 +6,6 @@ from pathlib import Path
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
-from holdfast.doctor.names import INSTANCE_LOCK
 from holdfast.doctor.node import Node
 from holdfast.doctor.state import lock_holder
 from holdfast.errors import HostError
@@ -14,6 +13,7 @@ from holdfast.host.holders import HolderScan
 from holdfast.host.memory import MemoryReader
 from holdfast.host.procfs import Procfs
 from holdfast.host.root import HostRoot
+from holdfast.ledger.store import LOCK
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.memory import VFIO_MEMLOCK, CgroupMemory, Memlock, sized
 from holdfast.model.use import Holder, ScanTarget
@@ -51,7 +51,7 @@ def memory_findings(node: Node) -> Iterator[Finding]:
 
 
 def _own(node: Node, reader: MemoryReader) -> Iterator[Finding]:
-    pid = lock_holder(Procfs(node.host), node.path(node.settings.state_dir) / INSTANCE_LOCK)
+    pid = lock_holder(Procfs(node.host), node.path(node.settings.state_dir) / LOCK)
     if not pid and not node.live:
         return  # what limits us says nothing of a node that was copied
     who = f"the daemon (pid {pid})" if pid else "this process"
