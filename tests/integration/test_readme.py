@@ -1,0 +1,118 @@
+"""The page of commands in the README is what a node really answers: it is typed in again here."""
+
+import asyncio
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from holdfast.demo.node import SimulatedNode
+from holdfast.demo.pods import Container, PodSpec, Workload
+from holdfast.demo.stage import Stage, running
+
+_TPU = "google.com/tpu"
+_PAGE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# What is another on each run, and what a table's columns are wide by.
+_VARYING = (
+    (re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "UID"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "TIME"),
+    (re.compile(r"\b\d+\.\d+ s\b"), "SECONDS"),
+    (re.compile(r"\bpid \d+"), "pid N"),
+    (re.compile(r"\b[1-9]\d{2,}\b"), "N"),
+    (re.compile(r" {2,}"), "  "),
+)
+
+
+def _commands(text: str) -> list[tuple[str, str]]:
+    """Return each command of the page with the answer printed below it."""
+    page = "".join(_PAGE.findall(text))
+    entries = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", page, re.MULTILINE)
+    return [(command, answer.strip()) for command, answer in entries]
+
+
+def _pattern(line: str) -> str:
+    """Return what the README's *line* stands for: `...` is anything, alone also many lines."""
+    if line == "...":
+        return r"[\s\S]*"
+    return ".*".join(map(re.escape, line.split("...")))
+
+
+def _without_what_varies(text: str) -> list[str]:
+    for varying, name in _VARYING:
+        text = varying.sub(name, text)
+    return [line.rstrip() for line in text.strip().splitlines()]
+
+
+def _agrees(promised: str, answered: str) -> bool:
+    expected, seen = _without_what_varies(promised), _without_what_varies(answered)
+    return re.fullmatch("\n".join(map(_pattern, expected)), "\n".join(seen)) is not None
+
+
+def _type(command: str, state: Path, port: int) -> str:
+    """Run one line of the page; curl and grep are played, for not every machine has curl."""
+    asked, _, pattern = command.partition(" | grep ")
+    words = shlex.split(asked)
+    if words[0] == "curl":
+        answer = _get(words[-1].replace("localhost:8008", f"http://127.0.0.1:{port}"))
+    else:
+        assert words[0] == "holdfast", command
+        answer = subprocess.run(
+            [sys.executable, "-m", *words, "--state-dir", str(state)],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+    wanted = pattern and shlex.split(pattern)[0]
+    return "\n".join(line for line in answer.splitlines() if not wanted or wanted in line)
+
+
+def _get(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url) as answer:
+            text: str = answer.read().decode()
+    except urllib.error.HTTPError as error:
+        text = error.read().decode()
+    return text
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _pod(name: str, *, chips: int, runs_for: float, orphan: int = 0) -> PodSpec:
+    workload = Workload(runs_for=runs_for, orphan=orphan)
+    return PodSpec(name=name, containers=(Container(limits={_TPU: chips}, workload=workload),))
+
+
+async def test_every_command_of_the_readme_answers_what_the_readme_says(
+    repository: Path, short_path: Path
+) -> None:
+    commands = _commands((repository / "README.md").read_text())
+    assert commands
+    port = _free_port()
+    node = SimulatedNode(short_path / "node", chips=4)
+    changes = {
+        "withholdAfter": "1h",
+        # Nobody is ended, so that the page shows one moment and not a race.
+        "reclaim": {"mode": "observe"},
+        "http": {"address": "127.0.0.1", "port": port},
+    }
+    async with running(Stage(short_path, node, resource=_TPU, changes=changes)) as stage:
+        await stage.until(lambda: stage.healthy() == 4, "four chips are offered")
+        first = await stage.kubelet.submit(_pod("train-0", chips=2, runs_for=0.5, orphan=1))
+        await stage.until_running(first)
+        await stage.until(lambda: first.stopped, "the first pod is over")
+        await stage.until(lambda: len(node.members(first.uid)) == 1, "it left one process")
+        second = await stage.kubelet.submit(_pod("train-1", chips=4, runs_for=60.0))
+        await stage.until(lambda: "held by pid" in second.waiting, "the second is told who has it")
+
+        for command, promised in commands:
+            answered = await asyncio.to_thread(_type, command, stage.state, port)
+            assert _agrees(promised, answered), f"$ {command}\n{answered}\n\npromised:\n{promised}"
