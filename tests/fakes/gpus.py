@@ -18,10 +18,10 @@ class SimulatedGpus:
     control: Path
     stub: Node = field(default_factory=Node)
 
-    def arrive(self, count: int) -> None:
-        """Load the driver: /proc, the nodes, and then NVML's answers."""
+    def arrive(self, count: int, **changes: object) -> None:
+        """Load the driver: /proc, the nodes, and then NVML's answers, each GPU with *changes*."""
         root = self.node.root
-        self.show(replace(self.stub, init=0, cards=cards(count)))
+        self.show(replace(self.stub, init=0, cards=cards(count, **changes)))
         for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(count))):
             if not (root.dev / name).exists():
                 self.node.tree.terminal(f"/dev/{name}")

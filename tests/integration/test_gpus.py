@@ -6,94 +6,26 @@ The daemon is a process of its own: pynvml has one library for all of a process.
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from fakes.gpus import SimulatedGpus
-from fakes.nvml import CONTROL, GIB, Node, Slice, build, uuid
-from fakes.stage import Stage, asks, end, stage
+from fakes.gpustage import GPU, RECLAIM, wants
+from fakes.nvml import GIB, Node, Slice, build, uuid
+from fakes.stage import TPU, asks, end, pod
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.demo.pods import PodSpec
 from holdfast.ledger.store import read_only
 
-GPU = "nvidia.com/gpu"
-LOST = 15
-_RECLAIM = {
-    "letGoGrace": "0s",
-    "orphanGrace": "200ms",
-    "termGrace": "200ms",
-    "poll": "100ms",
-    "releasePoll": "50ms",
-    "unseenGrace": "300ms",
-}
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root of a file system that has NVML where drivers put it."""
-    root = tmp_path_factory.mktemp("driver")
-    folder = root / "usr/lib64"
-    folder.mkdir(parents=True)
-    build(folder)
-    return root
-
-
-@dataclass
-class GpuStage:
-    stage: Stage
-    gpus: SimulatedGpus
-
-    def healthy(self) -> set[str]:
-        return self.stage.healthy(GPU)
-
-    async def until_healthy(self, *indexes: int) -> None:
-        wanted = {uuid(index) for index in indexes}
-        await self.stage.until(
-            lambda: self.healthy() == wanted,
-            lambda: f"GPUs {indexes} to be healthy; {self.healthy()} are",
-        )
-
-    async def reasons(self, index: int) -> list[str]:
-        rows = await self.stage.asked("devices") or []
-        return [reason for row in rows if row["id"] == uuid(index) for reason in row["reasons"]]
-
-
-@pytest.fixture
-def gpu_stage(library: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    @asynccontextmanager
-    async def made(**gpu: Any) -> AsyncIterator[GpuStage]:
-        control = short_path / "nvml"
-        monkeypatch.setenv(CONTROL, str(control))
-        settings = {
-            "driverRoot": str(library),
-            "look": "100ms",
-            "rescan": "200ms",
-            "healthBeat": "200ms",
-            "passDeviceSpecs": True,
-            **gpu,
-        }
-        async with stage(
-            short_path, chips=1, own_process=True, gpu=settings, reclaim=_RECLAIM
-        ) as node:
-            gpus = SimulatedGpus(node.node, control)
-            gpus.show(Node(init=9))
-            yield GpuStage(node, gpus)
-
-    return made
-
-
-def wants(name: str, count: int, **work: Any) -> PodSpec:
-    return PodSpec(name=name, containers=(asks(GPU, count, **work),))
+NOT_SUPPORTED, LOST = 3, 15
 
 
 async def test_a_driver_that_comes_after_the_daemon_is_found(gpu_stage: Any) -> None:
+    """As if it came after 20 s: the daemon is up, serves its chip, and has looked for it in vain."""
     async with gpu_stage() as node:
-        assert GPU not in node.stage.kubelet.books.endpoints
+        await node.stage.run(pod("tpu"))
+        await node.stage.for_some_beats()
+        assert list(node.stage.kubelet.books.endpoints) == [TPU]
         node.gpus.arrive(8)
         await node.until_healthy(*range(8))
         made = await node.stage.run(wants("pod", 2))
@@ -181,6 +113,37 @@ async def test_of_eight_gpus_one_is_lost_and_seven_go_on_being_allocated(gpu_sta
         assert node.stage.ids(made, GPU) == {uuid(index) for index in range(8) if index != 3}
         node.gpus.change(3, lambda card: replace(card, errors={}))
         await node.until_healthy(*range(8))
+
+
+async def test_a_gpu_whose_uuid_is_garbage_is_unhealthy_and_one_whose_name_is_goes_on(
+    gpu_stage: Any,
+) -> None:
+    garbage = "\udcff\udcfe"
+    async with gpu_stage() as node:
+        node.gpus.arrive(4)
+        await node.until_healthy(0, 1, 2, 3)
+        node.gpus.change(1, lambda card: replace(card, name=garbage))
+        node.gpus.change(2, lambda card: replace(card, uuid=garbage))
+        await node.until_healthy(0, 1, 3)
+        await node.until_said(2, "an answer that is no text")
+        made = await node.stage.run(wants("pod", 3))
+        assert node.stage.ids(made, GPU) == {uuid(0), uuid(1), uuid(3)}
+        node.gpus.change(1, lambda card: replace(card, name="NVIDIA H100 80GB HBM3"))
+        node.gpus.change(2, lambda card: replace(card, uuid=uuid(2)))
+        await node.until_healthy(0, 1, 2, 3)
+
+
+async def test_a_gpu_that_supports_next_to_nothing_is_advertised_and_allocated(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage() as node:
+        asked = ("MemoryInfo", "MigMode", "Temperature", "RemappedRows", "NvLinkState")
+        errors = {f"nvmlDeviceGet{each}": NOT_SUPPORTED for each in asked}
+        node.gpus.arrive(1, errors=errors)
+        await node.until_healthy(0)
+        made = await node.stage.run(wants("pod", 1))
+        await node.stage.end(made)
+        await node.stage.until_free()
 
 
 async def test_with_one_gpu_of_eight_lost_those_near_each_other_are_still_preferred(
@@ -340,7 +303,7 @@ async def test_a_gpu_whose_driver_is_away_at_a_start_is_not_taken_for_gone(gpu_s
         orphan = await node.stage.orphan(former)
         node.gpus.leave()
         await node.stage.stop()
-        node.stage.changes["reclaim"] = {**_RECLAIM, "mode": "observe"}
+        node.stage.changes["reclaim"] = {**RECLAIM, "mode": "observe"}
         node.stage.start()
         await node.stage.until(lambda: node.stage.asked("status"), "the daemon to answer")
         end(orphan)

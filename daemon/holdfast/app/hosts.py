@@ -20,8 +20,6 @@ _LANES = {
     "cdi": 5.0,
     "pods": 10.0,
     "kubelet": 5.0,
-    "nvml": 30.0,
-    "gpu health": 15.0,
 }
 """Each lane with its deadline in seconds; a call that takes longer is a fact for /readyz."""
 
@@ -55,11 +53,13 @@ def build_host(settings: Settings) -> Hosts:
     """Open what the node is read through; the loop must run."""
     root = host_root(settings)
     procfs = Procfs(root)
+    patience = settings.gpu.call_timeout
+    lanes = _LANES | {"nvml": patience, "gpu health": patience / 2}
     return Hosts(
         root=root,
         procfs=procfs,
         boot=boot_id(root),
         paths=PathWatcher(),
         pidfds=Pidfds(procfs),
-        lanes={name: Lane(name, deadline=deadline) for name, deadline in _LANES.items()},
+        lanes={name: Lane(name, deadline=deadline) for name, deadline in lanes.items()},
     )

@@ -79,6 +79,8 @@ class Event:
 class Node:
     """All that the library answers from; `init` is what its start, `wait` what a wait fails with.
 
+    `stall`: a wait for events does not come back.
+
     `past` events came before the first of `events`, and nobody is told of them any more.
     """
 
@@ -88,6 +90,7 @@ class Node:
     wait: int = 0
     events: tuple[Event, ...] = ()
     past: int = 0
+    stall: bool = False
 
 
 def uuid(number: int) -> str:
@@ -153,7 +156,12 @@ def build(folder: Path, *, version: str = "") -> Path:
 
 def write(control: Path, node: Node) -> None:
     """Let the library answer as *node* from now on."""
-    lines = [f"init {node.init}", f"driver {node.driver}", f"wait {node.wait}"]
+    lines = [
+        f"init {node.init}",
+        f"driver {node.driver}",
+        f"wait {node.wait}",
+        f"stall {node.stall:d}",
+    ]
     for card in node.cards:
         lines += _card(card)
     lines += [

@@ -135,10 +135,13 @@ class GpuEars:
         try:
             self._due = time.monotonic() + _OVERDUE
             source.open()
-            self._tell(self._heard, source.subscribe(wanted.uuids))
+            unheard = source.subscribe(wanted.uuids)
+            self._tell(self._heard, unheard)
             while not (self._closed or self._changed.is_set()):
                 self._due = time.monotonic() + self._wait + _OVERDUE
                 event = source.wait_event(self._wait)
+                if self.overdue:  # somebody may have said that nothing is heard
+                    self._tell(self._heard, unheard)
                 self._works = True
                 if event is not None:
                     self._tell(self._event, event)

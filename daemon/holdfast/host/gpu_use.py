@@ -59,11 +59,13 @@ class GpuUses:
             # Another start of the driver: all memory was given back, and idle it may need more.
             self._levels.clear()
             self._asked = source
+        if self._lane.stuck_since is not None:
+            # Each that waits here would hold up those who look after other devices.
+            return _unknown(wanted, "it has not come back from a call")
         try:
             return await self._lane.run(lambda: _ask(source, wanted), deadline=self._patience)
         except LaneStuckError as error:
-            problem = GpuUse(problem=f"NVML does not answer who uses it: {error}")
-            return dict.fromkeys((each.name for each in wanted), problem)
+            return _unknown(wanted, str(error))
 
     def judged_on(
         self,
@@ -83,6 +85,11 @@ class GpuUses:
         )
         found = with_level(found, level, now=now, deadline=deadline)
         return replace(facts, holders=found.holders, gpu=found.sight)
+
+
+def _unknown(devices: tuple[Device, ...], reason: str) -> dict[DeviceName, GpuUse]:
+    problem = GpuUse(problem=f"NVML does not answer who uses it: {reason}")
+    return dict.fromkeys((each.name for each in devices), problem)
 
 
 def _ask(source: UseSource | None, devices: tuple[Device, ...]) -> dict[DeviceName, GpuUse]:

@@ -59,6 +59,9 @@ class Gpu(Section, frozen=True):
     """How often to look for a driver that is not there."""
     rescan: Interval = Interval(30)
     """How often the GPUs are enumerated, besides what events tell."""
+    call_timeout: Interval = Interval(30)
+    """How long NVML may take to tell of all GPUs before it counts as hung; half of it for how one
+    of them is. What was known stays until it answers, and nothing is free that it has to prove."""
     memory_deadline: Duration = Duration(60)
     """How long a former pod's memory may take to be torn down before what to do about it is told,
     and how long memory has to stand on a GPU that nobody has to count as what its driver needs."""

@@ -5,6 +5,7 @@
  * value to a line; `gpu` begins a GPU and `slice` a MIG device of it:
  *
  *   init CODE | driver VERSION | wait CODE                (CODE: what a wait for events fails with)
+ *   stall 0|1                                             (1: a wait for events does not end)
  *   gpu UUID
  *     name TEXT | bus ID | minor N | memory BYTES | used BYTES | mig 0|1 | events MASK
  *     remap PENDING FAILED | retired 0|1 | temperature NOW SHUTDOWN | recovery ACTION
@@ -70,7 +71,7 @@ struct event {
 	char uuid[TEXT];
 };
 struct node {
-	int init, wait, gpu_count, event_count;
+	int init, wait, stall, gpu_count, event_count;
 	char driver[TEXT];
 	struct gpu gpus[GPUS];
 	struct event events[EVENTS];
@@ -127,6 +128,8 @@ static void word(struct node *to, char *key, char *rest)
 		to->init = atoi(rest);
 	else if (!strcmp(key, "wait"))
 		to->wait = atoi(rest);
+	else if (!strcmp(key, "stall"))
+		to->stall = atoi(rest);
 	else if (!strcmp(key, "driver"))
 		snprintf(to->driver, TEXT, "%s", rest);
 	else if (!strcmp(key, "event") && to->event_count < EVENTS) {
@@ -634,8 +637,10 @@ int nvmlEventSetWait_v2(handle set, event_data *data, unsigned timeout_ms)
 					      event->ci };
 			return leave(OK);
 		}
+		int stalls = node.stall;
+
 		pthread_mutex_unlock(&lock);
-		if (waited >= timeout_ms)
+		if (waited >= timeout_ms && !stalls)
 			return TIMEOUT;
 		usleep(LOOK_MS * 1000);
 	}

@@ -1,0 +1,59 @@
+"""A whole node with GPUs for stories: the real daemon and pynvml, on a library like NVIDIA's."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fakes.gpus import SimulatedGpus
+from fakes.nvml import uuid
+from fakes.stage import Stage, asks
+from holdfast.demo.pods import PodSpec
+
+GPU = "nvidia.com/gpu"
+RECLAIM = {
+    "letGoGrace": "0s",
+    "orphanGrace": "200ms",
+    "termGrace": "200ms",
+    "poll": "100ms",
+    "releasePoll": "50ms",
+    "unseenGrace": "300ms",
+}
+
+
+@dataclass
+class GpuStage:
+    """A stage, and the GPUs of its node."""
+
+    stage: Stage
+    gpus: SimulatedGpus
+
+    def healthy(self) -> set[str]:
+        """Return the GPUs that kubelet would grant."""
+        return self.stage.healthy(GPU)
+
+    async def until_healthy(self, *indexes: int) -> None:
+        """Return when exactly these GPUs are healthy."""
+        wanted = {uuid(index) for index in indexes}
+        await self.stage.until(
+            lambda: self.healthy() == wanted,
+            lambda: f"GPUs {indexes} to be healthy; {self.healthy()} are",
+        )
+
+    async def reasons(self, index: int) -> list[str]:
+        """Return what is said of a GPU."""
+        rows = await self.stage.asked("devices") or []
+        return [reason for row in rows if row["id"] == uuid(index) for reason in row["reasons"]]
+
+    async def until_said(self, index: int, text: str) -> None:
+        """Return when *text* is said of a GPU."""
+        said: list[str] = []
+
+        async def so() -> bool:
+            said[:] = await self.reasons(index)
+            return any(text in each for each in said)
+
+        await self.stage.until(so, lambda: f"{text!r} of GPU {index}; {said} is said")
+
+
+def wants(name: str, count: int, **work: Any) -> PodSpec:
+    """Return a pod that asks for *count* GPUs; *work* is what it does."""
+    return PodSpec(name=name, containers=(asks(GPU, count, **work),))

@@ -1,0 +1,115 @@
+"""An NVML that does not come back from a call, on a whole node: nothing else stops, nothing is free.
+
+The daemon, pynvml, kubelet's protocol and the probes are real; the library hangs as it is told to.
+"""
+
+import asyncio
+import socket
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from typing import Any
+
+from fakes.gpustage import GpuStage, wants
+from fakes.nvml import uuid
+from fakes.stage import pod
+
+_STEP = 1.0
+"""How long each call hangs, in seconds: some calls make one reading, which is far above _PATIENCE."""
+_PATIENCE = "500ms"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+async def _probed(port: int, path: str) -> tuple[int, str]:
+    def get() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    return await asyncio.to_thread(get)
+
+
+async def _hang(node: GpuStage, port: int) -> None:
+    """Let all calls about GPU 0 hang, and return when /readyz says so."""
+    node.gpus.change(0, lambda card: replace(card, hangs={"*": _STEP}))
+
+    async def named() -> bool:
+        status, text = await _probed(port, "/readyz")
+        return status == 503 and "FAILED lane nvml: stuck for" in text
+
+    await node.stage.until(named, "/readyz to name the lane of NVML")
+
+
+async def test_while_nvml_hangs_no_gpu_becomes_free_and_tpus_go_on(gpu_stage: Any) -> None:
+    port = _free_port()
+    http = {"address": "127.0.0.1", "port": port}
+    async with gpu_stage(callTimeout=_PATIENCE, others={"http": http}) as node:
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        former = await node.stage.run(wants("former", 2))
+        await _hang(node, port)
+        await node.stage.end(former)
+        gpus = {uuid(0): "releasing", uuid(1): "releasing"}
+        await node.stage.until_locks(gpus)
+        first = await node.stage.run(pod("tpu", runs_for=0.5, orphan=1))
+        orphan = await node.stage.orphan(first)
+        following = await node.stage.run(pod("next-tpu"))
+        assert orphan not in node.stage.orphans(first), "it was ended, and its chip reclaimed"
+        await node.stage.end(following)
+        await node.stage.until_locks(gpus)
+        await node.stage.for_some_beats()
+        assert await node.stage.locks() == gpus
+        assert (await _probed(port, "/livez"))[0] == 200
+        assert "FAILED lane nvml" in (await _probed(port, "/readyz"))[1]
+        await node.until_said(0, "no answer within")
+
+        node.gpus.change(0, lambda card: replace(card, hangs={}))
+        await node.stage.until_free()
+        await node.until_healthy(0, 1)
+        await node.stage.until_problem("lane nvml", "")
+
+
+async def test_a_gpu_that_hangs_before_it_was_ever_seen_keeps_no_other_device_back(
+    gpu_stage: Any,
+) -> None:
+    port = _free_port()
+    http = {"address": "127.0.0.1", "port": port}
+    async with gpu_stage(callTimeout=_PATIENCE, others={"http": http}) as node:
+        node.gpus.arrive(1, hangs={"*": _STEP})
+        await _hang(node, port)
+        made = await node.stage.run(pod("tpu"))
+        await node.stage.end(made)
+        await node.stage.until_free()
+        node.gpus.change(0, lambda card: replace(card, hangs={}))
+        await node.until_healthy(0)
+
+
+async def test_a_wait_for_events_that_does_not_end_is_said_and_costs_no_gpu_its_health(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage() as node:
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        node.gpus.show(replace(node.gpus.stub, stall=True))
+        await node.until_said(1, "NVML does not come back from waiting")
+        assert node.healthy() == {uuid(0), uuid(1)}
+        made = await node.stage.run(wants("pod", 2))
+        await node.stage.end(made)
+        await node.stage.until_free()
+
+        node.gpus.show(replace(node.gpus.stub, stall=False))
+        node.gpus.xid(uuid(1), 79)
+        await node.until_healthy(0)
+        await node.stage.until(lambda: _silent(node, 0), "nothing to be said of the other")
+
+
+async def _silent(node: GpuStage, index: int) -> bool:
+    return not await node.reasons(index)
