@@ -4,12 +4,15 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from chart.reference import page
 from chart.rendering import CHART, REPOSITORY, render
+from chart.valuesschema import values_schema
 from holdfast.settings import Settings, plain
 
 _MANIFEST = REPOSITORY / "deploy/manifests/holdfast.yaml"
 _HELMS = ("helm.sh/chart:", "app.kubernetes.io/managed-by:")
 """Labels that would tell people to look for a release of Helm's."""
+_HOOK = "helm.sh/hook:"
 _HEADER = """\
 # holdfast without Helm: what the chart in deploy/helm/holdfast makes of its defaults, in the namespace kube-system.
 # kubectl apply -f holdfast.yaml, once the image is one that your nodes can pull. Written by `make chart`; do not edit.
@@ -17,8 +20,17 @@ _HEADER = """\
 
 
 def inputs() -> Mapping[Path, str]:
-    """Return the files that the chart is rendered with."""
-    return {CHART / "files/settings.json": json.dumps(plain(Settings()), indent=2) + "\n"}
+    """Return what the chart is rendered with, and the page about the settings."""
+    return {
+        CHART / "files/settings.json": json.dumps(plain(Settings()), indent=2) + "\n",
+        CHART / "values.schema.json": json.dumps(values_schema(), indent=2) + "\n",
+        REPOSITORY / "docs/configuration.md": page(),
+        **{
+            CHART / "files" / kind / each.name: each.read_text("utf-8")
+            for kind, pattern in (("alerts", "*.yaml"), ("dashboards", "*.json"))
+            for each in (REPOSITORY / "deploy" / kind).glob(pattern)
+        },
+    }
 
 
 def outputs() -> Mapping[Path, str]:
@@ -27,6 +39,11 @@ def outputs() -> Mapping[Path, str]:
 
 
 def _manifest(text: str) -> Iterator[str]:
-    for line in text.splitlines(keepends=True):
-        if not line.strip().startswith(("# Source:", *_HELMS)):
-            yield line
+    for each in text.split("---\n")[1:]:
+        if _HOOK not in each:  # those are for `helm test`
+            lines = (line for line in each.splitlines(keepends=True) if not _is_helms(line))
+            yield "".join(("---\n", *lines))
+
+
+def _is_helms(line: str) -> bool:
+    return line.strip().startswith(("# Source:", *_HELMS))

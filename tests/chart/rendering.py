@@ -1,12 +1,14 @@
 """Renders the chart with the `helm` binary where there is one, else with Helm's engine as a library."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import yaml
 
 from holdfast.settings import Settings, convert
@@ -14,6 +16,8 @@ from holdfast.settings import Settings, convert
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "deploy/helm/holdfast"
 NAMESPACE = "kube-system"
+
+_LAST = ("DaemonSet", "Pod")
 
 Object = dict[str, Any]
 Values = Mapping[str, Any]
@@ -73,20 +77,25 @@ def settings(found: list[Object]) -> Settings:
     return convert(yaml.safe_load(text))
 
 
-def _by_library(values: Values, name: str) -> str:
-    import helm_python  # noqa: PLC0415 - it is there on x86-64 alone
+def engine() -> Any:
+    """Return Helm's engine as a library; skip the test where there is none: not on x86-64."""
+    return pytest.importorskip("helm_python", reason="Helm's engine is there on x86-64 alone")
 
+
+def _by_library(values: Values, name: str) -> str:
+    helm_python = engine()
     with helm_python.Chart.load(CHART) as chart:
         try:
             chart.validate_schema(dict(values))
             rendered = chart.render(dict(values), name=name, namespace=NAMESPACE)
         except helm_python.HelmError as error:
             raise RefusedError(str(error)) from error
-    texts = [text.strip() for path, text in rendered.items() if not path.endswith("NOTES.txt")]
-    return "".join(f"---\n{text}\n" for text in sorted(filter(None, texts), key=_place))
+    texts = [text for path, text in rendered.items() if not path.endswith("NOTES.txt")]
+    each = (part.strip() for text in texts for part in re.split(r"(?m)^---$", text))
+    return "".join(f"---\n{text}\n" for text in sorted(filter(None, each), key=_place))
 
 
 def _place(text: str) -> int:
     """Return where in the order of an installation an object stands: after what it refers to."""
-    kind = next(line for line in text.splitlines() if line.startswith("kind: "))
-    return ("DaemonSet", "Pod").index(kind[6:]) + 1 if kind[6:] in {"DaemonSet", "Pod"} else 0
+    kind = next(line[6:] for line in text.splitlines() if line.startswith("kind: "))
+    return _LAST.index(kind) + 1 if kind in _LAST else 0

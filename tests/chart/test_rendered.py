@@ -1,28 +1,104 @@
-"""What the chart makes of values: what the daemon needs, and nothing more."""
+"""What the chart makes of values is what Kubernetes takes and what was asked for."""
+
+import json
+from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
-from chart.generated import inputs, outputs
-from chart.rendering import container, daemon_set, objects, pod, settings
+from chart.rendering import (
+    CHART,
+    NAMESPACE,
+    REPOSITORY,
+    container,
+    daemon_set,
+    engine,
+    objects,
+    one,
+    pod,
+    render,
+    settings,
+)
+
+_KINDS_OF_OTHERS = {"PodMonitor", "PrometheusRule"}
+"""Of Prometheus Operator's: Kubernetes itself has no schema of them."""
+
+_MUCH: dict[str, Any] = {
+    "imagePullSecrets": [{"name": "ours"}],
+    "extraFolders": ["/etc/containerd"],
+    "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "runtimeClassName": "nvidia",
+    "hostNetwork": True,
+    "podAnnotations": {"a.example.com/b": "c"},
+    "podLabels": {"team": "hardware"},
+    "nodeSelector": {"pool": "gpu"},
+    "serviceAccount": {"annotations": {"a": "b"}},
+    "resourceQuota": {"create": True},
+    "podMonitor": {"enabled": True},
+    "dashboards": {"enabled": True},
+    "runtimeClasses": {
+        "gvisor": {"create": True, "nodeSelector": {"sandbox": "gvisor"}},
+        "nvidia": {"create": True},
+    },
+    "config": {
+        "deviceListStrategy": "cdi",
+        "http": {"address": "127.0.0.1"},
+        "reclaim": {"reset": "afterForcedRelease", "rebind": True},
+        "tpu": {"envFile": "/etc/tpu/tpu-env"},
+        "gpu": {"migStrategy": "mixed", "driverRoot": "/drivers", "devRoot": "/nodes"},
+    },
+}
 
 
-def test_every_generated_file_is_as_make_chart_would_write_it_now() -> None:
-    stale = [
-        str(path)
-        for files in (inputs, outputs)
-        for path, text in files().items()
-        if not path.exists() or path.read_text("utf-8") != text
-    ]
-
-    assert not stale, "run make chart"
+@pytest.mark.parametrize("minor", [30, 33, 37])
+@pytest.mark.parametrize("values", [{}, _MUCH], ids=["defaults", "much"])
+def test_the_objects_are_what_kubernetes_takes(values: dict[str, Any], minor: int) -> None:
+    for each in objects(values):
+        if each["kind"] not in _KINDS_OF_OTHERS:
+            kubernetes_validate.validate(each, f"1.{minor}", strict=True)
 
 
-def test_the_daemon_reads_its_configuration_from_the_config_map() -> None:
-    found = settings(objects({"config": {"gate": {"wait": "10s"}}}))
+@pytest.mark.parametrize("minor", [25, 29])
+def test_before_1_30_kubernetes_takes_them_with_the_annotation(minor: int) -> None:
+    for each in objects({"appArmor": "annotation"}):
+        kubernetes_validate.validate(each, f"1.{minor}", strict=True)
+
+
+def test_before_1_30_kubernetes_does_not_take_the_field() -> None:
+    with pytest.raises(kubernetes_validate.ValidationError, match="appArmorProfile"):
+        kubernetes_validate.validate(daemon_set(), "1.29", strict=True)
+
+
+def test_helm_has_nothing_to_say_against_the_chart() -> None:
+    found = engine().lint(str(CHART))
+
+    assert found["errors"] == []
+    told = [each["error"] for each in found["messages"]]
+    assert [each for each in told if "icon" not in each] == []
+
+
+def test_the_charts_version_is_the_packages() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    from holdfast import __version__  # noqa: PLC0415 - the name says where it is from
+
+    assert chart["appVersion"] == chart["version"] == __version__
+
+
+def test_every_key_of_the_configuration_reaches_the_daemon() -> None:
+    found = settings(objects({"config": {"gate": {"wait": "10s"}, "tpu": {"enabled": False}}}))
 
     assert float(found.gate.wait) == 10
+    assert found.tpu.enabled is False
     assert found.host.cgroup == "/host/cgroup"
+
+
+def test_another_configuration_makes_another_pod_and_the_same_one_does_not() -> None:
+    def checksum(values: dict[str, Any]) -> object:
+        return daemon_set(values)["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+
+    assert checksum({"config": {"gate": {"wait": "10s"}}}) != checksum({})
+    assert checksum({"image": {"tag": "2"}}) == checksum({})
 
 
 def test_never_are_two_daemons_on_a_node() -> None:
@@ -32,30 +108,223 @@ def test_never_are_two_daemons_on_a_node() -> None:
     }
 
 
-def test_by_default_it_has_the_capabilities_that_code_needs_and_no_more() -> None:
-    assert container()["securityContext"]["capabilities"] == {
-        "drop": ["ALL"],
-        "add": ["SYS_PTRACE", "DAC_READ_SEARCH", "KILL"],
+def test_the_pod_is_critical_to_its_node_and_has_a_network_of_its_own() -> None:
+    found = pod()
+
+    assert found["priorityClassName"] == "system-node-critical"
+    assert "hostNetwork" not in found
+    assert found["automountServiceAccountToken"] is False
+    # Else a Service called holdfast would be read as settings.
+    assert found["enableServiceLinks"] is False
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice"},
+        {"cloud.google.com/gke-accelerator": "nvidia-l4"},
+        {"k8s.amazonaws.com/accelerator": "nvidia-tesla-v100"},
+        {"karpenter.k8s.aws/instance-gpu-manufacturer": "nvidia"},
+        {"nvidia.com/gpu.present": "true"},
+        {"feature.node.kubernetes.io/pci-10de.present": "true"},
+        {"feature.node.kubernetes.io/pci-0302_10de.present": "true"},
+        {"feature.node.kubernetes.io/pci-0300_10de.present": "true"},
+        {"feature.node.kubernetes.io/pci-1ae0.present": "true"},
+        {"feature.node.kubernetes.io/pci-1200_1ae0.present": "true"},
+        {"holdfast": "true"},
+    ],
+    ids=lambda labels: next(iter(labels)),
+)
+def test_each_label_that_tells_of_accelerators_is_enough_for_a_daemon(
+    labels: dict[str, str],
+) -> None:
+    assert _matches(labels)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{}, {"nvidia.com/gpu.present": "false"}, {"holdfast": "false"}, {"kubernetes.io/os": "linux"}],
+)
+def test_other_nodes_have_no_daemon(labels: dict[str, str]) -> None:
+    assert not _matches(labels)
+
+
+def _matches(labels: dict[str, str]) -> bool:
+    """Tell whether a node has a daemon, as the scheduler reads the terms."""
+    required = pod()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return any(
+        all(
+            each["key"] in labels
+            and (each["operator"] == "Exists" or labels[each["key"]] in each["values"])
+            for each in term["matchExpressions"]
+        )
+        for term in required["nodeSelectorTerms"]
+    )
+
+
+def test_no_taint_keeps_it_from_a_node_with_accelerators() -> None:
+    assert pod()["tolerations"] == [{"operator": "Exists"}]
+
+
+def test_terms_of_affinity_that_are_given_replace_the_default_ones() -> None:
+    terms = [{"matchExpressions": [{"key": "mine", "operator": "Exists"}]}]
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    found = pod({"affinity": {"nodeAffinity": rule}})
+
+    assert found["affinity"] == {"nodeAffinity": rule}
+    assert "affinity" not in pod({"affinity": None})
+
+
+def test_the_probes_ask_the_port_that_is_configured_and_the_budget_of_a_start_is_told() -> None:
+    found = container({"config": {"http": {"port": 9009}}})
+
+    assert found["ports"] == [{"name": "http", "containerPort": 9009, "protocol": "TCP"}]
+    paths = {name: found[name]["httpGet"]["path"] for name in found if name.endswith("Probe")}
+    assert paths == {
+        "startupProbe": "/livez",
+        "livenessProbe": "/livez",
+        "readinessProbe": "/readyz",
+    }
+    assert "# 120 s to its first answer." in render()
+
+
+def test_without_a_port_there_are_no_probes_and_no_test() -> None:
+    found = objects({"config": {"http": {"port": 0}}})
+
+    (only,) = one(found, "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    assert not [name for name in only if name.endswith("Probe") or name == "ports"]
+    assert {each["kind"] for each in found} == {"ConfigMap", "ServiceAccount", "DaemonSet"}
+
+
+def test_an_address_of_the_node_is_asked_where_the_pod_has_the_nodes_network() -> None:
+    found = container(_MUCH)
+
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert found[name]["httpGet"]["host"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("image", "whole"),
+    [
+        ({}, "holdfast:0.1.0"),
+        (
+            {"repository": "registry.example.com/a/holdfast"},
+            "registry.example.com/a/holdfast:0.1.0",
+        ),
+        ({"tag": "nightly"}, "holdfast:nightly"),
+        ({"tag": "1", "digest": "sha256:" + "0" * 64}, "holdfast@sha256:" + "0" * 64),
+    ],
+)
+def test_the_image_is_named_by_digest_else_by_tag_else_by_the_charts_version(
+    image: dict[str, str], whole: str
+) -> None:
+    assert container({"image": image})["image"] == whole
+
+
+def test_the_container_is_started_as_the_image_starts_the_daemon() -> None:
+    text = (REPOSITORY / "Dockerfile").read_text()
+    entry = next(line for line in text.splitlines() if line.startswith("ENTRYPOINT "))
+
+    assert json.loads(entry.removeprefix("ENTRYPOINT ")) == ["tini", "--", "holdfast"]
+    assert "command" not in container()
+    assert container()["args"] == ["run"]
+    # Its uid is the manifest's to say, and its root may be read-only: nothing is written there.
+    assert "\nUSER " not in text
+
+
+def test_what_is_given_for_the_pod_is_in_it() -> None:
+    found = daemon_set(_MUCH)["spec"]["template"]
+
+    assert found["metadata"]["annotations"]["a.example.com/b"] == "c"
+    assert found["metadata"]["labels"]["team"] == "hardware"
+    assert found["spec"]["imagePullSecrets"] == [{"name": "ours"}]
+    assert found["spec"]["nodeSelector"] == {"pool": "gpu"}
+    assert found["spec"]["runtimeClassName"] == "nvidia"
+    assert {"name": "TZ", "value": "UTC"} in found["spec"]["containers"][0]["env"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "names"),
+    [
+        ({}, {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}),
+        ({"enabled": False, "migStrategy": "single"}, set()),
+        (
+            {"migStrategy": "single"},
+            {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_MIG_MONITOR_DEVICES"},
+        ),
+    ],
+)
+def test_nvidias_container_runtime_is_asked_for_what_is_used(
+    gpu: dict[str, Any], names: set[str]
+) -> None:
+    found = {each["name"] for each in container({"config": {"gpu": gpu}})["env"]}
+
+    assert found == {"HOLDFAST_CONFIG"} | names
+
+
+def test_names_and_namespace_can_be_chosen() -> None:
+    def name(values: dict[str, Any], release: str) -> str:
+        return str(one(objects(values, name=release), "DaemonSet")["metadata"]["name"])
+
+    assert name({}, "holdfast") == "holdfast"
+    assert name({}, "tpu") == "tpu-holdfast"
+    assert name({}, "my-holdfast") == "my-holdfast"
+    assert name({"nameOverride": "plugin"}, "tpu") == "tpu-plugin"
+    assert name({"fullnameOverride": "plugin"}, "tpu") == "plugin"
+    namespaces = {
+        each["metadata"].get("namespace")
+        for each in objects({**_MUCH, "namespaceOverride": "hardware"})
+    }
+    assert namespaces == {"hardware", None}  # a RuntimeClass belongs to none
+    assert {each["metadata"].get("namespace") for each in objects()} == {NAMESPACE}
+
+
+def test_a_service_account_of_ones_own_is_used_and_none_is_made() -> None:
+    found = objects({"serviceAccount": {"create": False, "name": "mine"}})
+
+    assert not [each for each in found if each["kind"] == "ServiceAccount"]
+    spec = one(found, "DaemonSet")["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == "mine"
+
+
+def test_the_monitor_finds_the_daemons_and_nothing_else() -> None:
+    found = objects({"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}})
+
+    monitor = one(found, "PodMonitor")
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    template = one(found, "DaemonSet")["spec"]["template"]
+    assert wanted <= template["metadata"]["labels"].items()
+    assert not wanted <= one(found, "Pod")["metadata"]["labels"].items()
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["podMetricsEndpoints"][0]["path"] == "/metrics"
+
+
+def test_runtime_classes_are_made_when_asked_for() -> None:
+    assert not [each for each in objects() if each["kind"] == "RuntimeClass"]
+
+    classes = [each for each in objects(_MUCH) if each["kind"] == "RuntimeClass"]
+    assert {each["metadata"]["name"]: each["handler"] for each in classes} == {
+        "gvisor": "runsc",
+        "nvidia": "nvidia",
     }
 
 
-def test_where_nothing_is_ended_it_may_neither_signal_others_nor_write_to_cgroups() -> None:
-    found = container({"config": {"reclaim": {"mode": "observe"}}})
+def test_the_quota_is_for_pods_of_the_class_that_the_daemon_has() -> None:
+    quota = one(objects({"resourceQuota": {"create": True}}), "ResourceQuota")
 
-    assert found["securityContext"]["capabilities"]["add"] == ["SYS_PTRACE", "DAC_READ_SEARCH"]
-    assert [m["readOnly"] for m in found["volumeMounts"] if m["name"] == "cgroup"] == [True]
-
-
-def test_the_pod_sees_every_process_of_the_node_and_has_no_token() -> None:
-    found = pod()
-
-    assert found["hostPID"] is True
-    assert "hostNetwork" not in found
-    assert found["automountServiceAccountToken"] is False
-    assert found["priorityClassName"] == "system-node-critical"
+    (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    assert scope["values"] == [pod()["priorityClassName"]]
 
 
-@pytest.mark.parametrize("minor", [30, 31, 33, 37])
-def test_the_objects_are_what_kubernetes_takes(minor: int) -> None:
-    for each in objects():
-        kubernetes_validate.validate(each, f"1.{minor}", strict=True)
+def test_the_notes_have_three_commands_to_check_an_installation() -> None:
+    with engine().Chart.load(CHART) as chart:
+        notes = chart.render({}, name="holdfast", namespace=NAMESPACE)[
+            "holdfast/templates/NOTES.txt"
+        ]
+
+    commands = [line.strip() for line in notes.splitlines() if line.startswith("    ")]
+    assert [each.split(" -- ")[-1] for each in commands] == [
+        "kubectl --namespace kube-system rollout status daemonset/holdfast",
+        "holdfast status",
+        "holdfast doctor",
+    ]

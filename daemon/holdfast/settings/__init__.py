@@ -2,6 +2,6 @@
 
 from holdfast.settings.schema import schema
 from holdfast.settings.sections import Settings
-from holdfast.settings.sources import convert, known_paths, load, plain
+from holdfast.settings.sources import convert, known_paths, load, plain, variable
 
-__all__ = ["Settings", "convert", "known_paths", "load", "plain", "schema"]
+__all__ = ["Settings", "convert", "known_paths", "load", "plain", "schema", "variable"]

@@ -17,7 +17,9 @@ class Tpu(Section, frozen=True):
     """TPU chips, and what their programs are told; empty values come from envFile or hardware."""
 
     enabled: bool = True
+    """Whether TPU chips are looked for."""
     resource_name: str = "google.com/tpu"
+    """What pods ask for."""
     generation: str = ""
     """Such as ``v5e``; overrules what the PCI ids say."""
     topology: str = ""
@@ -31,6 +33,7 @@ class Tpu(Section, frozen=True):
     env_file: str = ""
     """Empty: tpu/tpu-env in host.etc."""
     vbar_url: str = ""
+    """Handed on to programs as VBAR_CONTROL_SERVICE_URL; empty: it is not set."""
 
 
 class Gpu(Section, frozen=True):
@@ -91,6 +94,7 @@ class Pool(Section, frozen=True):
     """VFIO devices that are advertised; a function must match each list that is not empty."""
 
     resource_name: str
+    """What pods ask for, such as ``example.com/nvme``."""
     devices: tuple[str, ...] = ()
     """``vendor:device`` in hex, with ``*`` and ``?``."""
     classes: tuple[str, ...] = ()

@@ -20,12 +20,15 @@ class Host(Section, frozen=True):
     """Where the host's folders are, as this process sees them."""
 
     sys: str = "/sys"
+    """What the kernel tells of hardware; only `reclaim.reset` and `reclaim.rebind` write to it."""
     proc: str = "/proc"
     """The host's pid namespace: holders outside of it are not seen."""
     dev: str = "/dev"
+    """Where the nodes are looked up that containers are given."""
     cgroup: str = "/sys/fs/cgroup"
     """The host's whole tree, not the part that a private cgroup namespace shows."""
     etc: str = "/etc"
+    """Where ``tpu/tpu-env`` is."""
     run: str = "/run"
     """Where container runtimes keep what they run: it tells whether a sandbox is at work."""
 
@@ -47,7 +50,9 @@ class Kubelet(Section, frozen=True):
     """Where kubelet is. Its plugin folder does not follow its --root-dir."""
 
     plugin_dir: str = "/var/lib/kubelet/device-plugins"
+    """The folder with kubelet's socket for plugins, its checkpoint, and our own sockets."""
     pod_resources_socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    """Where kubelet is asked which pods it counts; it follows its --root-dir."""
     socket_prefix: str = "holdfast"
     """What the names of our sockets in the plugin folder begin with; those we may remove."""
     register_timeout: Interval = Interval(12)
@@ -79,6 +84,7 @@ class Allocate(Section, frozen=True):
     """Allocate answers in any case; this is how long it waits to have it on disk."""
 
     commit_timeout: Interval = Interval(2)
+    """After this it answers all the same; the gate then commits before it lets a start pass."""
     pending_timeout: Interval = Interval(60)
     """After this an Allocation that no checkpoint entry names is over."""
 
@@ -100,7 +106,9 @@ class Retry(Section, frozen=True):
     """How long a quarantined device waits for the next try, doubling from first to last."""
 
     first: Interval = Interval(5)
+    """Before the second try."""
     last: Interval = Interval(300)
+    """The longest wait, however many tries there were."""
 
 
 class Reclaim(Section, frozen=True):
@@ -173,12 +181,14 @@ class Http(Section, frozen=True):
     address: str = ""
     """Empty: every address of the host, IPv4 and IPv6."""
     port: Port = 8008
+    """0: no probes and no metrics are served."""
 
 
 class Log(Section, frozen=True):
     """What is logged, and how."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is told."""
     format: Literal["auto", "json", "text"] = "auto"
     """auto: text on a terminal, otherwise JSON."""
 
@@ -202,6 +212,7 @@ class Settings(Section, frozen=True):
     tpu: Tpu = msgspec.field(default_factory=Tpu)
     gpu: Gpu = msgspec.field(default_factory=Gpu)
     pools: tuple[Pool, ...] = ()
+    """Other VFIO devices to be advertised, each pool as a resource of its own."""
     device_list_strategy: Literal["device-nodes", "cdi"] = "device-nodes"
     """How kubelet is told what to give a container: by the paths of nodes, or by CDI name.
 

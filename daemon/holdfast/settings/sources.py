@@ -40,7 +40,7 @@ def load(
     for name, path in VARIABLES.items():
         if name in environ:
             _put(tree, path, environ[name], paths)
-    by_variable = {_variable(path): path for path in paths}
+    by_variable = {variable(path): path for path in paths}
     for name, text in environ.items():
         if not name.startswith(_PREFIX) or _is_service_link(name, text):
             continue
@@ -133,7 +133,8 @@ def _without_empty(tree: Mapping[Any, Any], prefix: str = "") -> Tree:
     }
 
 
-def _variable(path: str) -> str:
+def variable(path: str) -> str:
+    """Return the name of the environment variable that sets the key at *path*."""
     return _PREFIX + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", path).replace(".", "_").upper()
 
 

@@ -43,10 +43,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{/* The configuration file: what was given, and where kubelet's socket is. */}}
+{{/*
+The configuration file: what was given, where kubelet's socket is, and where the node's whole cgroup
+tree is mounted: /sys/fs/cgroup in a container shows only the container's own part.
+*/}}
 {{- define "holdfast.config" -}}
 {{- $socket := printf "%s/pod-resources/kubelet.sock" (trimSuffix "/" .Values.kubeletRoot) -}}
-{{- $ours := dict "kubelet" (dict "podResourcesSocket" $socket) -}}
+{{- $ours := dict "host" (dict "cgroup" "/host/cgroup") "kubelet" (dict "podResourcesSocket" $socket) -}}
 {{- mustMergeOverwrite $ours (deepCopy (default dict .Values.config)) | toYaml -}}
 {{- end -}}
 

@@ -1,0 +1,125 @@
+"""Values that cannot be right are refused before anything is installed, by the path of their key."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from chart.keys import groups
+from chart.rendering import CHART, RefusedError, objects, render, settings
+from chart.valuesschema import values_schema
+from holdfast.settings import Settings, known_paths, plain
+
+
+def _at(path: str, value: object) -> dict[str, Any]:
+    """Return *value* at *path*."""
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    assert isinstance(value, dict)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("confg", {}, "'confg' not allowed"),
+        ("image.tagg", "1", "'tagg' not allowed"),
+        ("config.gate.wiat", "1s", "/config/gate': additional properties 'wiat'"),
+        ("config.gate.wait", "soon", "/config/gate/wait"),
+        ("config.gate.wait", None, "/config/gate/wait"),
+        ("config.gate", None, "/config/gate'"),
+        ("config.http.port", 65536, "/config/http/port"),
+        ("config.reclaim.mode", "kill", "/config/reclaim/mode"),
+        ("config.stateDir", "var/lib/holdfast", "/config/stateDir"),
+        ("config.gpu.devRoot", "/", "/config/gpu/devRoot"),
+        ("config.host.proc", "/host/proc", "'proc' not allowed"),
+        ("config.pools", [{"resourceName": "a.b/c", "device": ["x"]}], "/config/pools/0"),
+        ("config.pools", [{"devices": ["1b36:0010"]}], "/config/pools/0"),
+        ("image.digest", "latest", "/image/digest"),
+        ("updateStrategy.rollingUpdate.maxSurge", 1, "/updateStrategy/rollingUpdate/maxSurge"),
+        ("runtimeFolders", ["run/containerd"], "/runtimeFolders/0"),
+        ("appArmor", "off", "/appArmor"),
+        ("probes.liveness.periodSeconds", 0, "/probes/liveness/periodSeconds"),
+        ("runtimeClasses.kata", {}, "'kata' not allowed"),
+        ("podLabels", {"a": 1}, "/podLabels/a"),
+        ("config.http.address", "127.0.0.1", "config.http.address: a pod's address"),
+    ],
+)
+def test_a_value_that_cannot_be_right_is_refused_by_its_path(
+    path: str, value: object, told: str
+) -> None:
+    with pytest.raises(RefusedError, match=told):
+        render(_at(path, value))
+
+
+def test_there_is_nothing_to_scrape_without_a_port() -> None:
+    with pytest.raises(RefusedError, match="podMonitor.enabled: there is nothing to scrape"):
+        render({"podMonitor": {"enabled": True}, "config": {"http": {"port": 0}}})
+
+
+def test_every_key_of_the_values_is_in_the_schema_and_every_key_of_the_schema_has_a_default() -> (
+    None
+):
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    found = values_schema()
+    del found["properties"]["config"], values["config"]
+    del found["properties"]["global"]  # Helm's own
+
+    assert set(_in_schema(found)) == set(_in_values(values, found))
+
+
+def _in_schema(node: dict[str, Any], at: str = "") -> Iterator[str]:
+    for name, below in node.get("properties", {}).items():
+        # Not written out among the defaults: kubelet's own is 0.
+        if name != "initialDelaySeconds":
+            yield f"{at}{name}"
+        yield from _in_schema(below, f"{at}{name}.")
+
+
+def _in_values(values: dict[str, Any], node: dict[str, Any], at: str = "") -> Iterator[str]:
+    for name, below in values.items():
+        yield f"{at}{name}"
+        inner = node["properties"].get(name, {})
+        if "properties" in inner:
+            yield from _in_values(below, inner, f"{at}{name}.")
+
+
+def test_the_schema_knows_every_key_of_the_settings_but_where_the_container_has_the_hosts_folders() -> (
+    None
+):
+    def paths(node: dict[str, Any], at: str = "") -> Iterator[str]:
+        for name, below in node["properties"].items():
+            if "properties" in below:
+                yield from paths(below, f"{at}{name}.")
+            else:
+                yield f"{at}{name}"
+
+    found = set(paths(values_schema()["properties"]["config"]))
+
+    fixed = {f"host.{name}" for name in ("sys", "proc", "cgroup", "etc", "run")}
+    assert found == set(known_paths()) - fixed
+
+
+def test_every_default_of_the_daemon_is_a_value_that_the_chart_takes_and_hands_on() -> None:
+    values = plain(Settings())
+    del values["host"]
+
+    found = settings(objects({"config": values}))
+
+    assert plain(found) == {
+        **plain(Settings()),
+        "host": {**plain(Settings())["host"], "cgroup": "/host/cgroup"},
+    }
+
+
+def test_every_key_of_the_settings_has_its_meaning_below_it() -> None:
+    assert [
+        key.path for group in groups() for key in group.keys if len(key.meaning.split()) < 2
+    ] == []
+
+
+def test_whole_numbers_stay_whole_on_their_way_to_the_daemon() -> None:
+    found = settings(objects({"config": {"history": {"perDevice": 10_000_000}}}))
+
+    assert found.history.per_device == 10_000_000
