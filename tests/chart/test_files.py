@@ -94,7 +94,7 @@ def _mounts(values: dict[str, object]) -> set[str]:
 def _ask(host: str, port: int, patience: str) -> tuple[int, str]:
     """Run the script as the pod does; return its exit code and what it printed."""
     found = one(objects(), "Pod")["spec"]["containers"][0]
-    assert found["command"] == ["tini", "--", "python", "-c"]
+    assert found["command"] == ["python", "-c"]
     ended = subprocess.run(
         [sys.executable, "-c", found["args"][0], host, str(port), patience],
         capture_output=True,
