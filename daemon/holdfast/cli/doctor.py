@@ -23,16 +23,30 @@ _INDENT = " " * 8
 @click.command()
 @click.option(
     "--root",
-    type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
+    # Not resolved: /proc/1/root is a link to / for whoever reads it, and the host's root to walk.
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     default="/",
     help="The root of a copied or mounted node; its programs and sockets are then not asked.",
+)
+@click.option(
+    "--runtime-handler",
+    "handlers",
+    multiple=True,
+    metavar="NAME",
+    help="A handler that a RuntimeClass of the cluster names; the node must know it. Repeatable.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 for a WARN, too.")
 @with_config
 @with_set
 @with_output
 def doctor(
-    root: Path, config: Path | None, changes: dict[str, str], output: str, *, strict: bool
+    root: Path,
+    handlers: tuple[str, ...],
+    config: Path | None,
+    changes: dict[str, str],
+    output: str,
+    *,
+    strict: bool,
 ) -> None:
     """Say what is wrong with this node, and what to do; exit 1 for a FAIL. Changes nothing."""
     from holdfast.doctor.checks import examine  # noqa: PLC0415 - no other command needs these
@@ -40,7 +54,9 @@ def doctor(
     from holdfast.doctor.node import Node  # noqa: PLC0415 - as above
 
     settings, first = _settings(config, changes)
-    found = [first, *examine(Node(settings=settings, root=root))]
+    root = root.absolute()
+    node = Node(settings=settings, root=root, runtime_handlers=handlers)
+    found = [first, *examine(node)]
     counts = Counter(finding.level for finding in found)
     if output == "json":
         report = {

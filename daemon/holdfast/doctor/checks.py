@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from holdfast.doctor.area import Area
+from holdfast.doctor.containerd import containerd_findings
 from holdfast.doctor.finding import Finding
+from holdfast.doctor.gvisor import gvisor_findings
 from holdfast.doctor.memory import memory_findings
 from holdfast.doctor.node import Node
 from holdfast.doctor.privileges import privileges_findings
@@ -15,6 +17,8 @@ AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
         "state": state_findings,
         "memory": memory_findings,
         "privileges": privileges_findings,
+        "containerd": containerd_findings,
+        "gvisor": gvisor_findings,
     }
 )
 """What finds out about each area, by the area's name; in the order in which they are shown.

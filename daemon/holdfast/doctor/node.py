@@ -17,6 +17,8 @@ class Node:
 
     settings: Settings
     root: Path = Path("/")
+    runtime_handlers: tuple[str, ...] = ()
+    """What RuntimeClasses of the cluster call their handlers: no file of a node says it."""
 
     @property
     def live(self) -> bool:

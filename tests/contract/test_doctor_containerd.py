@@ -1,0 +1,328 @@
+"""containerd's files as they lie on a node: where they are, what they import, what is wrong."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from holdfast.doctor.containerd import containerd_findings
+from holdfast.doctor.finding import Finding, Level
+from holdfast.doctor.node import Node
+from holdfast.doctor.programs import Answer, Ask, run
+from holdfast.settings import Settings, convert
+
+MAIN = "/etc/containerd/config.toml"
+V2 = """version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{}]
+runtime_type = "io.containerd.runc.v2"
+"""
+V3 = """version = 3
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{}]
+runtime_type = "io.containerd.runc.v2"
+"""
+
+
+def node(root: Path, files: Mapping[str, str], **settings: object) -> Node:
+    for path, text in files.items():
+        file = root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+    return Node(settings=convert(settings) if settings else Settings(), root=root)
+
+
+def says(version: str) -> Ask:
+    return lambda command: Answer(text=f"containerd containerd.io {version} 0123abc\n")
+
+
+def look(at: Node, version: str = "") -> dict[tuple[str, Level], Finding]:
+    ask = says(version) if version else None
+    return {(each.check, each.level): each for each in containerd_findings(at, ask)}
+
+
+def bad(found: Mapping[tuple[str, Level], Finding]) -> set[str]:
+    return {check for check, level in found if level is not Level.OK}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        MAIN,
+        "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+        "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+        "/etc/k0s/containerd.toml",
+        "/var/snap/microk8s/current/args/containerd.toml",
+    ],
+)
+def test_the_configuration_is_found_where_each_distribution_has_it(
+    path: str, tmp_path: Path
+) -> None:
+    found = look(node(tmp_path, {path: V2.format("runc")}))
+    assert not bad(found)
+    assert found["config", Level.OK].reason == f"read {path}"
+
+
+def test_a_distributions_own_file_goes_before_that_of_etc(tmp_path: Path) -> None:
+    k3s = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+    found = look(node(tmp_path, {MAIN: "[", k3s: V2.format("runc")}))
+    assert not bad(found)
+
+
+def test_bad_toml_is_a_failure_that_names_the_file_and_the_line(tmp_path: Path) -> None:
+    found = look(node(tmp_path, {MAIN: 'version = 2\n\n[plugins."io\n'}))
+    reason = found["config", Level.FAIL].reason
+    assert f"cannot read {MAIN}: it is not TOML" in reason
+    assert "line 3" in reason
+    assert found["config", Level.FAIL].remedy
+
+
+def test_a_file_that_is_not_utf_8_or_is_a_folder_is_a_failure_too(tmp_path: Path) -> None:
+    at = node(tmp_path, {MAIN: 'imports = ["a.toml", "b.toml"]'})
+    (tmp_path / "etc/containerd/a.toml").write_bytes(b"x = '\xff'")
+    (tmp_path / "etc/containerd/b.toml").mkdir()
+    reasons = [each.reason for each in containerd_findings(at) if each.level is Level.FAIL]
+    assert any("/etc/containerd/a.toml: it is not UTF-8" in reason for reason in reasons)
+    assert any("/etc/containerd/b.toml" in reason for reason in reasons)
+
+
+def test_imports_are_read_in_containerds_order_patterns_sorted_and_relative_to_the_file(
+    tmp_path: Path,
+) -> None:
+    files = {
+        MAIN: 'version = 3\nimports = ["conf.d/*.toml", "/opt/x.toml"]\n',
+        "/etc/containerd/conf.d/20.toml": V3.format("b"),
+        "/etc/containerd/conf.d/10.toml": 'version = 3\nimports = ["../more/*/last.toml"]\n',
+        "/etc/containerd/conf.d/ignored.conf": "[",
+        "/etc/containerd/more/a/last.toml": V3.format("c"),
+        "/opt/x.toml": V3.format("runc"),
+    }
+    found = look(node(tmp_path, files))
+    assert found["config", Level.OK].reason == (
+        "read /etc/containerd/config.toml, /etc/containerd/conf.d/10.toml, "
+        "/etc/containerd/conf.d/20.toml, /opt/x.toml, /etc/containerd/more/a/last.toml"
+    )
+    assert "one of b, runc, c" in found["handlers", Level.OK].reason
+
+
+def test_files_that_import_each_other_end(tmp_path: Path) -> None:
+    files = {MAIN: 'imports = ["b.toml"]', "/etc/containerd/b.toml": 'imports = ["config.toml"]'}
+    assert not bad(look(node(tmp_path, files)))
+
+
+def test_an_import_by_name_that_is_missing_is_a_failure_and_an_empty_pattern_is_none(
+    tmp_path: Path,
+) -> None:
+    found = look(node(tmp_path, {MAIN: 'version = 3\nimports = ["/x/*.toml", "/x/y.toml"]'}))
+    assert "cannot read /x/y.toml: there is no such file" in found["config", Level.FAIL].reason
+    assert bad(found) == {"config"}
+
+
+def test_a_drop_in_that_nobody_imports_is_named(tmp_path: Path) -> None:
+    drop_in = "/etc/containerd/conf.d/99-nvidia.toml"
+    found = look(node(tmp_path, {MAIN: V2.format("runc"), drop_in: V2.format("nvidia")}))
+    assert drop_in in found["imports", Level.WARN].reason
+    assert "imports = " in found["imports", Level.WARN].remedy
+
+
+@pytest.mark.parametrize(
+    ("version", "level"), [("1.7.27", Level.FAIL), ("", Level.WARN), ("2.1.0", None)]
+)
+def test_runtimes_that_a_drop_in_makes_containerd_1_x_forget_are_named(
+    version: str, level: Level | None, tmp_path: Path
+) -> None:
+    files = {
+        MAIN: V2.format("runsc") + 'runtime_path = ""\n',
+        "/etc/containerd/conf.d/99-nvidia.toml": V2.format("runc"),
+        "/usr/bin/containerd": "",
+    }
+    files[MAIN] = 'imports = ["conf.d/*.toml"]\n' + files[MAIN]
+    found = look(node(tmp_path, files), version)
+    if level is None:
+        assert not bad(found)
+    else:
+        assert "runtimes.runsc of an earlier one is lost" in found["imports", level].reason
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "level"),
+    [
+        pytest.param("1.7.27", V3, Level.FAIL, id="1.x cannot read version 3"),
+        pytest.param("2.0.1", V3.replace("3", "2", 1), None, id="2.x takes the new table anyway"),
+        pytest.param("", V3.replace("3", "2", 1), Level.WARN, id="it depends on containerd"),
+        pytest.param("1.7.1", V3.replace("3", "2", 1), Level.FAIL, id="1.x ignores the new table"),
+        pytest.param("", V2.replace("2", "3", 1), Level.FAIL, id="2.x ignores the old table"),
+    ],
+)
+def test_a_table_must_have_the_prefix_of_its_files_version(
+    version: str, text: str, level: Level | None, tmp_path: Path
+) -> None:
+    files = {MAIN: text.format("runc"), "/usr/bin/containerd": ""}
+    found = look(node(tmp_path, files), version)
+    assert {check for check in bad(found) if check == "tables"} == ({"tables"} if level else set())
+    if level is not None:
+        assert found["tables", level].remedy
+
+
+def test_a_drop_in_of_a_newer_version_than_the_first_file_is_named(tmp_path: Path) -> None:
+    files = {
+        MAIN: 'imports = ["conf.d/*.toml"]\n' + V2.format("runc"),
+        "/etc/containerd/conf.d/99-nvidia.toml": V3.format("nvidia"),
+    }
+    found = look(node(tmp_path, files))
+    assert "99-nvidia.toml has version = 3" in found["tables", Level.WARN].reason
+
+
+def test_a_containerd_whose_part_for_kubernetes_is_off_is_a_failure(tmp_path: Path) -> None:
+    found = look(node(tmp_path, {MAIN: 'disabled_plugins = ["cri"]\n'}))
+    assert "disabled_plugins" in found["tables", Level.FAIL].reason
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "fails"),
+    [
+        ("1.7.27", V2.format("nvidia"), True),
+        ("2.0.1", V3.format("nvidia"), False),
+        (
+            "2.0.1",
+            V3.format("a")
+            + '[plugins."io.containerd.cri.v1.runtime".containerd]\ndefault_runtime_name = "b"\n',
+            True,
+        ),
+        ("1.7.27", "version = 2\n", False),
+    ],
+)
+def test_the_default_runtime_must_have_a_table(
+    version: str, text: str, fails: bool, tmp_path: Path
+) -> None:
+    found = look(node(tmp_path, {MAIN: text, "/usr/bin/containerd": ""}), version)
+    assert (("handlers", Level.FAIL) in found) == fails
+
+
+CDI_ON = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = true\n'
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "wanted", "level"),
+    [
+        pytest.param("1.7.27", "version = 2\n", False, Level.OK, id="off, and nobody needs it"),
+        pytest.param("1.7.27", "version = 2\n", True, Level.FAIL, id="off by default in 1.x"),
+        pytest.param("", "version = 2\n", True, Level.WARN, id="it depends on containerd"),
+        pytest.param("", "version = 2\n", False, Level.OK, id="whatever it is, nobody needs it"),
+        pytest.param("1.7.27", CDI_ON, True, Level.OK, id="turned on"),
+        pytest.param("2.1.0", "version = 3\n", True, Level.OK, id="on by default in 2.x"),
+        pytest.param("2.1.0", CDI_ON.replace("true", "false"), True, Level.FAIL, id="turned off"),
+        pytest.param("1.7.27", CDI_ON + 'cdi_spec_dirs = ["/etc/cdi"]\n', True, Level.FAIL, id="our folder is not read"),
+        pytest.param("1.7.27", CDI_ON + 'cdi_spec_dirs = ["/run/cdi/"]\n', True, Level.OK, id="/run and /var/run are one"),
+    ],
+)  # fmt: skip
+def test_cdi_must_be_on_where_devices_are_handed_over_by_name(
+    version: str, text: str, wanted: bool, level: Level, tmp_path: Path
+) -> None:
+    settings = {"deviceListStrategy": "cdi"} if wanted else {}
+    at = node(tmp_path, {MAIN: text, "/usr/bin/containerd": ""}, **settings)
+    assert ("cdi", level) in look(at, version)
+
+
+def test_a_binary_that_is_not_on_the_node_is_named(tmp_path: Path) -> None:
+    text = V2.format("nvidia") + (
+        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'
+        'BinaryName = "{}"\n'
+    )
+    program = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+    at = node(tmp_path, {MAIN: text.replace("{}", program)})
+    assert program in look(at)["binaries", Level.FAIL].reason
+    assert not bad(look(node(tmp_path, {program: "#!/bin/sh\n"})))
+    node(tmp_path, {MAIN: text.replace("{}", "crun")})
+    assert "/usr/local/sbin" in look(at)["binaries", Level.FAIL].reason
+    assert not bad(look(node(tmp_path, {"/usr/bin/crun": "#!/bin/sh\n"})))
+
+
+def test_a_node_of_another_runtime_has_nothing_to_mend(tmp_path: Path) -> None:
+    assert not bad(look(node(tmp_path, {"/etc/crio/crio.conf": ""})))
+
+
+def test_without_a_trace_of_any_runtime_that_is_said(tmp_path: Path) -> None:
+    found = look(node(tmp_path, {}))
+    assert found.keys() == {("config", Level.WARN)}
+    assert "--root" in found["config", Level.WARN].remedy
+
+
+def test_a_program_without_a_configuration_goes_by_its_defaults(tmp_path: Path) -> None:
+    found = look(node(tmp_path, {"/usr/bin/containerd": ""}), "2.1.0")
+    assert not bad(found)
+    assert "there is no /etc/containerd/config.toml" in found["config", Level.OK].reason
+    assert "one of runc" in found["handlers", Level.OK].reason
+
+
+def process(root: Path, pid: int, *arguments: str, path: str) -> None:
+    """Show a containerd in the node's /proc, as the kernel does."""
+    folder = root / f"proc/{pid}"
+    folder.mkdir(parents=True)
+    fields = ["S", "1", *["0"] * 5, *["0"] * 12, "100", *["0"] * 30]
+    (folder / "stat").write_text(f"{pid} (containerd) {' '.join(fields)}\n")
+    (folder / "cmdline").write_bytes(b"".join(f"{each}\0".encode() for each in arguments))
+    (folder / "environ").write_bytes(f"HOME=/root\0PATH={path}\0".encode())
+    (folder / "exe").symlink_to("/opt/c/containerd")
+
+
+@pytest.mark.parametrize("flag", [("--config=/opt/c/c.toml",), ("-c", "/opt/c/c.toml")])
+def test_the_process_tells_which_file_it_reads_and_where_it_looks_for_programs(
+    flag: tuple[str, ...], tmp_path: Path
+) -> None:
+    text = V2.format("x") + (
+        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.x.options]\nBinaryName = "xrun"\n'
+    )
+    at = node(tmp_path, {MAIN: "[", "/opt/c/c.toml": text})
+    process(tmp_path, 41, "/usr/bin/containerd", path="/usr/bin")
+    process(
+        tmp_path,
+        42,
+        "containerd",
+        "-c",
+        "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+        path="/odd/bin:relative",
+    )
+    rke2 = node(
+        tmp_path, {"/var/lib/rancher/rke2/agent/etc/containerd/config.toml": V2.format("runc")}
+    )
+    assert not bad(look(rke2)), "a distribution's own goes before Docker's"
+    (tmp_path / "proc/42/stat").unlink()
+    (tmp_path / "proc/41/cmdline").write_bytes(
+        b"".join(f"{each}\0".encode() for each in ("containerd", *flag))
+    )
+    found = look(at)
+    assert found["config", Level.OK].reason == "read /opt/c/c.toml"
+    assert "/usr/bin, /opt/c, /usr/local/sbin" in found["binaries", Level.FAIL].reason
+
+
+def test_a_program_that_does_not_answer_is_killed_with_its_children(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    script = tmp_path / "hangs"
+    script.write_text(f"#!/bin/sh\nsleep 1000 &\necho $! > {pid}\nwait\n")
+    script.chmod(0o755)
+    answer = run([str(script), "--version"], patience=2.0)
+    assert "gave no answer within 2 s" in answer.problem
+    if pid.exists():
+        child = int(pid.read_text())
+        # Dead, or not even that: nobody may have waited for it yet.
+        state = subprocess.run(
+            ["ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True, check=False
+        ).stdout.strip()
+        assert state in {"", "Z"} or state.startswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [("print('1.0')", ""), ("import sys; sys.exit('no')", "ended with 1: no")],
+)
+def test_what_a_program_says_is_its_answer_and_an_error_is_none(code: str, problem: str) -> None:
+    answer = run([sys.executable, "-I", "-c", code], patience=60.0)
+    assert answer.text == ("" if problem else "1.0\n")
+    assert answer.problem.endswith(problem)
+
+
+def test_a_program_that_cannot_be_run_is_a_problem_and_no_error(tmp_path: Path) -> None:
+    assert "cannot run" in run([os.fspath(tmp_path / "none")]).problem

@@ -1,0 +1,33 @@
+"""The broken nodes of tests/doctor-trees, and how their programs are run as if they were live."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from holdfast.doctor.finding import Finding, Level
+from holdfast.doctor.node import Node
+from holdfast.doctor.programs import Answer, Ask, run
+from holdfast.settings import Settings, convert
+
+TREES = Path(__file__).parents[1] / "doctor-trees"
+
+
+def tree(name: str, changes: Mapping[str, object] | None = None, **rest: object) -> Node:
+    """Return one node, with settings that differ from the defaults by *changes*."""
+    settings = convert(changes or {}) if changes else Settings()
+    handlers = rest.get("runtime_handlers", ())
+    assert isinstance(handlers, tuple)
+    return Node(settings=settings, root=TREES / name, runtime_handlers=handlers)
+
+
+def programs_of(node: Node) -> Ask:
+    """Return what runs the programs of *node*: small scripts that answer as the real ones do."""
+
+    def ask(command: Sequence[str]) -> Answer:
+        return run((str(node.path(command[0])), *command[1:]), patience=60.0)
+
+    return ask
+
+
+def bad(findings: Sequence[Finding]) -> dict[str, Level]:
+    """Return the checks that found something, with their levels."""
+    return {each.check: each.level for each in findings if each.level is not Level.OK}
