@@ -15,7 +15,9 @@ _HELMS = ("helm.sh/chart:", "app.kubernetes.io/managed-by:")
 _HOOK = "helm.sh/hook:"
 _HEADER = """\
 # holdfast without Helm: what the chart in deploy/helm/holdfast makes of its defaults, in the namespace kube-system.
-# kubectl apply -f holdfast.yaml, once the image is one that your nodes can pull. Written by `make chart`; do not edit.
+# Written by `make chart`. Name an image that your nodes can pull, then: kubectl apply -f holdfast.yaml
+# The daemon reads the ConfigMap at its start: kubectl -n kube-system rollout restart daemonset/holdfast
+# Mounts and capabilities fit this configuration; deploy/README.md says which others need more.
 """
 
 

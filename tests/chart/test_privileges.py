@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from chart.rendering import REPOSITORY, container, objects, one, pod, settings
+from holdfast.doctor.needs import NEEDS
 from holdfast.host.visibility import Visibility
+from holdfast.settings import convert
 
 _ROW = re.compile(r"^\| `(?P<what>[^`]+)` \| (?P<when>.+?) \| (?P<why>.+) \|$", re.MULTILINE)
 
@@ -76,6 +78,45 @@ def test_it_has_the_capabilities_whose_lack_the_daemon_tells() -> None:
     told = Visibility(capabilities=0, in_init_pid_namespace=True).lacking
 
     assert {f"CAP_{name}" for name in _may({}) if name.isupper()} == set(told)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"reclaim": {"mode": "observe"}},
+        {"gpu": {"migStrategy": "mixed"}},
+        {"reclaim": {"mode": "observe"}, "gpu": {"enabled": False, "migStrategy": "mixed"}},
+    ],
+)
+def test_its_capabilities_are_those_that_the_doctor_says_these_settings_ask_for(
+    config: dict[str, Any],
+) -> None:
+    asked = [need for need in NEEDS if need.asked(convert(config))]
+
+    found = container({"config": config})["securityContext"]["capabilities"]["add"]
+    assert set(found) == {need.privilege for need in asked if need.privilege.isupper()}
+
+
+def test_with_everything_turned_on_it_has_all_that_the_doctor_looks_for() -> None:
+    whole, only = pod(_ALL), container(_ALL)
+    context = only["securityContext"]
+    mounts = {mount["name"]: mount for mount in only["volumeMounts"]}
+    has = {
+        "runAsUser": context["runAsUser"] == 0,
+        "hostUsers": whole.get("hostUsers", True),
+        "hostPID": whole["hostPID"],
+        "procMount": "procMount" not in context,
+        "appArmorProfile": context["appArmorProfile"] == {"type": "Unconfined"},
+        "volumes.cgroup": "cgroup" in mounts,
+        "volumeMounts.cgroup.readOnly": mounts["cgroup"]["readOnly"] is False,
+        "volumeMounts.sys-devices": not mounts["sys-devices"].get("readOnly", False),
+        "volumeMounts.sys-bus-pci": not mounts["sys-bus-pci"].get("readOnly", False),
+        **dict.fromkeys(context["capabilities"]["add"], True),
+    }
+
+    assert {need.privilege for need in NEEDS} == set(has)
+    assert all(has.values())
 
 
 def test_where_nothing_is_ended_it_may_neither_signal_others_nor_write_to_cgroups() -> None:

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from chart.keys import Group, groups
 from holdfast.settings import schema
+from holdfast.settings.nvidia import VARIABLES
 
 Schema = dict[str, Any]
 
@@ -62,7 +63,20 @@ _CHART: Mapping[str, Schema] = {
     "kubeletRoot": FOLDER,
     "runtimeFolders": FOLDERS,
     "extraFolders": FOLDERS,
-    "extraEnv": {"type": "array", "items": {"type": "object", "required": ["name"]}},
+    "extraEnv": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "required": ["name"],
+            # Mounts and capabilities follow from `config`: a setting from elsewhere would lack them.
+            "properties": {
+                "name": {
+                    "type": "string",
+                    "not": {"anyOf": [{"pattern": "^HOLDFAST_"}, {"enum": sorted(VARIABLES)}]},
+                }
+            },
+        },
+    },
     "privileged": TRUTH,
     "runtimeClassName": TEXT,
     "appArmor": {"enum": ["field", "annotation", "none"]},
