@@ -11,9 +11,11 @@ from holdfast.doctor.memory import memory_findings
 from holdfast.doctor.node import Node
 from holdfast.doctor.privileges import privileges_findings
 from holdfast.doctor.state import state_findings
+from holdfast.doctor.vfio import vfio_findings
 
 AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
     {
+        "vfio": vfio_findings,
         "state": state_findings,
         "memory": memory_findings,
         "privileges": privileges_findings,

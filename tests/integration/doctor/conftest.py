@@ -1,0 +1,22 @@
+"""A node that is in order, for each test to break in one way."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.nodetree import NodeTree
+
+
+@pytest.fixture
+def node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[NodeTree]:
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+        monkeypatch.delenv(name)
+    tree = NodeTree(tmp_path / "node", capsys)
+    try:
+        yield tree
+    finally:
+        tree.close()
