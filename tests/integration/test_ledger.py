@@ -587,6 +587,28 @@ async def test_a_ledger_that_failed_proves_itself_though_nobody_has_anything_to_
     assert ledger.failing_since is None
 
 
+async def test_a_ledger_that_nobody_writes_is_tried_now_and_then(
+    tmp_path: Path, lane: Lane
+) -> None:
+    """A disk that has gone read-only shows before the first pod finds out."""
+    clock = ManualClock()
+    ledger = await _open(tmp_path, lane, clock)
+    assert ledger.proven_at is None
+    await ledger.prove(idle=60)
+    assert ledger.proven_at == clock.monotonic()
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        await ledger.prove(idle=60)  # it was written just now
+        assert ledger.failing_since is None
+        await clock.advance(61)
+        with pytest.raises(LedgerError):
+            await ledger.prove(idle=60)
+        assert ledger.failing_since is not None
+    await ledger.prove(idle=60)
+    assert ledger.failing_since is None
+    assert ledger.proven_at == clock.monotonic()
+
+
 async def test_a_commit_that_takes_too_long_is_given_up_and_yet_comes(
     tmp_path: Path, lane: Lane
 ) -> None:

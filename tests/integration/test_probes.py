@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -13,7 +14,9 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from holdfast.errors import SettingsError
-from holdfast.telemetry.probes import _MOST_CLIENTS, Board, Check, ProbeServer
+from holdfast.model.readiness import Check
+from holdfast.telemetry.board import Board
+from holdfast.telemetry.probes import _MOST_CLIENTS, ProbeServer
 from waiting import until, wait_until
 
 _STALL = 30.0
@@ -42,7 +45,7 @@ def test_before_anything_is_published_the_daemon_lives_and_is_not_ready() -> Non
         status, text = _get(port, "/readyz")
 
     assert status == 503
-    assert "FAILED start: the daemon has not come up yet" in text
+    assert "FAILED up (for 0 s): the daemon has not come up yet" in text
 
 
 def test_readyz_names_every_check_and_why_one_fails() -> None:
@@ -58,8 +61,45 @@ def test_readyz_names_every_check_and_why_one_fails() -> None:
         alive, _ = _get(port, "/livez")
 
     assert status == 503
-    assert text.splitlines()[:2] == ["ok     ledger", "FAILED lane scan: stuck for 12 s"]
+    assert text.splitlines()[:2] == [
+        "ok     ledger (for 0 s)",
+        "FAILED lane scan (for 0 s): stuck for 12 s",
+    ]
     assert alive == 200, "a restart mends no stuck lane"
+
+
+@pytest.mark.parametrize(
+    ("path", "accept"), [("/readyz?output=json", "*/*"), ("/readyz", "application/json")]
+)
+def test_programs_get_the_same_checks_as_json_with_their_ages(path: str, accept: str) -> None:
+    board = Board()
+    seen = time.monotonic() - 4.0
+    board.publish((Check(name="ledger", passes=False, reason="no commit", seen=seen),))
+    with _serving(board) as port:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}{path}", headers={"Accept": accept}
+        )
+        with pytest.raises(urllib.error.HTTPError) as told, urllib.request.urlopen(request):
+            pass
+        with told.value as error:
+            answer = json.loads(error.read())
+
+    ledger, fresh = answer["checks"]
+    assert error.code == 503
+    assert answer["ready"] is False
+    assert (ledger["name"], ledger["passes"], ledger["reason"]) == ("ledger", False, "no commit")
+    assert 0 <= ledger["forSeconds"] < 4 <= ledger["seenSecondsAgo"]
+    assert (fresh["name"], fresh["passes"]) == ("checks are fresh", True)
+
+
+def test_a_check_keeps_its_age_until_it_passes_or_fails_anew() -> None:
+    board = Board()
+    since = []
+    for passes, reason in [(True, ""), (True, "as ever"), (False, "broken"), (False, "still")]:
+        board.publish((Check(name="ledger", passes=passes, reason=reason),))
+        since.append(board.readiness.posted[0].since)
+
+    assert since[0] == since[1] < since[2] == since[3]
 
 
 def test_readyz_is_ready_when_every_check_passes() -> None:
@@ -69,7 +109,9 @@ def test_readyz_is_ready_when_every_check_passes() -> None:
         status, text = _get(port, "/readyz")
 
     assert status == 200
-    assert text.startswith("ok     ledger: last commit 3 ms\nok     checks are fresh: 0.")
+    assert text == (
+        "ok     ledger (for 0 s): last commit 3 ms\nok     checks are fresh (seen 0 s ago)\n"
+    )
 
 
 async def test_a_wedged_loop_fails_livez_and_readyz_while_metrics_still_answer() -> None:

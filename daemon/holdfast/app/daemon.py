@@ -5,32 +5,31 @@ import contextlib
 import itertools
 import os
 import signal
-import time
-from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import structlog
 
 import holdfast
-from holdfast.app import byhand, reports
+from holdfast.app.answers import handlers
 from holdfast.app.gpus import Gpus
 from holdfast.app.hosts import build_host
 from holdfast.app.parts import Parts, build
-from holdfast.app.readiness import readiness
-from holdfast.control.server import ControlServer, Handler
+from holdfast.app.readiness import PROOF_EVERY, readiness
+from holdfast.app.showing import observe, show
+from holdfast.control.server import ControlServer
 from holdfast.discovery.scanner import Scanner
 from holdfast.errors import HoldfastError, HostError
 from holdfast.host.udev import Uevents
 from holdfast.ledger.ledger import InstanceLock, open_ledger
 from holdfast.model.gpu import DriverState
-from holdfast.model.locks import LockState
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.supervisor import Supervisor
 from holdfast.settings import Settings
+from holdfast.telemetry.board import Board
 from holdfast.telemetry.metrics import Metrics
-from holdfast.telemetry.probes import Board, ProbeServer
+from holdfast.telemetry.probes import ProbeServer
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +54,9 @@ async def run(settings: Settings) -> None:
         board, metrics = Board(), Metrics()
         if settings.http.port:
             stack.enter_context(_probes(settings, board, metrics))
+        pulse = asyncio.create_task(_pulse(board, settings.liveness.loop_stall), name="pulse")
+        stack.callback(pulse.cancel)
+        board.down("opening the ledger")
         host = build_host(settings)
         for lane in host.lanes.values():
             stack.callback(lane.close)
@@ -70,13 +72,15 @@ async def run(settings: Settings) -> None:
         stack.push_async_callback(ledger.close)
         parts = build(settings, host, ledger, clock, called=metrics.called)
         stack.callback(parts.resetter.close)
-        _observe(parts, metrics)
-        control = ControlServer(state, _handlers(parts))
+        observe(parts, metrics)
+        control = ControlServer(state, handlers(parts, board))
         await control.start()
         stack.push_async_callback(control.close)
+        board.down("looking at the node for the first time")
         await _first_facts(parts)
         _listen(parts, stack)
         stack.push_async_callback(parts.registrar.close)
+        stack.callback(board.down, "stopping")
         async with Supervisor() as supervisor:
             _start(parts, supervisor, board, metrics)
             log.info("started", version=holdfast.__version__, state=str(state), pid=os.getpid())
@@ -135,7 +139,8 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     supervisor.start("watcher", parts.watcher.run())
     supervisor.start("memory", parts.memory.run(lambda: parts.kernel.holders, metrics.memory))
     supervisor.start("leaked sandboxes", parts.leaks.run())
-    supervisor.start("heartbeat", _beat(parts, board, metrics))
+    supervisor.start("own sockets", parts.sockets.run())
+    supervisor.start("readiness", _publish(parts, board, metrics))
     supervisor.start("housekeeping", _keep_house(parts))
     supervisor.start("ledger", _prove_ledger(parts))
 
@@ -154,14 +159,23 @@ async def _poke(scanner: Scanner, gpus: Gpus) -> None:
         await changes.wait(_TIDY)
 
 
-async def _beat(parts: Parts, board: Board, metrics: Metrics) -> None:
-    for beat in itertools.count():
+async def _pulse(board: Board, stall: float) -> None:
+    """Show that the loop turns, from before anything that can take long to after the last of it.
+
+    A node that is slow to be looked at is no reason for a restart, which would only begin anew.
+    """
+    while True:
         board.beat()
+        await asyncio.sleep(min(_BEAT, stall / 4))
+
+
+async def _publish(parts: Parts, board: Board, metrics: Metrics) -> None:
+    for beat in itertools.count():
         checks = readiness(parts)
         board.publish(checks)
         if beat % _BEATS_TO_SHOW == 0:
             metrics.show_ready({check.name: check.passes for check in checks})
-            _show(parts, metrics)
+            show(parts, metrics)
         await asyncio.sleep(_BEAT)
 
 
@@ -176,102 +190,8 @@ async def _keep_house(parts: Parts) -> None:
 
 async def _prove_ledger(parts: Parts) -> None:
     while True:
-        await asyncio.sleep(_PROOF)
         try:
-            await parts.ledger.prove()
+            await parts.ledger.prove(idle=PROOF_EVERY)
         except HoldfastError as error:
-            log.warning("ledger still fails", reason=str(error))
-
-
-def _observe(parts: Parts, metrics: Metrics) -> None:
-    parts.ledger.commit_seconds = metrics.committed
-    parts.ledger.moved = metrics.moved
-    parts.gate.observe = lambda outcome, seconds: metrics.passed_gate(outcome.value, seconds)
-    if parts.gpus is not None:
-        parts.gpus.health.observe = metrics.heard
-    parts.reclaimer.observe = lambda step, outcome: metrics.reclaimed(step.value, outcome)
-    parts.resetter.observe = metrics.reclaimed
-    parts.leaks.observe = lambda outcome: metrics.reclaimed("sandbox", outcome)
-
-
-def _show(parts: Parts, metrics: Metrics) -> None:
-    inventory, book = parts.scanner.inventory.value, parts.ledger.book.value
-    counts: Counter[tuple[str, LockState]] = Counter(
-        {(resource, state): 0 for resource in inventory.resources for state in LockState}
-    )
-    for device in inventory.devices:
-        lock = book.lock_on(device.keys)
-        counts[device.name.resource, lock.state if lock else LockState.FREE] += 1
-    metrics.count_devices(counts)
-    for resource in inventory.resources:
-        metrics.count_unhealthy(
-            resource, sum(not device.healthy for device in inventory.of(resource))
-        )
-    for resource, state in parts.registrar.registrations.value.items():
-        metrics.show_registration(
-            resource, streams=state.streams, registrations=state.registrations
-        )
-    metrics.show_allocations(book.allocations.values())
-    for name, lane in parts.host.lanes.items():
-        since = lane.stuck_since
-        stuck_for = 0.0 if since is None else time.monotonic() - since
-        metrics.show_lane(name, lane.latency, stuck_for=stuck_for)
-    if (scan := parts.look.last_scan) is not None:
-        metrics.show_scan(seconds=scan.seconds, gaps=len(scan.gaps))
-    metrics.show_holders(sum(map(len, parts.kernel.holders.values())))
-    metrics.show_questions(parts.accounts.view.value.questions)
-    metrics.show_marks(book.marks)
-    metrics.show_drift(each.kind for each in parts.drift.standing)
-
-
-def _handlers(parts: Parts) -> dict[str, Handler]:
-    """Return what the command line may ask, and who answers."""
-
-    def inventory_reports() -> list[reports.Report]:
-        return reports.device_reports(
-            parts.scanner.inventory.value,
-            parts.ledger.book.value,
-            parts.offering.offers.value,
-            parts.gpus.notes() if parts.gpus is not None else None,
-        )
-
-    async def holders(_: object) -> list[reports.Report]:
-        devices, book = parts.scanner.inventory.value.devices, parts.ledger.book.value
-        found = await parts.look.scan(devices, book.locks)
-        held = {name: each.holders or () for name, each in found.items()}
-        return reports.holder_reports(held, await parts.memory.of_holders(held))
-
-    async def history(question: object) -> list[reports.Report]:
-        wanted = question if isinstance(question, dict) else {}
-        device = wanted.get("device")
-        moves = await parts.ledger.history(
-            reports.device_called(str(device), parts.scanner.inventory.value) if device else None,
-            int(wanted.get("limit", 100)),
-        )
-        return reports.history_reports(moves)
-
-    return {
-        "status": lambda _: _status(parts),
-        "devices": lambda _: inventory_reports(),
-        "locks": lambda _: reports.lock_reports(parts.ledger.book.value),
-        "holders": holders,
-        "history": history,
-        **byhand.handlers(parts),
-    }
-
-
-def _status(parts: Parts) -> reports.Report:
-    return {
-        "version": holdfast.__version__,
-        "pid": os.getpid(),
-        "bootId": parts.host.boot,
-        "checks": [
-            {"name": check.name, "passes": check.passes, "reason": check.reason}
-            for check in readiness(parts)
-        ],
-        "resources": reports.resource_reports(
-            parts.scanner.inventory.value, parts.ledger.book.value, parts.offering.offers.value
-        ),
-        "drift": reports.drift_reports(parts.drift.standing),
-        "byHand": reports.mark_reports(parts.ledger.book.value.marks),
-    }
+            log.warning("ledger cannot be written", reason=str(error))
+        await asyncio.sleep(_PROOF)

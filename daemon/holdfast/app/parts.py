@@ -14,6 +14,7 @@ from holdfast.app.gpus import Gpus, build_gpus
 from holdfast.app.hosts import Hosts
 from holdfast.app.kubelet_side import Called, KubeletSide, build_kubelet_side, build_registrar
 from holdfast.app.memory import MemoryWatch
+from holdfast.app.own_sockets import OwnSockets
 from holdfast.app.reclaiming import Reclaiming, build_leaks, build_reclaiming
 from holdfast.discovery.inventory import Besides, Offered
 from holdfast.discovery.scanner import Scanner
@@ -46,6 +47,7 @@ from holdfast.settings import Settings
 class Parts:
     """The running daemon."""
 
+    settings: Settings
     host: Hosts
     ledger: Ledger
     specs: CdiSpecs
@@ -65,6 +67,7 @@ class Parts:
     gpus: Gpus | None
     drift: DriftWatch
     memory: MemoryWatch
+    sockets: OwnSockets
 
 
 def build(
@@ -108,6 +111,7 @@ def build(
         on, side, allocating=allocator, gating=gate, preferring=preference, called=called
     )
     return Parts(
+        settings=settings,
         host=host,
         ledger=ledger,
         specs=specs,
@@ -129,6 +133,7 @@ def build(
         gpus=gpus,
         drift=_drift(on, side, kernel=reclaiming.kernel, preference=preference),
         memory=MemoryWatch(MemoryReader(host.root), lane=host.lanes["pods"], clock=clock),
+        sockets=OwnSockets(registrar, Path(settings.state_dir), clock=clock),
     )
 
 

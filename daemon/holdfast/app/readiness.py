@@ -1,110 +1,77 @@
-"""The readiness checks: each says what it saw, from facts the parts publish."""
+"""Gathers what the readiness checks are made of from what the parts publish."""
 
 import time
 
 from holdfast.app.parts import Parts
 from holdfast.kubelet.checkpoint import FileId
 from holdfast.model.gpu import DriverState
-from holdfast.telemetry.probes import Check
+from holdfast.model.readiness import Check, Known, ReadinessFacts, Standing, judge_readiness
+
+PROOF_EVERY = 60.0
+"""How often the ledger is written to prove that it can be, in seconds, while nothing else does."""
+_SLACK = 60.0
+"""Above the deadlines of the lanes that a look needs: what is that late comes no more."""
 
 
 def readiness(parts: Parts) -> tuple[Check, ...]:
     """Return every check, with its reason where it fails or where it proves less than it could."""
-    return (
-        *_registrations(parts),
-        _books(parts),
-        _ledger(parts),
-        *_lanes(parts),
-        _resets(parts),
-        _hardware(parts),
-        *_gpus(parts),
-        _specs(parts),
-        _looked(parts),
-        _sight(parts),
+    return judge_readiness(_facts(parts))
+
+
+def _facts(parts: Parts) -> ReadinessFacts:
+    inventory = parts.scanner.inventory.value
+    view, watcher, look, settings = (
+        parts.accounts.view.value,
+        parts.watcher,
+        parts.look,
+        parts.settings,
+    )
+    last = look.last_scan
+    return ReadinessFacts(
+        now=time.monotonic(),
+        resources=inventory.resources,
+        kubelet={
+            resource: Standing(
+                registered=state.registered, streams=state.streams, problem=state.problem
+            )
+            for resource, state in parts.registrar.registrations.value.items()
+        },
+        sockets=parts.sockets.known(inventory.resources),
+        books_readable=view.readable,
+        # A node that never had a pod with devices has no checkpoint yet: no reason to stay unready.
+        books_missing=FileId.of(parts.folder.checkpoint) is None,
+        books_problem=view.problem,
+        ledger=Known(at=parts.ledger.proven_at, patience=PROOF_EVERY + _SLACK),
+        ledger_failing_since=parts.ledger.failing_since,
+        lanes={name: lane.stuck_since for name, lane in parts.host.lanes.items()},
+        resets=parts.resetter.stuck,
+        hardware=Known(
+            at=parts.scanner.looked_at,
+            patience=2 * settings.discovery.rescan + _SLACK,
+            problem=parts.scanner.problem,
+        ),
+        devices=len(inventory.devices),
+        require_devices=settings.readiness.require_devices,
+        specs=parts.specs.published.problem,
+        looked=watcher.looked.is_set(),
+        watch=Known(
+            at=watcher.compared_at,
+            patience=2 * settings.reclaim.poll + _SLACK,
+            problem=watcher.problem,
+        ),
+        sight=look.full_gaps or (last.gaps if last is not None else ()),
+        sighted=look.full_scan_at,
+        driver=_driver(parts),
     )
 
 
-def _registrations(parts: Parts) -> list[Check]:
-    checks = []
-    states = parts.registrar.registrations.value
-    for resource in parts.scanner.inventory.value.resources:
-        state = states.get(resource)
-        passes = state is not None and state.registered and state.streams > 0
-        reason = "not registered yet" if state is None else state.problem
-        if not passes and not reason:
-            reason = "kubelet has no stream open"
-        checks.append(Check(name=f"registered {resource}", passes=passes, reason=reason))
-    return checks
-
-
-def _books(parts: Parts) -> Check:
-    view = parts.accounts.view.value
-    # A node that never had a pod with devices has no checkpoint yet: no reason to stay unready.
-    missing = FileId.of(parts.folder.checkpoint) is None
-    reason = "" if view.readable and not view.problem else view.problem
-    return Check(name="kubelet's checkpoint", passes=view.readable or missing, reason=reason)
-
-
-def _ledger(parts: Parts) -> Check:
-    since = parts.ledger.failing_since
-    reason = "" if since is None else f"no commit for {time.monotonic() - since:.0f} s"
-    return Check(name="ledger", passes=since is None, reason=reason)
-
-
-def _lanes(parts: Parts) -> list[Check]:
-    checks = []
-    for name, lane in parts.host.lanes.items():
-        since = lane.stuck_since
-        reason = "" if since is None else f"stuck for {time.monotonic() - since:.0f} s"
-        checks.append(Check(name=f"lane {name}", passes=since is None, reason=reason))
-    return checks
-
-
-def _resets(parts: Parts) -> Check:
-    stuck = parts.resetter.stuck
-    return Check(name="resets of devices", passes=not stuck, reason=stuck)
-
-
-def _hardware(parts: Parts) -> Check:
-    devices = len(parts.scanner.inventory.value.devices)
-    reason = parts.scanner.problem or ("no devices on this node" if not devices else "")
-    return Check(name="hardware", passes=not parts.scanner.problem, reason=reason)
-
-
-def _specs(parts: Parts) -> Check:
-    """Tell whether names lead anywhere; without them new containers get their nodes by path."""
-    problem = parts.specs.published.problem
-    return Check(name="CDI specs", passes=not problem, reason=problem)
-
-
-def _gpus(parts: Parts) -> list[Check]:
+def _driver(parts: Parts) -> tuple[bool, str] | None:
     """Tell where NVIDIA's driver stands, on a node whose kernel has it or ever had."""
     if parts.gpus is None:
-        return []
+        return None
     source = parts.gpus.source
     reading = source.reading.value
     if reading.state is DriverState.ABSENT and not source.ever_read:
-        return []
-    passes = reading.state is DriverState.READY
+        return None
     problems = source.facts.value.layout.problems
-    reason = reading.reason or "; ".join(problems)
-    return [Check(name="nvidia driver", passes=passes, reason=reason)]
-
-
-def _looked(parts: Parts) -> Check:
-    problem = parts.watcher.problem
-    looked = parts.watcher.looked.is_set()
-    return Check(
-        name="first look",
-        passes=looked and not problem,
-        reason=problem or ("" if looked else "no full look at the node yet"),
-    )
-
-
-def _sight(parts: Parts) -> Check:
-    """Tell what the last scan could not see; less is proven then, but nothing stops."""
-    scan = parts.look.last_scan
-    gaps = scan.gaps if scan is not None else ()
-    if not gaps:
-        return Check(name="every holder can be seen", passes=True)
-    return Check(name="every holder can be seen", passes=False, reason=gaps[0])
+    return reading.state is DriverState.READY, reading.reason or "; ".join(problems)

@@ -19,7 +19,7 @@ from holdfast.cli.options import (
     with_set,
     with_state,
 )
-from holdfast.cli.tables import Row, Rows, check_line, drift_line, mark_line, show, table
+from holdfast.cli.tables import Row, Rows, drift_line, mark_line, show, table
 from holdfast.errors import HoldfastError
 from holdfast.settings import plain, schema
 
@@ -107,6 +107,8 @@ def status(config: Path | None, state_dir: Path | None, output: str) -> None:
 
         return down.status(folder, problem)
 
+    from holdfast.telemetry.readyz import check_line  # noqa: PLC0415 - no other command needs it
+
     report: Row = ask_daemon(folder, "status", read)
     if output == "json":
         click.echo(json.dumps(report, indent=2))
@@ -114,6 +116,8 @@ def status(config: Path | None, state_dir: Path | None, output: str) -> None:
         if report["pid"] is not None:
             click.echo(f"holdfast {report['version']}, pid {report['pid']}")
         click.echo(table(report["resources"], ["name", "devices", "healthy", "offered", "locked"]))
+        if report["noDevices"]:
+            click.echo("NO DEVICES on this node")
         for mark in report["byHand"]:
             click.echo(mark_line(mark))
         for check in report["checks"]:

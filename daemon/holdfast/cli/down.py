@@ -57,6 +57,7 @@ def status(folder: Path, problem: str) -> Row:
         "pid": None,
         "bootId": None,
         "drift": [],
+        "noDevices": None,
         "checks": [{"name": "daemon", "passes": False, "reason": problem}],
         "resources": [
             {"name": name, "devices": None, "healthy": None, "offered": None, "locked": count}

@@ -35,12 +35,6 @@ def table(rows: Rows, columns: Sequence[str]) -> str:
     )
 
 
-def check_line(check: Row) -> str:
-    """Return one line for a readiness check."""
-    sign = "ok    " if check["passes"] else "FAILED"
-    return f"{sign} {check['name']}" + (f": {check['reason']}" if check["reason"] else "")
-
-
 def drift_line(each: Row) -> str:
     """Return one line for a disagreement between the ledger, kubelet and the kernel."""
     text = f"{each['subject']}: {each['one']}, but {each['other']}; {each['advice']}"

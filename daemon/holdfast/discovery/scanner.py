@@ -89,6 +89,8 @@ class Scanner:
         """Why the inventory may be out of date, for people; empty when it is not."""
         self.scans = 0
         """How many scans succeeded."""
+        self.looked_at: float | None = None
+        """When the last of them did, by the clock's monotonic seconds."""
 
     def poke(self) -> None:
         """Ask for a scan soon; any number of requests before it are one."""
@@ -118,6 +120,7 @@ class Scanner:
         await self._before(found)
         self._found = found
         self._publish()
+        self.looked_at = self._clock.monotonic()
         return self.inventory.value
 
     async def run(self) -> None:

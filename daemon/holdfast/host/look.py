@@ -1,5 +1,6 @@
 """One look at the kernel: gathers, for given devices, the facts that decide if they are free."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.host.gpu_use import GpuUses
@@ -34,6 +35,10 @@ class Look:
         self.last_scan: Scan | None = None
         self.full_scan_seconds = 0.0
         """How long the last look at every process took."""
+        self.full_gaps: tuple[str, ...] = ()
+        """What that look could not see: a look at fewer processes says nothing about the rest."""
+        self.full_scan_at: float | None = None
+        """When it ended, in monotonic seconds."""
 
     async def enabled(self, devices: Iterable[Device]) -> dict[DeviceName, tuple[PciAddress, ...]]:
         """Return each device's functions that are enabled, which for VFIO means in use."""
@@ -98,7 +103,8 @@ class Look:
             gaps.update(dict.fromkeys(names, scan.gaps))
         self.last_scan = scan
         if pids is None:
-            self.full_scan_seconds = scan.seconds
+            self.full_scan_seconds, self.full_gaps = scan.seconds, scan.gaps
+            self.full_scan_at = time.monotonic()
         return {
             device.name: KernelFacts(
                 kind=device.kind,

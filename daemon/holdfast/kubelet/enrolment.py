@@ -91,6 +91,14 @@ class Enrolment:
             follower.cancel()
             await asyncio.gather(follower, return_exceptions=True)
 
+    async def answers(self) -> None:
+        """Dial our own socket as kubelet will; raise KubeletError when we do not answer there."""
+        if self._server is None:
+            raise KubeletError(
+                f"cannot reach our socket of {self._plugin.resource}: none is served"
+            )
+        await self._server.answers(self._times.own_answer)
+
     async def close(self) -> None:
         """Stop serving and remove our socket; `run` must be over."""
         await self._close_server()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
+from holdfast.errors import KubeletError
 from holdfast.kubelet.enrolment import Enrolment, EnrolmentTimes, Registration
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.plugin import DevicePlugin
@@ -49,6 +50,13 @@ class Registrar:
                         enrolment = self._enrol(resource)
                         self._enrolments[resource] = enrolment
                         group.create_task(enrolment.run(), name=f"register {resource}")
+
+    async def answers(self, resource: ResourceName) -> None:
+        """Dial our own socket of *resource*; raise KubeletError when we do not answer there."""
+        enrolment = self._enrolments.get(resource)
+        if enrolment is None:
+            raise KubeletError(f"cannot reach our socket of {resource}: none is served yet")
+        await enrolment.answers()
 
     async def close(self) -> None:
         """End all streams, stop all servers and remove our sockets. `run` must be over."""

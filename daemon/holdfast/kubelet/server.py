@@ -82,7 +82,9 @@ class PluginServer:
         log.info("plugin serves", resource=self._plugin.resource, socket=str(self.path))
 
     async def answers(self, deadline: float) -> None:
-        """Dial our own socket as kubelet will; raise KubeletError when nobody answers there."""
+        """Dial our own socket as kubelet will; raise KubeletError when we do not answer there."""
+        if self.file is None or FileId.of(self.path) != self.file:
+            raise KubeletError(f"cannot reach our own socket {self.path}: it is not there any more")
         try:
             async with dial(self.path) as channel:
                 stub = api_pb2_grpc.DevicePluginStub(channel)

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,7 @@ class Ledger:
         self._loop = asyncio.get_running_loop()
         self._latest = Book()
         self._failing_since: float | None = None
+        self._proven_at: float | None = None
         self.book: Watched[Book] = Watched(self._latest)
         self.commit_seconds: Callable[[float], None] = lambda _seconds: None
         self.moved: Callable[[tuple[Move, ...]], None] = lambda _moves: None
@@ -45,6 +47,11 @@ class Ledger:
         """Return since when commits fail (monotonic seconds), None while they succeed."""
         stuck = self._lane.stuck_since
         return stuck if stuck is not None else self._failing_since
+
+    @property
+    def proven_at(self) -> float | None:
+        """Return when the last durable write succeeded (monotonic seconds), None before one."""
+        return self._proven_at
 
     async def apply(self, decide: Callable[[Draft], T], *, deadline: float | None = None) -> T:
         """Let *decide* change a draft of the book, and commit what it did; return its answer.
@@ -62,12 +69,15 @@ class Ledger:
         """Do the housekeeping that must not be on the way of an Allocate."""
         await self._lane.run(self._store.tidy)
 
-    async def prove(self) -> None:
-        """Find out whether it can commit again: devices may be withheld, and then nobody writes.
+    async def prove(self, *, idle: float = math.inf) -> None:
+        """Find out whether it can commit: devices may be withheld, and then nobody writes.
 
-        Raises LedgerError or LaneStuckError while it cannot; does nothing while it does not fail.
+        Raises LedgerError or LaneStuckError while it cannot. Does nothing while it does not fail
+        and the last durable write is less than *idle* seconds ago.
         """
-        if self.failing_since is not None:
+        proven = self._proven_at
+        due = proven is None or self._clock.monotonic() - proven >= idle
+        if due or self.failing_since is not None:
             await self._lane.run(self._prove)
 
     async def close(self) -> None:
@@ -94,14 +104,21 @@ class Ledger:
             raise
         self._failing_since = None
         self._latest = after
-        took = self._clock.monotonic() - started
+        self._proven_at = self._clock.monotonic()
+        took = self._proven_at - started
         # Published from here, not by the caller: it may have given up waiting by now.
         self._loop.call_soon_threadsafe(self._publish, after, draft.moves, took)
         return answer
 
     def _prove(self) -> None:
-        self._store.prove()
+        started = self._clock.monotonic()
+        try:
+            self._store.prove()
+        except Exception:
+            self._failing_since = self._failing_since or started
+            raise
         self._failing_since = None
+        self._proven_at = self._clock.monotonic()
 
     def _publish(self, book: Book, moves: tuple[Move, ...], took: float) -> None:
         self.book.set(book)

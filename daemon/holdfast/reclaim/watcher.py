@@ -111,6 +111,8 @@ class Watcher:
         self._free: frozenset[DeviceName] = frozenset()
         self.looked = asyncio.Event()
         self.problem = ""
+        self.compared_at: float | None = None
+        """When book, kubelet and kernel were last compared, in monotonic seconds."""
 
     def nudge(self) -> None:
         """Look again now; something on the node has changed."""
@@ -147,6 +149,7 @@ class Watcher:
                 self.problem = str(error)
             else:
                 self.problem = ""
+                self.compared_at = self._clock.monotonic()
             await changes.wait(self._pause())
 
     async def _beat(self) -> None:

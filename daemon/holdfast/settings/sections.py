@@ -200,6 +200,15 @@ class Liveness(Section, frozen=True):
     """/livez fails when the event loop has not turned for this long."""
 
 
+class Readiness(Section, frozen=True):
+    """What /readyz asks for besides that everything works."""
+
+    require_devices: bool = False
+    """Whether a node without any device is not ready. By default it is ready and says so: a node
+    may come up before its driver, and one without accelerators has nothing that is broken. Set it
+    where every node that holdfast runs on must have devices, so that one without them shows."""
+
+
 class Settings(Section, frozen=True):
     """Everything that can be set; durations are in seconds."""
 
@@ -230,3 +239,4 @@ class Settings(Section, frozen=True):
     http: Http = msgspec.field(default_factory=Http)
     log: Log = msgspec.field(default_factory=Log)
     liveness: Liveness = msgspec.field(default_factory=Liveness)
+    readiness: Readiness = msgspec.field(default_factory=Readiness)

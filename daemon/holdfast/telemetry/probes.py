@@ -3,75 +3,25 @@
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
 
 import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from holdfast.errors import SettingsError
+from holdfast.telemetry.board import Board
+from holdfast.telemetry.readyz import as_json, as_text, check_rows, freshness
 
 log = structlog.get_logger(__name__)
 
 _CLIENT_PATIENCE = 5.0  # seconds that a client may stay silent before it is left
 _MOST_CLIENTS = 32  # at once; each has a thread
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One readiness check; `reason` says what is wrong, or what was seen."""
-
-    name: str
-    passes: bool
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Readiness:
-    """All checks, as the loop published them at `at` (monotonic seconds)."""
-
-    checks: tuple[Check, ...] = (
-        Check(name="start", passes=False, reason="the daemon has not come up yet"),
-    )
-    at: float = 0.0
-
-    @property
-    def ready(self) -> bool:
-        """Tell whether every check passes."""
-        return all(check.passes for check in self.checks)
-
-
-class Board:
-    """What the loop publishes for the probes to read from their own thread."""
-
-    def __init__(self) -> None:
-        """Start with a fresh heartbeat and nothing ready."""
-        self._beat = time.monotonic()
-        self._readiness = Readiness(at=self._beat)
-
-    def beat(self) -> None:
-        """Show that the loop turns."""
-        self._beat = time.monotonic()
-
-    @property
-    def silent_for(self) -> float:
-        """Return for how many seconds the loop has not beaten."""
-        return time.monotonic() - self._beat
-
-    @property
-    def readiness(self) -> Readiness:
-        """Return the latest checks."""
-        return self._readiness
-
-    def publish(self, checks: tuple[Check, ...]) -> None:
-        """Replace the checks."""
-        self._readiness = Readiness(checks=checks, at=time.monotonic())
 
 
 class ProbeServer:
@@ -85,10 +35,14 @@ class ProbeServer:
         An empty *address* is every address of the host. Port 0 is any free one. The loop counts as
         stalled after *stall* seconds without a beat.
         """
-        answers = {
-            "/livez": lambda: _livez(board, stall),
-            "/readyz": lambda: _readyz(board, stall),
-            "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry)),
+        answers: dict[str, Callable[[bool], Answer]] = {
+            "/livez": lambda _json: _livez(board, stall),
+            "/readyz": lambda json: _readyz(board, stall, json=json),
+            "/metrics": lambda _json: (
+                HTTPStatus.OK,
+                CONTENT_TYPE_LATEST,
+                generate_latest(registry),
+            ),
         }
         try:
             self._server = _Server(address, port, _handler(answers))
@@ -129,6 +83,7 @@ class ProbeServer:
 
 Answer = tuple[HTTPStatus, str, bytes]
 _TEXT = "text/plain; charset=utf-8"
+_JSON = "application/json"
 
 
 class _Server(ThreadingHTTPServer):
@@ -167,7 +122,7 @@ class _Server(ThreadingHTTPServer):
         log.debug("probe not answered", client=str(client_address))
 
 
-def _handler(answers: dict[str, Callable[[], Answer]]) -> type[BaseHTTPRequestHandler]:
+def _handler(answers: dict[str, Callable[[bool], Answer]]) -> type[BaseHTTPRequestHandler]:
     nothing = f"there are {', '.join(answers)}\n".encode()
 
     class Handler(BaseHTTPRequestHandler):
@@ -175,8 +130,13 @@ def _handler(answers: dict[str, Callable[[], Answer]]) -> type[BaseHTTPRequestHa
         server_version, sys_version = "holdfast", ""
 
         def do_GET(self) -> None:
-            answer = answers.get(self.path.partition("?")[0])
-            status, kind, body = answer() if answer else (HTTPStatus.NOT_FOUND, _TEXT, nothing)
+            asked = urlsplit(self.path)
+            answer = answers.get(asked.path)
+            # Checks are told in full always, so `?verbose` of Kubernetes' own probes needs nothing.
+            json = "json" in parse_qs(asked.query).get("output", ()) or (
+                _JSON in self.headers.get("Accept", "")
+            )
+            status, kind, body = answer(json) if answer else (HTTPStatus.NOT_FOUND, _TEXT, nothing)
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
@@ -197,16 +157,11 @@ def _livez(board: Board, stall: float) -> Answer:
     return HTTPStatus.OK, _TEXT, b"ok\n"
 
 
-def _readyz(board: Board, stall: float) -> Answer:
+def _readyz(board: Board, stall: float, *, json: bool) -> Answer:
     readiness = board.readiness
-    age = time.monotonic() - readiness.at
-    stale = Check(name="checks are fresh", passes=age <= stall, reason=f"{age:.1f} s old")
-    checks = (*readiness.checks, stale)
-    lines = [
-        f"{'ok    ' if check.passes else 'FAILED'} {check.name}"
-        + (f": {check.reason}" if check.reason else "")
-        for check in checks
-    ]
-    ready = all(check.passes for check in checks)
+    rows = [*check_rows(readiness), freshness(readiness, stall)]
+    ready = all(row["passes"] for row in rows)
     status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
-    return status, _TEXT, ("\n".join(lines) + "\n").encode()
+    if json:
+        return status, _JSON, as_json(rows).encode()
+    return status, _TEXT, as_text(rows).encode()

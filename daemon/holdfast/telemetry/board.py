@@ -1,0 +1,66 @@
+"""What the loop publishes of itself, for the probes to read from threads of their own."""
+
+import time
+from dataclasses import dataclass
+
+from holdfast.model.readiness import Check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    """One check, and since when it has passed or failed (monotonic seconds)."""
+
+    check: Check
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """All checks, as the loop published them at `at` (monotonic seconds)."""
+
+    posted: tuple[Posted, ...]
+    at: float
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether every check passes."""
+        return all(each.check.passes for each in self.posted)
+
+
+class Board:
+    """The loop's heartbeat and the readiness checks; written on the loop alone."""
+
+    def __init__(self) -> None:
+        """Start with a fresh heartbeat and nothing ready."""
+        self._beat = time.monotonic()
+        self._readiness = Readiness(posted=(), at=self._beat)
+        self.down("the daemon has not come up yet")
+
+    def beat(self) -> None:
+        """Show that the loop turns."""
+        self._beat = time.monotonic()
+
+    @property
+    def silent_for(self) -> float:
+        """Return for how many seconds the loop has not beaten."""
+        return time.monotonic() - self._beat
+
+    @property
+    def readiness(self) -> Readiness:
+        """Return the latest checks."""
+        return self._readiness
+
+    def down(self, reason: str) -> None:
+        """Show that the daemon is not up, for it starts or stops, and what it is at."""
+        self.publish((Check(name="up", passes=False, reason=reason),))
+
+    def publish(self, checks: tuple[Check, ...]) -> None:
+        """Replace the checks; one that passes or fails as before keeps its age."""
+        now = time.monotonic()
+        before = {each.check.name: each for each in self._readiness.posted}
+        posted = []
+        for check in checks:
+            was = before.get(check.name)
+            same = was is not None and was.check.passes == check.passes
+            posted.append(Posted(check=check, since=was.since if was and same else now))
+        self._readiness = Readiness(posted=tuple(posted), at=now)

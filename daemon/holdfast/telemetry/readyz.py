@@ -1,0 +1,64 @@
+"""How the readiness checks are told: lines for people, JSON for programs."""
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.model.readiness import Check
+from holdfast.telemetry.board import Readiness
+
+Row = dict[str, Any]
+
+
+def check_rows(readiness: Readiness, now: float | None = None) -> list[Row]:
+    """Return one row for each check.
+
+    ``forSeconds``: since when it has passed or failed; ``seenSecondsAgo``: when its fact was last
+    learned, null for what is always at hand.
+    """
+    now = time.monotonic() if now is None else now
+    return [_row(each.check, now, since=each.since) for each in readiness.posted]
+
+
+def freshness(readiness: Readiness, stall: float, now: float | None = None) -> Row:
+    """Return the row of the check that no loop can fake: that the others are not old."""
+    now = time.monotonic() if now is None else now
+    age = now - readiness.at
+    reason = "" if age <= stall else f"the daemon's loop last looked {age:.1f} s ago"
+    check = Check(name="checks are fresh", passes=age <= stall, reason=reason, seen=readiness.at)
+    return _row(check, now, since=None)
+
+
+def as_text(rows: Iterable[Row]) -> str:
+    """Return one line for each row: `ok     ledger (for 312 s, seen 4 s ago): reason`."""
+    return "".join(f"{check_line(row)}\n" for row in rows)
+
+
+def as_json(rows: Iterable[Row]) -> str:
+    """Return the rows as an object, with whether all pass."""
+    checks = list(rows)
+    ready = all(row["passes"] for row in checks)
+    return json.dumps({"ready": ready, "checks": checks}) + "\n"
+
+
+def check_line(row: Row) -> str:
+    """Return the line for people that tells a row."""
+    ages = []
+    if row.get("forSeconds") is not None:
+        ages.append(f"for {row['forSeconds']:.0f} s")
+    if row.get("seenSecondsAgo") is not None:
+        ages.append(f"seen {row['seenSecondsAgo']:.0f} s ago")
+    sign = "ok    " if row["passes"] else "FAILED"
+    age = f" ({', '.join(ages)})" if ages else ""
+    return f"{sign} {row['name']}{age}" + (f": {row['reason']}" if row["reason"] else "")
+
+
+def _row(check: Check, now: float, *, since: float | None) -> Row:
+    return {
+        "name": check.name,
+        "passes": check.passes,
+        "reason": check.reason,
+        "forSeconds": None if since is None else round(max(0.0, now - since), 1),
+        "seenSecondsAgo": None if check.seen is None else round(max(0.0, now - check.seen), 1),
+    }

@@ -1,0 +1,204 @@
+"""Readiness on a running daemon: each fault of the node fails its check, and mending it mends it."""
+
+import asyncio
+import os
+import socket
+import sqlite3
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from fakes.kubelet_side import TPU, kubelet_side, registered
+from fakes.minikubelet import mini_kubelet
+from fakes.running import Running, running
+from holdfast.app.own_sockets import CONTROL, OwnSockets
+from holdfast.control.server import ControlServer
+from holdfast.kubelet.server import socket_name
+from holdfast.runtime.clock import SystemClock
+from waiting import until
+
+
+async def _checks(node: Running) -> dict[str, dict[str, Any]]:
+    status = await node.asked("status")
+    return {check["name"]: check for check in status["checks"]}
+
+
+async def _until_check(node: Running, name: str, *, passes: bool, reason: str = "") -> None:
+    seen: dict[str, Any] = {}
+
+    async def stands() -> bool:
+        seen.update((await _checks(node)).get(name, {}))
+        return seen.get("passes") is passes and reason in seen["reason"]
+
+    async with asyncio.timeout(30):
+        while not await stands():
+            await asyncio.sleep(0.05)
+
+
+def _get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+async def test_a_node_that_works_is_ready_in_every_point(short_path: Path) -> None:
+    port = _free_port()
+    async with running(short_path, http={"port": port}):
+
+        async def ready() -> tuple[int, str]:
+            return await asyncio.to_thread(_get, port, "/readyz")
+
+        async with asyncio.timeout(30):
+            while (answer := await ready())[0] != 200:
+                await asyncio.sleep(0.05)
+
+    assert "FAILED" not in answer[1]
+    for name in (
+        f"registered {TPU}",
+        f"stream {TPU}",
+        f"socket {TPU}",
+        "socket control",
+        "ledger",
+        "lane scan",
+        "hardware",
+        "devices",
+        "first look",
+        "watch over locks",
+        "every holder can be seen",
+        "checks are fresh",
+    ):
+        assert f"ok     {name} (" in answer[1]
+
+
+async def test_without_kubelet_nothing_is_registered_and_no_stream_is_open(
+    short_path: Path,
+) -> None:
+    async with running(short_path) as node:
+        await _until_check(node, f"stream {TPU}", passes=True)
+        await node.kubelet.stop()
+        await _until_check(node, f"registered {TPU}", passes=False)
+        await _until_check(node, f"stream {TPU}", passes=False, reason="no stream")
+        await node.kubelet.start()
+        await _until_check(node, f"registered {TPU}", passes=True)
+        await _until_check(node, f"stream {TPU}", passes=True)
+
+
+async def test_a_ledger_held_by_another_program_fails_its_check_until_it_lets_go(
+    short_path: Path,
+) -> None:
+    async with running(short_path, start=False) as node:
+        node.start()
+        await node.until(node.healthy, what="the daemon to have registered")
+        await _until_check(node, "ledger", passes=True)
+        with closing(sqlite3.connect(node.state / "ledger.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await node.allocate("0000:00:05.0")  # answered all the same, and not recorded
+            await _until_check(node, "ledger", passes=False, reason="no commit for")
+            other.execute("ROLLBACK")
+        await _until_check(node, "ledger", passes=True)
+
+
+async def test_a_start_that_hangs_is_alive_and_not_ready(short_path: Path) -> None:
+    """A restart would hang there again: /livez must not ask for one."""
+    port, stall = _free_port(), 2.0
+    async with running(
+        short_path, start=False, http={"port": port}, liveness={"loopStall": stall}
+    ) as node:
+        checkpoint = short_path / "dp" / "kubelet_internal_checkpoint"
+        checkpoint.unlink(missing_ok=True)
+        os.mkfifo(checkpoint)  # whoever reads it hangs, as on a disk that does not answer
+        node.start()
+        await until((node.state / "control.sock").exists)
+        began, alive = time.monotonic(), []
+        async with asyncio.timeout(30):
+            while "FAILED up" in (told := await asyncio.to_thread(_get, port, "/readyz"))[1]:
+                assert told[0] == 503
+                assert "looking at the node for the first time" in told[1]
+                alive.append((await asyncio.to_thread(_get, port, "/livez"))[0])
+                await asyncio.sleep(0.1)
+        took = time.monotonic() - began
+        _, after = await asyncio.to_thread(_get, port, "/readyz")
+        checkpoint.unlink()
+
+    assert took > stall, "it did not hang"
+    assert set(alive) == {200}
+    assert "FAILED lane kubelet" in after
+
+
+async def test_a_node_without_devices_is_ready_and_says_so(short_path: Path) -> None:
+    async with running(short_path, start=False, tpu={"enabled": False}) as node:
+        node.start()
+        await until((node.state / "control.sock").exists)
+        await _until_check(node, "devices", passes=True, reason="no devices on this node")
+        assert (await node.asked("status"))["noDevices"] is True
+
+
+async def test_a_node_without_devices_is_not_ready_where_they_are_required(
+    short_path: Path,
+) -> None:
+    async with running(
+        short_path, start=False, tpu={"enabled": False}, readiness={"requireDevices": True}
+    ) as node:
+        node.start()
+        await until((node.state / "control.sock").exists)
+        await _until_check(node, "devices", passes=False, reason="no devices on this node")
+
+
+async def test_a_socket_of_ours_that_no_longer_answers_is_found_by_dialling_it(
+    short_path: Path,
+) -> None:
+    async with mini_kubelet(short_path), kubelet_side(short_path) as side:
+        await registered(side)
+        control = ControlServer(short_path, {"ping": lambda _: "ping"})
+        await control.start()
+        sockets = OwnSockets(side.registrar, short_path, clock=SystemClock())
+        before = {name: known.problem for name, known in sockets.known((TPU,)).items()}
+        await sockets.dial()
+        well = {name: known.problem for name, known in sockets.known((TPU,)).items()}
+        (enrolment,) = side.registrar._enrolments.values()
+        assert enrolment._server is not None
+        assert enrolment._server._server is not None
+        await enrolment._server._server.stop(None)  # the file stays, and nobody listens
+        await control.close()
+        await sockets.dial()
+        dead = {name: known.problem for name, known in sockets.known((TPU,)).items()}
+
+    assert before == {CONTROL: "not dialled yet", TPU: "not dialled yet"}
+    assert well == {CONTROL: "", TPU: ""}
+    assert "cannot reach our own socket" in dead[CONTROL]
+    assert "cannot reach our own socket" in dead[TPU]
+
+
+async def test_a_socket_that_another_has_put_in_place_of_ours_is_not_ours(
+    short_path: Path,
+) -> None:
+    async with mini_kubelet(short_path), kubelet_side(short_path, interval=60.0) as side:
+        await registered(side)
+        path = short_path / "dp" / socket_name("holdfast", TPU)
+        with socket.socket(socket.AF_UNIX) as other, closing(socket.socket(socket.AF_UNIX)) as con:
+            other.bind(str(path.with_suffix(".other")))
+            other.listen()
+            con.bind(str(short_path / "control.sock"))
+            con.listen()
+            (enrolment,) = side.registrar._enrolments.values()
+            server = enrolment._server
+            assert server is not None
+            path.with_suffix(".other").rename(path)
+            sockets = OwnSockets(side.registrar, short_path, clock=SystemClock())
+            await sockets._note(TPU, server.answers(2.0))
+            await sockets._note(CONTROL, sockets._ping())
+            known = sockets.known((TPU,))
+
+    assert "it is not there any more" in known[TPU].problem
+    assert "no answer within" in known[CONTROL].problem

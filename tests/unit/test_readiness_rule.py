@@ -1,0 +1,190 @@
+"""Readiness: each check, what alone makes it fail, and that nothing else would have noticed."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from holdfast.model.ids import ResourceName
+from holdfast.model.readiness import (
+    RULES,
+    Check,
+    Known,
+    ReadinessFacts,
+    Rule,
+    Standing,
+    books,
+    devices,
+    driver,
+    first_look,
+    hardware,
+    judge_readiness,
+    lanes,
+    ledger,
+    registrations,
+    resets,
+    sight,
+    sockets,
+    specs,
+    streams,
+    watch,
+)
+
+_TPU = ResourceName("google.com/tpu")
+_NOW = 1000.0
+_OLD = 700.0
+_GOOD = Known(at=990.0, patience=60.0)
+_WELL = ReadinessFacts(
+    now=_NOW,
+    resources=(_TPU,),
+    kubelet={_TPU: Standing(registered=True, streams=1, problem="")},
+    sockets={"control": _GOOD, _TPU: _GOOD},
+    books_readable=True,
+    books_missing=False,
+    books_problem="",
+    ledger=_GOOD,
+    ledger_failing_since=None,
+    lanes={"scan": None, "ledger": None},
+    resets="",
+    hardware=_GOOD,
+    devices=4,
+    require_devices=True,
+    specs="",
+    looked=True,
+    watch=_GOOD,
+    sighted=980.0,
+    driver=(True, ""),
+)
+
+_CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
+    (
+        registrations,
+        {"kubelet": {_TPU: Standing(streams=1, problem="kubelet is gone")}},
+        f"registered {_TPU}",
+        "kubelet is gone",
+    ),
+    (
+        streams,
+        {"kubelet": {_TPU: Standing(registered=True, problem="")}},
+        f"stream {_TPU}",
+        "no stream of devices",
+    ),
+    (
+        sockets,
+        {"sockets": {_TPU: replace(_GOOD, problem="it is not there")}},
+        f"socket {_TPU}",
+        "it is not there",
+    ),
+    (
+        sockets,
+        {"sockets": {"control": Known(at=None, patience=60.0)}},
+        "socket control",
+        "not known yet",
+    ),
+    (
+        sockets,
+        {"sockets": {"control": Known(at=_OLD, patience=60.0)}},
+        "socket control",
+        "last known 300 s ago",
+    ),
+    (
+        books,
+        {"books_readable": False, "books_problem": "it is garbage"},
+        "kubelet's checkpoint",
+        "it is garbage",
+    ),
+    (ledger, {"ledger_failing_since": 958.0}, "ledger", "no commit for 42 s"),
+    (ledger, {"ledger": Known(at=None, patience=60.0)}, "ledger", "not known yet"),
+    (ledger, {"ledger": Known(at=_OLD, patience=60.0)}, "ledger", "last known 300 s ago"),
+    (lanes, {"lanes": {"scan": 958.0, "ledger": None}}, "lane scan", "stuck for 42 s"),
+    (resets, {"resets": "lane reset 0000:00:05.0 is stuck"}, "resets of devices", "is stuck"),
+    (hardware, {"hardware": Known(at=None, patience=60.0)}, "hardware", "not known yet"),
+    (hardware, {"hardware": replace(_GOOD, problem="cannot look")}, "hardware", "cannot look"),
+    (hardware, {"hardware": Known(at=_OLD, patience=60.0)}, "hardware", "last known 300 s ago"),
+    (devices, {"devices": 0}, "devices", "no devices on this node"),
+    (driver, {"driver": (False, "NVML does not load")}, "nvidia driver", "NVML does not load"),
+    (specs, {"specs": "the disk is full"}, "CDI specs", "the disk is full"),
+    (first_look, {"looked": False}, "first look", "no full look"),
+    (
+        watch,
+        {"watch": replace(_GOOD, problem="lane pods is stuck")},
+        "watch over locks",
+        "lane pods is stuck",
+    ),
+    (watch, {"watch": Known(at=_OLD, patience=60.0)}, "watch over locks", "last known 300 s ago"),
+    (sight, {"sight": ("set hostPID: true",)}, "every holder can be seen", "set hostPID: true"),
+]
+
+
+def _failed(checks: tuple[Check, ...]) -> dict[str, str]:
+    return {check.name: check.reason for check in checks if not check.passes}
+
+
+def test_where_all_is_well_every_check_passes_and_none_gives_a_reason() -> None:
+    checks = judge_readiness(_WELL)
+
+    assert _failed(checks) == {}
+    assert not any(check.reason for check in checks)
+    assert len({check.name for check in checks}) == len(checks)
+
+
+@pytest.mark.parametrize(("rule", "change", "name", "reason"), _CASES)
+def test_each_fault_fails_the_check_of_its_name_and_no_other(
+    rule: Rule, change: dict[str, Any], name: str, reason: str
+) -> None:
+    failed = _failed(judge_readiness(replace(_WELL, **change)))
+
+    assert list(failed) == [name]
+    assert reason in failed[name]
+
+
+@pytest.mark.parametrize(("rule", "change", "name", "reason"), _CASES)
+def test_without_the_check_the_same_fault_would_go_unnoticed(
+    rule: Rule, change: dict[str, Any], name: str, reason: str
+) -> None:
+    others = [each for each in RULES if each is not rule]
+
+    assert len(others) == len(RULES) - 1
+    assert _failed(judge_readiness(replace(_WELL, **change), others)) == {}
+
+
+def test_every_check_has_a_case_that_makes_it_fail() -> None:
+    assert {rule for rule, *_ in _CASES} == set(RULES)
+
+
+def test_a_resource_that_kubelet_never_heard_of_is_not_registered() -> None:
+    assert set(_failed(judge_readiness(replace(_WELL, kubelet={})))) == {
+        f"registered {_TPU}",
+        f"stream {_TPU}",
+    }
+
+
+def test_a_node_whose_kubelet_has_no_checkpoint_yet_is_ready() -> None:
+    new = replace(_WELL, books_readable=False, books_missing=True, books_problem="no such file")
+
+    assert _failed(judge_readiness(new)) == {}
+
+
+def test_a_node_without_devices_is_ready_and_says_so_unless_they_are_asked_for() -> None:
+    checks = judge_readiness(replace(_WELL, devices=0, require_devices=False))
+
+    assert _failed(checks) == {}
+    assert [check.reason for check in checks if check.name == "devices"] == [
+        "no devices on this node"
+    ]
+
+
+def test_a_node_that_never_had_a_driver_is_not_asked_for_one() -> None:
+    checks = judge_readiness(replace(_WELL, driver=None))
+
+    assert _failed(checks) == {}
+    assert "nvidia driver" not in {check.name for check in checks}
+
+
+def test_each_fact_that_is_learned_now_and_then_says_when_it_was() -> None:
+    seen = {check.name: check.seen for check in judge_readiness(_WELL)}
+
+    for name in ("ledger", "hardware", "watch over locks", "socket control", f"socket {_TPU}"):
+        assert seen[name] == 990.0
+    assert seen["every holder can be seen"] == 980.0
+    assert seen["CDI specs"] is None
