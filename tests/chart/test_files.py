@@ -13,7 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from chart.generated import inputs, outputs
 from chart.rendering import CHART, REPOSITORY, container, objects, one, pod, settings
-from holdfast.telemetry.probes import Board, Check, ProbeServer
+from holdfast.model.readiness import Check
+from holdfast.telemetry.board import Board
+from holdfast.telemetry.probes import ProbeServer
 
 EXAMPLES = sorted((REPOSITORY / "deploy/examples").glob("values-*.yaml"))
 UNIT = REPOSITORY / "deploy/systemd/holdfast.service"
@@ -113,7 +115,7 @@ def test_helms_test_passes_when_the_daemon_is_ready_and_else_says_what_is_not() 
         board.publish((Check(name="ledger", passes=False, reason="no commit for 7 s"),))
         code, printed = _ask("127.0.0.1", server.port, "0")
         assert code == 1
-        assert "ledger: no commit for 7 s" in printed
+        assert "FAILED ledger (for 0 s): no commit for 7 s" in printed
 
         board.publish((Check(name="ledger", passes=True),))
         assert _ask("127.0.0.1", server.port, "60") == (0, "127.0.0.1: ready\n")

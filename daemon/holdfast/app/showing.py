@@ -30,6 +30,8 @@ def show(parts: Parts, metrics: Metrics) -> None:
         lock = book.lock_on(device.keys)
         counts[device.name.resource, lock.state if lock else LockState.FREE] += 1
     metrics.count_devices(counts)
+    looked = parts.scanner.looked_at is not None
+    metrics.show_no_devices(none=looked and not inventory.devices)
     for resource in inventory.resources:
         metrics.count_unhealthy(
             resource, sum(not device.healthy for device in inventory.of(resource))

@@ -137,6 +137,11 @@ class Metrics:
             registry=registry,
         )
         self.memory = MemoryMetrics(registry)
+        self._no_devices = Gauge(
+            "holdfast_no_devices",
+            "1 where the hardware was looked at and there is no device to offer.",
+            registry=registry,
+        )
         self._ready = Gauge(
             "holdfast_ready",
             "1 for each readiness check that passes.",
@@ -222,6 +227,10 @@ class Metrics:
             xid = str(event.xid) if rule.known else "unknown"
             clears = rule.cure.name.lower() if condemns else clears
         self._gpu_events.labels(event.kind.value, xid, clears).inc()
+
+    def show_no_devices(self, *, none: bool) -> None:
+        """Show whether the node has nothing to offer."""
+        self._no_devices.set(none)
 
     def show_ready(self, checks: Mapping[str, bool]) -> None:
         """Show which readiness checks pass."""
