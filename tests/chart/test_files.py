@@ -85,7 +85,7 @@ def test_the_example_of_gvisor_sees_what_runs_in_sandboxes_and_makes_the_class()
     found = settings(objects(values))
 
     assert (found.reclaim.mode, found.reclaim.leaked_sandbox) == ("terminate", "restart")
-    assert _mounts(values) >= {"/run/containerd", "/etc/containerd"}
+    assert "/run/containerd" in _mounts(values)
     assert one(objects(values), "RuntimeClass")["handler"] == "runsc"
 
 

@@ -14,7 +14,6 @@ from holdfast.settings import convert
 _ROW = re.compile(r"^\| `(?P<what>[^`]+)` \| (?P<when>.+?) \| (?P<why>.+) \|$", re.MULTILINE)
 
 _ALL: dict[str, Any] = {
-    "extraFolders": ["/etc/containerd"],
     "config": {
         "deviceListStrategy": "cdi",
         "reclaim": {"reset": "afterForcedRelease", "rebind": True},

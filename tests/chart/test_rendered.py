@@ -26,7 +26,6 @@ _KINDS_OF_OTHERS = {"PodMonitor", "PrometheusRule"}
 
 _MUCH: dict[str, Any] = {
     "imagePullSecrets": [{"name": "ours"}],
-    "extraFolders": ["/etc/containerd"],
     "extraEnv": [{"name": "TZ", "value": "UTC"}],
     "runtimeClassName": "nvidia",
     "hostNetwork": True,

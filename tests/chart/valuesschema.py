@@ -62,7 +62,6 @@ _CHART: Mapping[str, Schema] = {
     },
     "kubeletRoot": FOLDER,
     "runtimeFolders": FOLDERS,
-    "extraFolders": FOLDERS,
     "extraEnv": {
         "type": "array",
         "items": {
