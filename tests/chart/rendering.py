@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +32,7 @@ def render(values: Values | None = None, *, name: str = "holdfast", helm: bool =
     """Return the text of all objects, each after a line of dashes; *helm*: by the binary, if any."""
     binary = shutil.which("helm") if helm else None
     if binary is None:
-        return _by_library(values or {}, name)
+        return _by_library(json.dumps(values or {}), name)
     ended = subprocess.run(
         [binary, "template", name, CHART, "--namespace", NAMESPACE, "--values", "-"],
         input=json.dumps(values or {}),
@@ -82,12 +83,13 @@ def engine() -> Any:
     return pytest.importorskip("helm_python", reason="Helm's engine is there on x86-64 alone")
 
 
-def _by_library(values: Values, name: str) -> str:
-    helm_python = engine()
+@cache
+def _by_library(text: str, name: str) -> str:
+    helm_python, values = engine(), json.loads(text)
     with helm_python.Chart.load(CHART) as chart:
         try:
-            chart.validate_schema(dict(values))
-            rendered = chart.render(dict(values), name=name, namespace=NAMESPACE)
+            chart.validate_schema(values)
+            rendered = chart.render(values, name=name, namespace=NAMESPACE)
         except helm_python.HelmError as error:
             raise RefusedError(str(error)) from error
     texts = [text for path, text in rendered.items() if not path.endswith("NOTES.txt")]

@@ -262,6 +262,45 @@ def test_nvidias_container_runtime_is_asked_for_what_is_used(
     assert found == {"HOLDFAST_CONFIG"} | names
 
 
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"image": {"pullPolicy": "Always"}}, "imagePullPolicy: Always"),
+        ({"resources": {"limits": {"memory": "64Mi"}}}, "memory: 64Mi"),
+        ({"probes": {"liveness": {"failureThreshold": 17}}}, "failureThreshold: 17"),
+        ({"terminationGracePeriodSeconds": 44}, "terminationGracePeriodSeconds: 44"),
+        ({"seccompProfile": {"type": "Unconfined"}}, "type: Unconfined"),
+        ({"seLinuxType": "control_t"}, "type: control_t"),
+        ({"runtimeFolders": ["/run/k3s/containerd"]}, "mountPath: /run/k3s/containerd"),
+        ({"priorityClassName": "mine"}, "priorityClassName: mine"),
+        ({"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}}, "type: OnDelete"),
+    ],
+)
+def test_what_is_said_of_the_pod_is_so(values: dict[str, Any], told: str) -> None:
+    assert told in yaml.safe_dump(daemon_set(values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"resources": None},
+        {"seccompProfile": None},
+        {"seLinuxType": ""},
+        {"tolerations": None},
+        {"priorityClassName": ""},
+        {"runtimeFolders": []},
+    ],
+)
+def test_what_is_left_out_is_left_out(values: dict[str, Any]) -> None:
+    kubernetes_validate.validate(daemon_set(values), "1.33", strict=True)
+    (name,) = values
+    if name != "runtimeFolders":
+        absent = {"seLinuxType": "seLinuxOptions"}.get(name, name)
+        # The pod of helm's test has some of its own.
+        text = yaml.safe_dump(daemon_set(values))
+        assert f"{absent}:" not in text
+
+
 def test_names_and_namespace_can_be_chosen() -> None:
     def name(values: dict[str, Any], release: str) -> str:
         return str(one(objects(values, name=release), "DaemonSet")["metadata"]["name"])
