@@ -9,6 +9,7 @@ from holdfast.doctor.finding import Finding
 from holdfast.doctor.gvisor import gvisor_findings
 from holdfast.doctor.memory import memory_findings
 from holdfast.doctor.node import Node
+from holdfast.doctor.nvidia import nvidia_findings
 from holdfast.doctor.privileges import privileges_findings
 from holdfast.doctor.state import state_findings
 from holdfast.doctor.vfio import vfio_findings
@@ -19,6 +20,7 @@ AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
         "state": state_findings,
         "memory": memory_findings,
         "privileges": privileges_findings,
+        "nvidia": nvidia_findings,
         "containerd": containerd_findings,
         "gvisor": gvisor_findings,
     }

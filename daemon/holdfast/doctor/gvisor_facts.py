@@ -103,7 +103,7 @@ class GvisorFacts:
 def gvisor_facts(node: Node, ask: Ask, containerd: ContainerdFacts) -> GvisorFacts:
     """Look at *node*; nothing of it is needed, and nothing raises."""
     runtimes = tuple(
-        SandboxRuntime(table=each, config=_shim_config(node, each, containerd.folders))
+        SandboxRuntime(table=each, config=shim_config(node, each, containerd.folders))
         for each in containerd.cri.runtimes
         if is_gvisor(each)
     )
@@ -138,7 +138,8 @@ def is_gvisor(runtime: RuntimeTable) -> bool:
     return any(name in text for text in texts for name in _NAMES)
 
 
-def _shim_config(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> ShimConfig | None:
+def shim_config(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> ShimConfig | None:
+    """Return what the shim of a table reads; None where nothing tells it to read anything."""
     path = runtime.config_path or next(
         (path for path in _SHIM_CONFIGS if node.path(path).is_file()), ""
     )

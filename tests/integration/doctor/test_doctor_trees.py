@@ -9,6 +9,7 @@ from holdfast.cli import main
 
 # What a copy shows without its programs being run.
 _SHOWN = {
+    "nvidia-nodes-in-operators-root": ("criu", "WARN"),
     "gvisor-all-well": None,
     "gvisor-cdi-without-mode": ("cdi-modes", "WARN"),
     "gvisor-driver-not-listed": ("nvproxy-driver", "WARN"),
@@ -20,20 +21,20 @@ _SHOWN = {
     "gvisor-vfio-devices": ("vfio-devices", "FAIL"),
     "gvisor-wrong-prefix": ("tables", "FAIL"),
 }
+_WITH_GPUS = {"gvisor-all-well", "nvidia-nodes-in-operators-root"}
+"""The nodes that have all of NVIDIA's driver; others have no more of it than they need."""
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in TREES.glob("gvisor-*")))
+@pytest.mark.parametrize("name", sorted(path.name for path in TREES.iterdir()))
 def test_each_broken_node_is_named_with_its_remedy(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["doctor", "--root", str(TREES / name), "--runtime-handler", "runsc", "--output", "json"])
-    # The trees have what containerd and gVisor read, and not all of a node.
-    findings = [
-        each
-        for each in json.loads(capsys.readouterr().out)["findings"]
-        if each["area"] in {"containerd", "gvisor"}
-    ]
-    shown = {(each["check"], each["level"]): each for each in findings}
+    handler = "runsc" if name.startswith("gvisor") else "nvidia"
+    main(["doctor", "--root", str(TREES / name), "--runtime-handler", handler, "--output", "json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    # The trees have what these areas read, and not all of a node.
+    areas = {"containerd", "gvisor"} | ({"nvidia"} if name in _WITH_GPUS else set())
+    shown = {(each["check"], each["level"]): each for each in findings if each["area"] in areas}
     expected = _SHOWN[name]
     if expected is not None:
         assert shown[expected]["remedy"]
