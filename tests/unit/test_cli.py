@@ -44,6 +44,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["config", "--set", "gate.wait"], "'gate.wait' is not of the form KEY=VALUE"),
         (["history", "--limit", "0"], "0 is not in the range"),
         (["run", "--nonsense"], "No such option"),
+        (["run", "--mig-strategy"], "requires an argument"),
         ([], "Usage: "),
     ],
 )
@@ -55,6 +56,22 @@ def test_wrong_usage_ends_with_2_and_says_why(
     told = capsys.readouterr()
     assert complaint in told.err
     assert told.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--pass-device-specs", "--mig-strategy=both"], "gpu.migStrategy: Invalid enum value"),
+        (["--pass-device-specs=perhaps"], "gpu.passDeviceSpecs: Expected `bool`"),
+        (["--kubelet-socket", "/srv/other.sock"], "--kubelet-socket with the value"),
+        (["--config-file=/srv/gone.yaml"], "cannot read /srv/gone.yaml"),
+    ],
+)
+def test_the_daemon_takes_the_flags_of_nvidias_plugin_and_names_the_wrong_one(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *arguments]) == 1
+    assert complaint in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["run", "config", "status"])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from holdfast.settings import known_paths
 from holdfast.settings.nvidia import VARIABLES
+from holdfast.settings.nvidia_plugin import CONFIG_FILE, KUBELET_SOCKET, OTHERS
 
 
 def _rows(repository: Path) -> list[str]:
@@ -35,3 +36,11 @@ def test_every_variable_of_nvidias_that_is_read_is_on_the_page_with_its_key(
     for variable, path in VARIABLES.items():
         assert path in known_paths()
         assert any(f"`{variable}`" in row and f"`{path}`" in row for row in rows), variable
+
+
+def test_every_other_option_of_nvidias_is_on_the_page(repository: Path) -> None:
+    rows = "".join(_rows(repository))
+
+    assert [
+        name for name in (*OTHERS, CONFIG_FILE, KUBELET_SOCKET) if f"`{name}`" not in rows
+    ] == []

@@ -10,6 +10,7 @@ import yaml
 import holdfast
 from holdfast.cli import byhand
 from holdfast.cli.doctor import doctor
+from holdfast.cli.nvidia import given, with_nvidia
 from holdfast.cli.options import (
     ask_daemon,
     load_settings,
@@ -61,6 +62,7 @@ for _command in (*byhand.COMMANDS, doctor):
 )
 @click.option("--http-port", help="The port of probes and metrics; 0 for none (http.port).")
 @click.option("--log-level", help="debug, info, warning or error (log.level).")
+@with_nvidia
 def run(
     config: Path | None,
     changes: dict[str, str],
@@ -68,10 +70,10 @@ def run(
     http_port: str | None,
     log_level: str | None,
 ) -> None:
-    """Run the daemon until SIGTERM."""
+    """Run the daemon until SIGTERM. The flags of NVIDIA's plugin are taken, too."""
     named = {"stateDir": state_dir, "http.port": http_port, "log.level": log_level}
-    given = {path: text for path, text in named.items() if text is not None}
-    settings = load_settings(config, changes | given)
+    ours = {path: text for path, text in named.items() if text is not None}
+    settings = load_settings(config, changes | ours, theirs=given())
     import asyncio  # noqa: PLC0415 - no other command needs these
 
     from holdfast.app.daemon import run as run_daemon  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """What several commands share: their options, the settings, and the way to the daemon."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,16 @@ with_state = click.option(
 )
 
 
-def load_settings(config: Path | None, overrides: dict[str, str]) -> Settings:
-    """Return the settings of *config*, the environment and *overrides*; raise SettingsError."""
+def load_settings(
+    config: Path | None, overrides: dict[str, str], *, theirs: Mapping[str, str] | None = None
+) -> Settings:
+    """Return the settings of *config*, the environment and *overrides*; raise SettingsError.
+
+    *theirs* are flags of NVIDIA's plugin, over which ours win.
+    """
     # HOLDFAST_CONFIG names the file; it is no setting in it.
     environ = {key: value for key, value in os.environ.items() if key != "HOLDFAST_CONFIG"}
-    return load(config, environ, overrides)
+    return load(config, environ, overrides, theirs=theirs)
 
 
 def state_folder(config: Path | None, state_dir: Path | None) -> Path:

@@ -12,7 +12,12 @@ from holdfast.errors import SettingsError
 from holdfast.settings.checks import problems
 from holdfast.settings.duration import Duration
 from holdfast.settings.hardware import Pool
-from holdfast.settings.nvidia import VARIABLES
+from holdfast.settings.nvidia_plugin import (
+    CONFIG_FILE,
+    from_environment,
+    from_file,
+    from_flags,
+)
 from holdfast.settings.section import Section
 from holdfast.settings.sections import Settings
 from holdfast.settings.strictyaml import parse
@@ -28,18 +33,25 @@ Tree = dict[str, Any]
 
 
 def load(
-    file: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str] | None = None
+    file: Path | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, str] | None = None,
+    *,
+    theirs: Mapping[str, str] | None = None,
 ) -> Settings:
     """Return the settings of *file*, changed by variables, then by *overrides*.
 
     Variables are those of NVIDIA's plugin that mean the same, and HOLDFAST_…, which win over them.
-    *overrides* are by path, as ``gate.wait``. Raises SettingsError naming the path of the key.
+    *overrides* are by path, as ``gate.wait``; *theirs*, by name, are flags of NVIDIA's plugin. Its
+    own file is read, too, where one is named. Raises SettingsError naming the path of the key.
     """
-    tree = _read(file) if file is not None else {}
+    theirs = theirs or {}
     paths = known_paths()
-    for name, path in VARIABLES.items():
-        if name in environ:
-            _put(tree, path, environ[name], paths)
+    tree = _nvidias_file(theirs.get("config-file", environ.get(CONFIG_FILE, "")), paths)
+    if file is not None:
+        tree = _over(tree, _read(file))
+    for path, text in from_environment(environ).items():
+        _put(tree, path, text, paths)
     by_variable = {variable(path): path for path in paths}
     for name, text in environ.items():
         if not name.startswith(_PREFIX) or _is_service_link(name, text):
@@ -48,7 +60,7 @@ def load(
             hint = _hint(name, by_variable)
             raise SettingsError(f"cannot use the environment variable {name}: {hint}")
         _put(tree, by_variable[name], text, paths)
-    for path, text in (overrides or {}).items():
+    for path, text in (from_flags(theirs) | dict(overrides or {})).items():
         if path not in paths:
             raise SettingsError(f"cannot set {path}: {_hint(path, paths)}")
         _put(tree, path, text, paths)
@@ -96,6 +108,26 @@ def _read(file: Path) -> Tree:
     if not isinstance(content, dict):
         raise SettingsError(f"cannot use {file}: it must be a mapping of keys to values")
     return content
+
+
+def _nvidias_file(name: str, paths: Mapping[str, object]) -> Tree:
+    tree: Tree = {}
+    if name:
+        for path, text in from_file(_read(Path(name)), name).items():
+            _put(tree, path, text, paths)
+    return tree
+
+
+def _over(tree: Tree, other: Tree) -> Tree:
+    """Return *tree* with what *other* says in its place; an empty section says nothing."""
+    merged = dict(tree)
+    for key, value in other.items():
+        before = merged.get(key)
+        if not isinstance(before, dict) or not isinstance(value, dict | None):
+            merged[key] = value
+        elif value is not None:
+            merged[key] = _over(before, value)
+    return merged
 
 
 def _put(tree: Tree, path: str, text: str, paths: Mapping[str, object]) -> None:

@@ -1,0 +1,166 @@
+"""What NVIDIA's plugin is told, by flag, variable or file, means the same here or is answered."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import SettingsError
+from holdfast.settings import load
+from holdfast.settings.nvidia import VARIABLES
+from holdfast.settings.nvidia_plugin import OTHERS, flags
+
+TEXTS = {
+    "MIG_STRATEGY": "mixed",
+    "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver",
+    "NVIDIA_DEV_ROOT": "/run/nvidia/driver",
+    "DEVICE_LIST_STRATEGY": "envvar,volume-mounts",
+    "DEVICE_ID_STRATEGY": "index",
+    "CDI_ANNOTATION_PREFIX": "cdi.example.com/",
+    "NVIDIA_CTK_PATH": "/usr/bin/nvidia-ctk",
+    "NVIDIA_CDI_HOOK_PATH": "/usr/bin/nvidia-cdi-hook",
+    "CDI_DISABLE_HOOKS": "all",
+    "IMEX_CHANNEL_IDS": "0",
+}
+"""A value of each that is no boolean."""
+
+
+@pytest.mark.parametrize("name", [name for name in VARIABLES if not name.startswith("DP_")])
+def test_a_flag_of_nvidias_plugin_means_what_its_variable_does(name: str) -> None:
+    text, flag = TEXTS.get(name, "true"), name.lower().replace("_", "-")
+    assert flag in flags()
+    by_flag, by_variable = load(None, {}, theirs={flag: text}), load(None, {name: text})
+    assert by_flag == by_variable != load(None, {})
+
+
+def test_flags_win_over_variables_and_ours_over_theirs() -> None:
+    theirs = {"mig-strategy": "single", "device-id-strategy": "index"}
+    found = load(None, {"MIG_STRATEGY": "mixed"}, {"gpu.deviceIdStrategy": "uuid"}, theirs=theirs)
+    assert (found.gpu.mig_strategy, found.gpu.device_id_strategy) == ("single", "uuid")
+
+
+@pytest.mark.parametrize(
+    ("flag", "key"), [("driver-root", "driver_root"), ("dev-root", "dev_root")]
+)
+def test_the_shorter_names_of_the_roots_are_taken(flag: str, key: str) -> None:
+    assert getattr(load(None, {}, theirs={flag: "/run/driver"}).gpu, key) == "/run/driver"
+
+
+def test_a_value_that_is_not_one_of_nvidias_is_told_which_are() -> None:
+    with pytest.raises(SettingsError, match=r"gpu\.migStrategy.*use none or single or mixed"):
+        load(None, {}, theirs={"mig-strategy": "both"})
+
+
+def test_the_folder_of_kubelets_socket_is_that_of_ours() -> None:
+    socket = "/srv/kubelet/device-plugins/kubelet.sock"
+    for found in (
+        load(None, {"KUBELET_SOCKET": socket}),
+        load(None, {}, theirs={"kubelet-socket": socket}),
+    ):
+        assert found.kubelet.plugin_dir == "/srv/kubelet/device-plugins"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "told"),
+    [
+        ("KUBELET_SOCKET", "", "holdfast always registers with kubelet"),
+        ("KUBELET_SOCKET", "/srv/other.sock", r"set kubelet\.pluginDir to its folder"),
+        ("DEVICE_DISCOVERY_STRATEGY", "tegra", "GPUs are found by NVML alone"),
+        ("CDI_FEATURE_FLAGS", "disable-nvsandboxutils", "no such features; leave it out"),
+    ],
+)
+def test_what_cannot_mean_the_same_is_refused_and_told_what_to_do(
+    variable: str, text: str, told: str
+) -> None:
+    with pytest.raises(SettingsError, match=f"{variable}.*{told}"):
+        load(None, {variable: text})
+    flag = variable.lower().replace("_", "-")
+    with pytest.raises(SettingsError, match=f"--{flag}.*{told}"):
+        load(None, {}, theirs={flag: text})
+
+
+def test_what_charts_set_always_and_asks_for_nothing_is_taken() -> None:
+    always = {
+        "FAIL_ON_INIT_ERROR": "true",
+        "MPS_ROOT": "/run/nvidia/mps",
+        "DEVICE_DISCOVERY_STRATEGY": "auto",
+        "CONFIG_FILE": "",
+        "CDI_FEATURE_FLAGS": "",
+    }
+    assert load(None, always) == load(None, {})
+    named = {name.lower().replace("_", "-"): text for name, text in always.items()}
+    assert load(None, {}, theirs=named) == load(None, {})
+
+
+def test_every_option_without_a_key_says_why() -> None:
+    assert all(other.why for other in OTHERS.values())
+
+
+NVIDIAS = """
+version: v1
+flags:
+  migStrategy: mixed
+  failOnInitError: false
+  gdsEnabled: true
+  plugin:
+    passDeviceSpecs: true
+    deviceListStrategy: [envvar, volume-mounts]
+    deviceIDStrategy: index
+  gfd:
+    oneshot: false
+resources:
+  gpus: [{pattern: "*", name: nvidia.com/gpu}]
+sharing:
+  timeSlicing:
+    resources: []
+"""
+
+
+def test_a_file_of_nvidias_plugin_is_taken_and_variables_and_ours_win_over_it(
+    tmp_path: Path,
+) -> None:
+    theirs, ours = tmp_path / "theirs.yaml", tmp_path / "ours.yaml"
+    theirs.write_text(NVIDIAS)
+    ours.write_text("gpu:\n  deviceIdStrategy: uuid\nlog:\n")
+    gpu = load(None, {"CONFIG_FILE": str(theirs)}).gpu
+    assert (gpu.mig_strategy, gpu.gds_enabled, gpu.pass_device_specs) == ("mixed", True, True)
+    assert (gpu.device_list_strategy, gpu.device_id_strategy) == (
+        ("envvar", "volume-mounts"),
+        "index",
+    )
+    gpu = load(ours, {"MIG_STRATEGY": "single"}, theirs={"config-file": str(theirs)}).gpu
+    assert (gpu.mig_strategy, gpu.device_id_strategy, gpu.gds_enabled) == ("single", "uuid", True)
+
+
+def test_a_section_of_ours_without_a_value_leaves_nvidias_as_it_is(tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "theirs.yaml", tmp_path / "ours.yaml"
+    theirs.write_text(NVIDIAS)
+    ours.write_text("gpu:\n")
+    assert load(ours, {"CONFIG_FILE": str(theirs)}).gpu.mig_strategy == "mixed"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("version: v2", "version: 'v2' is not that of its plugin"),
+        ("flags: {migStrategies: mixed}", "flags.migStrategies in .*no such key"),
+        ("gpu: {migStrategy: mixed}", "gpu.migStrategy in .*file of --config"),
+        (
+            "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}",
+            "sharing.timeSlicing.resources in .*granted to one pod at a time",
+        ),
+        ("flags: {deviceDiscoveryStrategy: tegra}", "GPUs are found by NVML alone"),
+        ("flags: {migStrategy: both}", "gpu.migStrategy.*use none or single or mixed"),
+    ],
+)
+def test_what_a_file_of_nvidias_says_that_cannot_be_done_is_named(
+    tmp_path: Path, content: str, told: str
+) -> None:
+    file = tmp_path / "theirs.yaml"
+    file.write_text(content)
+    with pytest.raises(SettingsError, match=told):
+        load(None, {"CONFIG_FILE": str(file)})
+
+
+def test_a_file_of_nvidias_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"cannot read .*gone\.yaml"):
+        load(None, {"CONFIG_FILE": str(tmp_path / "gone.yaml")})
