@@ -1,8 +1,12 @@
 """A whole node below a folder, in order until a test breaks it, and the doctor's words on it."""
 
 import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +54,7 @@ class NodeTree:
         self.write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "N\n")
         self.write("proc/cmdline", "root=/dev/sda1 intel_iommu=on iommu=pt\n")
         self.write("proc/sys/kernel/random/boot_id", f"{BOOT}\n")
+        self.kubelet()
         self.mounts("/ ext4", "/proc proc", "/sys sysfs", "/sys/fs/cgroup cgroup2")
 
     def close(self) -> None:
@@ -66,6 +71,41 @@ class NodeTree:
         """Remove a file or an empty folder of the node."""
         file = self.folder / path
         file.rmdir() if file.is_dir() else file.unlink()
+
+    @property
+    def plugins(self) -> Path:
+        return self.folder / "var/lib/kubelet/device-plugins"
+
+    def kubelet(self) -> None:
+        """Lay out what kubelet has on disk; nobody listens on its sockets."""
+        self.checkpoint({"google.com/tpu": [CHIP, SECOND]})
+        for path in (
+            self.plugins / "kubelet.sock",
+            self.plugins.parent / "pod-resources/kubelet.sock",
+        ):
+            self.socket(path)
+
+    def socket(self, path: Path) -> None:
+        """Leave a socket there that nobody listens on any more."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as left:
+            # By a short way: the path of a test's folder may be longer than a socket's.
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                left.bind(f"/proc/self/fd/{folder}/{path.name}")
+            finally:
+                os.close(folder)
+
+    def checkpoint(
+        self,
+        registered: Mapping[str, Sequence[str]],
+        entries: Sequence[Mapping[str, Any]] = (),
+        checksum: object = 3695880397,
+    ) -> Path:
+        """Write kubelet's checkpoint."""
+        data = {"PodDeviceEntries": list(entries) or None, "RegisteredDevices": registered}
+        text = json.dumps({"Data": data, "Checksum": checksum})
+        return self.write("var/lib/kubelet/device-plugins/kubelet_internal_checkpoint", text)
 
     def mounts(self, *mounts: str) -> None:
         """Say what the node's first process has mounted: ``POINT KIND``, in order."""

@@ -7,6 +7,7 @@ from holdfast.doctor.area import Area
 from holdfast.doctor.containerd import containerd_findings
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.gvisor import gvisor_findings
+from holdfast.doctor.kubelet import kubelet_findings
 from holdfast.doctor.memory import memory_findings
 from holdfast.doctor.node import Node
 from holdfast.doctor.nvidia import nvidia_findings
@@ -16,6 +17,7 @@ from holdfast.doctor.vfio import vfio_findings
 
 AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
     {
+        "kubelet": kubelet_findings,
         "vfio": vfio_findings,
         "state": state_findings,
         "memory": memory_findings,

@@ -1,0 +1,373 @@
+"""What can be wrong with kubelet's folder, books and sockets, on copied trees and on live sockets."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.nodetree import CHIP, NodeTree
+from holdfast.doctor.finding import Finding, Level
+from holdfast.doctor.kubelet import kubelet_findings, root_dir
+from holdfast.doctor.kubelet_books import parse, stranger
+from holdfast.doctor.node import Node
+from holdfast.settings import convert
+
+_TPU = "google.com/tpu"
+
+
+def _entry(ids: object, *, resource: str = _TPU, pod: str = "u-1") -> dict[str, Any]:
+    return {"PodUID": pod, "ContainerName": "c", "ResourceName": resource, "DeviceIDs": ids}
+
+
+def test_a_kubelet_in_order_has_nothing_to_mend(node: NodeTree) -> None:
+    node.checkpoint({_TPU: [CHIP]}, [_entry({"0": [CHIP]})])
+
+    told = node.told()
+
+    assert told.bad("kubelet") == {}
+    assert "tells of 1 pods with devices" in told.of("kubelet", "checkpoint")["reason"]
+    assert "so it was not asked" in told.of("kubelet", "kubelet-socket")["reason"]
+
+
+def test_a_node_without_kubelet_is_only_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = NodeTree(tmp_path / "empty", capsys)
+    subprocess.run(["rm", "-r", str(empty.folder / "var")], check=True)
+
+    told = empty.told()
+
+    assert told.bad("kubelet") == {"plugin-folder": "WARN"}
+    empty.close()
+
+
+def test_a_kubelet_whose_plugin_folder_is_elsewhere_fails(node: NodeTree) -> None:
+    found = node.told("--set", "kubelet.pluginDir=/opt/kubelet/device-plugins").of(
+        "kubelet", "plugin-folder"
+    )
+
+    assert found["level"] == "FAIL"
+    assert "does not follow kubelet's --root-dir" in found["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("mount", "level", "words"),
+    [
+        ("overlay", "FAIL", "it is a container's own"),
+        ("tmpfs", "WARN", "a reboot loses kubelet's checkpoint"),
+        ("xfs", "OK", "on xfs"),
+    ],
+)
+def test_the_filesystem_of_the_plugin_folder_is_told(
+    mount: str, level: str, words: str, node: NodeTree
+) -> None:
+    node.mounts("/ ext4", f"/var/lib/kubelet/device-plugins {mount}")
+
+    found = node.told().of("kubelet", "plugin-folder")
+
+    assert found["level"] == level
+    assert words in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("path", "check"),
+    [("kubelet.sock", "kubelet-socket"), ("../pod-resources/kubelet.sock", "pod-resources")],
+)
+def test_a_socket_of_kubelets_that_is_not_there_fails(
+    path: str, check: str, node: NodeTree
+) -> None:
+    (node.plugins / path).unlink()
+
+    told = node.told()
+
+    assert told.bad("kubelet") == {check: "FAIL"}
+    assert "set kubelet." in told.of("kubelet", check)["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "it is empty"),
+        ('{"Data": {"PodDeviceEntries": [', "it is not whole JSON"),
+        ("[]", "the file is not what any known kubelet writes"),
+        ('{"Data": {}}', "it has no checksum"),
+        ('{"Data": {}, "Checksum": "1"}', "it has no checksum"),
+        ('{"Data": {"PodDeviceEntries": [{}]}, "Checksum": 1}', "an entry has no pod"),
+        ('{"Data": {"PodDeviceEntries": {}}, "Checksum": 1}', "a list is not what"),
+        ('{"Data": {"RegisteredDevices": []}, "Checksum": 1}', None),
+        ('{"Data": {"RegisteredDevices": [1]}, "Checksum": 1}', "RegisteredDevices is not what"),
+        ("[" * 200_000, "it is nested without an end"),
+        ('{"Data": {"PodDeviceEntries": null, "RegisteredDevices": null}, "Checksum": 1}', None),
+    ],
+)
+def test_a_checkpoint_that_makes_no_sense_fails_with_what_to_do(
+    content: str, reason: str | None, node: NodeTree
+) -> None:
+    (node.plugins / "kubelet_internal_checkpoint").write_text(content)
+
+    found = node.told().of("kubelet", "checkpoint")
+
+    assert found["level"] == ("OK" if reason is None else "FAIL")
+    if reason is not None:
+        assert reason in found["reason"]
+        assert "a kubelet that starts with it forgets who has which device" in found["reason"]
+        assert "move the file away" in found["remedy"]
+
+
+def test_a_node_that_never_had_a_plugin_has_no_checkpoint_and_nothing_is_wrong(
+    node: NodeTree,
+) -> None:
+    (node.plugins / "kubelet_internal_checkpoint").unlink()
+    assert node.told().bad("kubelet") == {}
+
+
+def test_another_plugin_that_has_our_resource_fails_by_its_devices(node: NodeTree) -> None:
+    node.checkpoint({_TPU: ["0", "1", "2", "3"]}, [_entry({"-1": ["2"]}, pod="u-7")])
+
+    findings = [each for each in node.told().findings if each["check"] == "other-devices"]
+
+    assert [each["level"] for each in findings] == ["FAIL", "WARN"]
+    assert "with the devices 0, 1, 2 and 1 more" in findings[0]["reason"]
+    assert "pods u-7 have google.com/tpu from another plugin" in findings[1]["reason"]
+    assert "delete these pods once" in findings[1]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("resource", "id_", "settings", "verdict"),
+    [
+        (_TPU, "0000:00:05.0", {}, False),
+        (_TPU, "0000:c0:02", {}, False),
+        (_TPU, "10000:00:05.0", {}, False),
+        (_TPU, "0", {}, True),
+        (_TPU, "accel0", {}, True),
+        (_TPU, "0", {"tpu": {"enabled": False}}, False),
+        ("example.com/chip", "0", {}, False),
+        ("example.com/chip", "0", {"tpu": {"resourceName": "example.com/chip"}}, True),
+        (
+            "example.com/nic",
+            "eth0",
+            {"pools": [{"resourceName": "example.com/nic", "classes": ["02"]}]},
+            True,
+        ),
+        ("nvidia.com/gpu", "GPU-5a8f", {}, False),
+        ("nvidia.com/gpu", "GPU-5a8f::3", {}, True),
+        ("nvidia.com/gpu", "GPU-5a8f::3", {"gpu": {"enabled": False}}, False),
+        ("nvidia.com/mig-1g.5gb", "MIG-77", {}, False),
+    ],
+)
+def test_an_id_is_a_strangers_when_holdfast_would_never_give_it(
+    resource: str, id_: str, settings: dict[str, Any], verdict: bool
+) -> None:
+    assert stranger(resource, id_, convert(settings)) is verdict
+
+
+def test_old_kubelets_leave_hints(node: NodeTree) -> None:
+    node.write("var/lib/kubelet/device-plugins/DEPRECATION", "")
+    found = node.told("--set", "deviceListStrategy=cdi").of("kubelet", "kubelet-version")
+    assert (found["level"], found["reason"].partition("by ")[2]) == (
+        "WARN",
+        "a kubelet of 1.24 or before; deviceListStrategy: cdi needs 1.29",
+    )
+
+    node.checkpoint({_TPU: [CHIP]}, [_entry([CHIP])])
+    assert "before 1.20" in node.told().of("kubelet", "kubelet-version")["reason"]
+    assert parse(b'{"Data": {}, "Checksum": 0}').plain_lists is False
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "who"),
+    [
+        ("nvidia-gpu.sock", (), "NVIDIA's device plugin"),
+        ("nvidia-mig-1g.5gb.sock", (), "NVIDIA's device plugin"),
+        ("nvidiaGPU-1700000000.sock", (), "GKE's GPU plugin"),
+        ("tpu-1700000000.sock", (), "GKE's TPU plugin"),
+        ("nvidia-gpu.sock", ("--set", "gpu.enabled=false"), None),
+        ("gpu.intel.com-i915.sock", (), None),
+        ("holdfast-google-com_tpu.sock", (), None),
+    ],
+)
+def test_a_socket_of_a_plugin_that_rivals_ours_is_named(
+    name: str, settings: tuple[str, ...], who: str | None, node: NodeTree
+) -> None:
+    node.socket(node.plugins / name)
+
+    found = node.told(*settings).of("kubelet", "other-plugins")
+
+    assert found["level"] == ("OK" if who is None else "WARN")
+    if who is not None:
+        assert f"{name} is a socket of {who}" in found["reason"]
+        assert ".enabled: false" in found["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("kubelet",), "/var/lib/kubelet"),
+        (("kubelet", "--root-dir=/data/k"), "/data/k"),
+        (("kubelet", "--v=2", "--root-dir", "/data/k", "--x"), "/data/k"),
+        (("/usr/bin/kubelet", "-root-dir=/d"), "/d"),
+    ],
+)
+def test_kubelets_root_folder_is_read_from_what_it_was_started_with(
+    arguments: tuple[str, ...], expected: str
+) -> None:
+    assert root_dir(arguments) == Path(expected)
+
+
+# From here on the node is live: real sockets, and real processes behind them.
+
+_LISTEN = """
+import socket, sys
+kept = []
+for path in sys.argv[1].split(","):
+    kept.append(socket.socket(socket.AF_UNIX))
+    kept[-1].bind(path)
+    kept[-1].listen()
+print("listening", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def _process(name: str, folder: Path, paths: list[Path], *arguments: str) -> Iterator[int]:
+    """Let a process called *name* listen on *paths*."""
+    program = folder / name
+    if not program.exists():
+        program.symlink_to(sys.executable)
+    command = [str(program), "-c", _LISTEN, ",".join(map(str, paths)), *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"listening\n"
+        try:
+            yield process.pid
+        finally:
+            process.terminate()
+
+
+def _live(folder: Path) -> dict[str, Finding]:
+    (folder / "dp").mkdir(exist_ok=True)
+    settings = {
+        "stateDir": str(folder / "state"),
+        "kubelet": {
+            "pluginDir": str(folder / "dp"),
+            "podResourcesSocket": str(folder / "pod-resources/kubelet.sock"),
+        },
+    }
+    found: dict[str, Finding] = {}
+    for finding in kubelet_findings(Node(settings=convert(settings))):
+        worst = found.setdefault(finding.check, finding)
+        if list(Level).index(finding.level) > list(Level).index(worst.level):
+            found[finding.check] = finding
+    return found
+
+
+@pytest.fixture
+def folder(short_path: Path) -> Path:
+    for name in ("dp", "pod-resources", "state"):
+        (short_path / name).mkdir()
+    return short_path
+
+
+def test_a_live_kubelet_is_known_by_its_process_and_its_root_folder(folder: Path) -> None:
+    sockets = [folder / "dp/kubelet.sock", folder / "pod-resources/kubelet.sock"]
+    with _process("kubelet", folder, sockets, f"--root-dir={folder}") as pid:
+        told = _live(folder)
+
+    assert told["kubelet-socket"].level is Level.OK
+    assert told["kubelet-process"].reason == f"it is kubelet, pid {pid}"
+    assert told["pod-resources"].level is Level.OK
+
+
+def test_a_live_kubelet_with_another_root_folder_is_warned_of_with_the_right_setting(
+    folder: Path,
+) -> None:
+    with _process("kubelet", folder, [folder / "dp/kubelet.sock"], "--root-dir=/data/k"):
+        told = _live(folder)
+
+    assert told["kubelet-process"].level is Level.WARN
+    assert "kubelet.podResourcesSocket: /data/k/pod-resources/kubelet.sock" in (
+        told["kubelet-process"].remedy
+    )
+    assert told["pod-resources"].level is Level.FAIL
+
+
+def test_a_socket_that_a_dead_kubelet_left_is_no_kubelet(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(folder / "dp/kubelet.sock"))
+
+    told = _live(folder)
+
+    assert told["kubelet-socket"].level is Level.FAIL
+    assert "nobody answers (Connection refused): kubelet is down" in told["kubelet-socket"].reason
+    assert "kubelet-process" not in told
+
+
+def test_what_answers_and_is_no_kubelet_is_named(folder: Path) -> None:
+    with _process("imposter", folder, [folder / "dp/kubelet.sock"]) as pid:
+        told = _live(folder)
+
+    assert told["kubelet-process"].level is Level.WARN
+    assert f"pid {pid}, which answers on kubelet's socket, is imposter" in (
+        told["kubelet-process"].reason
+    )
+
+
+def test_the_sockets_of_two_kubelets_do_not_belong_together(folder: Path) -> None:
+    with (
+        _process("kubelet", folder, [folder / "dp/kubelet.sock"], f"--root-dir={folder}"),
+        _process("k3s", folder, [folder / "pod-resources/kubelet.sock"]),
+    ):
+        told = _live(folder)
+
+    assert told["pod-resources"].level is Level.WARN
+    assert "name the same kubelet's" in told["pod-resources"].remedy
+
+
+def test_a_rival_that_is_served_fails_with_its_pid_and_one_that_is_not_is_forgotten(
+    folder: Path,
+) -> None:
+    rival = folder / "dp/tpu-1700000000.sock"
+    with _process("tpu-plugin", folder, [rival]) as pid:
+        served = _live(folder)["other-plugins"]
+    left = _live(folder)["other-plugins"]
+
+    assert served.level is Level.FAIL
+    assert served.reason == f"GKE's TPU plugin serves {rival}, pid {pid}"
+    assert "tpu.enabled: false" in served.remedy
+    assert rival.exists()
+    assert left.level is Level.OK
+
+
+def test_our_own_sockets_must_answer_while_the_daemon_runs(folder: Path) -> None:
+    ours = folder / "dp/holdfast-google-com_tpu.sock"
+    control = folder / "state/control.sock"
+    with _process("holdfast", folder, [control, ours]):
+        assert _live(folder)["own-sockets"].reason == "1 sockets of ours answer"
+
+        ours.unlink()
+        nothing = _live(folder)["own-sockets"]
+        assert (nothing.level, "`holdfast status`" in nothing.remedy) == (Level.WARN, True)
+
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(ours))
+        silent = _live(folder)["own-sockets"]
+        assert silent.level is Level.FAIL
+        assert f"nobody answers on {ours} (Connection refused)" in silent.reason
+
+    down = _live(folder)["own-sockets"]
+    assert down.level is Level.OK
+    assert "1 sockets of ours" in down.reason
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may connect to every socket")
+def test_a_socket_that_may_not_be_asked_is_no_dead_kubelet(folder: Path) -> None:
+    path = folder / "dp/kubelet.sock"
+    with _process("kubelet", folder, [path]):
+        path.chmod(0)
+        assert _live(folder)["kubelet-socket"].level is Level.WARN
