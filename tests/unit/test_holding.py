@@ -25,6 +25,15 @@ _IN_USE = replace(_SENTRY, grips=frozenset({Grip.DEVICE_FD, Grip.NODE}))
 _PROGRAM = replace(_SENTRY, process=ProcessId(44, 2), command="python", sandbox=None)
 
 
+def test_of_a_crowd_of_holders_the_first_are_named_and_the_others_counted() -> None:
+    crowd = [replace(_PROGRAM, process=ProcessId(pid, 1), pod=Y) for pid in range(1000, 6000)]
+    said = held_by(crowd)
+    assert "pid 1007 " in said
+    assert said.endswith("and 4992 more")
+    assert len(said) < 2000, "it is written to the ledger, and to every pod that waits"
+    assert "more" not in held_by(crowd[:8])
+
+
 @pytest.mark.parametrize(
     ("holders", "leaking"),
     [

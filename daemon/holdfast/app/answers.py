@@ -34,7 +34,7 @@ def handlers(parts: Parts, board: Board) -> dict[str, Handler]:
         device = wanted.get("device")
         moves = await parts.ledger.history(
             reports.device_called(str(device), parts.scanner.inventory.value) if device else None,
-            int(wanted.get("limit", 100)),
+            reports.moves_wanted(wanted.get("limit", 100)),
         )
         return reports.history_reports(moves)
 

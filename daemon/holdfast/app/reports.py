@@ -9,7 +9,7 @@ from holdfast.model.drift import Disagreement
 from holdfast.model.free import judge_kernel
 from holdfast.model.holding import cause
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.locks import DeviceLock, LockState, Move
+from holdfast.model.locks import MOST_MOVES, DeviceLock, LockState, Move
 from holdfast.model.marks import Marks, why_withheld
 from holdfast.model.memory import HolderMemory, Memory
 from holdfast.model.offers import Offers
@@ -104,6 +104,11 @@ def holder_reports(
         for device, found in sorted((name, tuple(each)) for name, each in holders.items())
         for holder in found
     ]
+
+
+def moves_wanted(limit: object) -> int:
+    """Return how many moves to tell when *limit* are asked for; SQLite takes -1 for all."""
+    return min(max(int(str(limit)), 1), MOST_MOVES)
 
 
 def history_reports(moves: Iterable[Move]) -> list[Report]:

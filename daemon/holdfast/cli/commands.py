@@ -22,6 +22,7 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.tables import Row, Rows, drift_line, mark_line, show, table
 from holdfast.errors import HoldfastError
+from holdfast.model.locks import MOST_MOVES
 from holdfast.settings import plain, schema
 
 _INTERRUPTED = 130
@@ -180,7 +181,7 @@ def holders(config: Path | None, state_dir: Path | None, output: str) -> None:
 @click.argument("device", required=False)
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=MOST_MOVES),
     default=100,
     show_default=True,
     help="How many moves at the most.",

@@ -3,7 +3,8 @@
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from holdfast.host.mappings import VFIO_DEVICE, mapped_files, names_a_device
 from holdfast.host.root import HostRoot
@@ -12,6 +13,11 @@ from holdfast.model.ids import DeviceName, PciAddress
 from holdfast.model.use import Grip, ScanTarget
 
 _SLASH = ord("/")
+_PART = 1 << 16
+_A_LOT = 1 << 14
+"""More open files than this are kept as bits, not as names."""
+_MOST_RIDDLES = 32
+"""One is enough to make a scan incomplete; a few tell people where to look."""
 _SYSPATH = b"vfio-device-syspath:"
 """The line of fdinfo that names a VFIO device fd's function, since Linux 6.18."""
 
@@ -73,12 +79,12 @@ class GripSearch:
         """Return what *pid* has. Raise OSError where it cannot be looked at, or is gone."""
         grasp = Grasp()
         folder = f"{self._proc}/{pid}"
-        names = os.listdir(f"{folder}/fd".encode())
+        names = _open_files(f"{folder}/fd")
         self._files(f"{folder}/fd", names, grasp)
         # A leader that has exited shows nothing, while its threads have everything still.
         threads = _threads(folder, pid) if self._thorough or not names else []
         for thread in threads:
-            own = os.listdir(f"{thread}/fd".encode())
+            own = _open_files(f"{thread}/fd")
             if own != names:
                 self._files(f"{thread}/fd", own, grasp)
         if self._thorough:
@@ -86,7 +92,7 @@ class GripSearch:
         grasp.attribute()
         return grasp
 
-    def _files(self, folder: str, names: list[bytes], grasp: Grasp) -> None:
+    def _files(self, folder: str, names: "list[bytes] | _Many", grasp: Grasp) -> None:
         if not names:
             return
         readlink, number, by_rdev, vfio = os.readlink, self._numbers.of, self._by_rdev, self._vfio
@@ -135,13 +141,17 @@ class GripSearch:
 
     def _mappings(self, folders: Iterable[str], pid: int, grasp: Grasp) -> None:
         for folder in folders:
-            maps = _content(f"{folder}/maps")
-            for path in mapped_files(maps):
-                if path == VFIO_DEVICE:
-                    grasp.loose.add(Grip.MAPPED)
-                else:
-                    self._mapping(f"{folder}/root".encode() + path, path, pid, grasp)
-            if maps:  # all threads share one
+            mapped = False
+            seen: set[bytes] = set()
+            for lines in _whole_lines(f"{folder}/maps"):
+                mapped = True
+                for path in mapped_files(lines):
+                    if path == VFIO_DEVICE:
+                        grasp.loose.add(Grip.MAPPED)
+                    elif path not in seen:
+                        seen.add(path)
+                        self._mapping(f"{folder}/root".encode() + path, path, pid, grasp)
+            if mapped:  # all threads share one
                 return
 
     def _mapping(self, full: bytes, path: bytes, pid: int, grasp: Grasp) -> None:
@@ -150,7 +160,7 @@ class GripSearch:
             rdev = self._numbers.of(None, bytes(self._root.node(os.fsdecode(path))))
         if rdev is None and names_a_device(path):
             riddle = f"pid {pid} maps {os.fsdecode(path)}, which is gone: it cannot be told apart"
-            if riddle not in self.riddles:
+            if len(self.riddles) < _MOST_RIDDLES and riddle not in self.riddles:
                 self.riddles.append(riddle)
         for target in self._by_rdev.get(rdev or 0, ()):
             grasp.grips[target.device].add(Grip.MAPPED)
@@ -180,6 +190,58 @@ def _fdinfo(path: str) -> list[bytes]:
         return _content(path).splitlines()
     except OSError:
         return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Many:
+    """The numbers of a process's open files, a bit for each: a million names take 50 MiB."""
+
+    bits: bytes
+
+    def __bool__(self) -> bool:
+        return bool(self.bits)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for byte, bits in enumerate(self.bits):
+            for bit in range(8):
+                if bits >> bit & 1:
+                    yield b"%d" % (8 * byte + bit)
+
+
+def _many(folder: str) -> _Many:
+    bits = bytearray()
+    with os.scandir(folder.encode()) as files:
+        for file in files:
+            byte, bit = divmod(int(file.name), 8)
+            bits.extend(bytes(max(0, byte + 1 - len(bits))))
+            bits[byte] |= 1 << bit
+    return _Many(bytes(bits))
+
+
+def _open_files(folder: str) -> list[bytes] | _Many:
+    # The size tells how many there are since Linux 6.2, and is 0 before.
+    return _many(folder) if os.stat(folder).st_size > _A_LOT else os.listdir(folder.encode())
+
+
+def _whole_lines(path: str) -> Iterator[bytes]:
+    """Yield the text of *path* in parts that end with a line; nothing where it is gone.
+
+    A program with a lot of memory has tens of megabytes of them, and our own memory is small.
+    """
+    rest = b""
+    try:
+        with open(path, "rb", buffering=_PART) as file:
+            while part := file.read(_PART):
+                lines, end, tail = part.rpartition(b"\n")
+                if end:
+                    yield rest + lines
+                    rest = tail
+                else:
+                    rest += part
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    if rest:
+        yield rest
 
 
 def _content(path: str) -> bytes:

@@ -21,8 +21,8 @@ def read_text(path: str | Path) -> str | None:
     return None if content is None else content.decode(errors="replace").strip()
 
 
-def read_bytes(path: str | Path) -> bytes | None:
-    """Return the whole of *path*, or None when there is no such file.
+def read_bytes(path: str | Path, *, most: int | None = None) -> bytes | None:
+    """Return the whole of *path*, or None when there is no such file; *most* bytes at the most.
 
     Raise HostError where it exists and cannot be read.
     """
@@ -31,7 +31,7 @@ def read_bytes(path: str | Path) -> bytes | None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
         try:
             content = part = os.read(fd, _SMALL)
-            while part:
+            while part and (most is None or len(content) < most):
                 part = os.read(fd, _SMALL)
                 content += part
         finally:
@@ -40,7 +40,7 @@ def read_bytes(path: str | Path) -> bytes | None:
         if error.errno in _ABSENT:
             return None
         raise HostError(f"cannot read {path}: {error.strerror}") from error
-    return content
+    return content[:most]
 
 
 def read_link(path: str | Path) -> str | None:

@@ -11,6 +11,8 @@ from holdfast.model.ids import ProcessId
 
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD among the flags of a process."""
+_LONGEST = 1 << 16
+_LONGEST_NAME = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +95,12 @@ class Procfs:
             return None
 
     def arguments(self, pid: int) -> tuple[str, ...]:
-        """Return what a process was started with, its own name first; none where it has none."""
+        """Return what a process was started with, its own name first; none where it has none.
+
+        Of a very long line only the beginning: a program can have megabytes of arguments.
+        """
         try:
-            line = read_bytes(f"{self._proc}/{pid}/cmdline") or b""
+            line = read_bytes(f"{self._proc}/{pid}/cmdline", most=_LONGEST) or b""
         except HostError:
             return ()
         words = line.removesuffix(b"\0").split(b"\0") if line else ()
@@ -104,7 +109,7 @@ class Procfs:
     def program(self, pid: int) -> str | None:
         """Return the name that a process was started by, without its folder."""
         first = next(iter(self.arguments(pid)), "")
-        return first.rpartition("/")[2] or None
+        return first.rpartition("/")[2][:_LONGEST_NAME] or None
 
     def char_major(self, name: str) -> int | None:
         """Return the major number that a character driver has now, or None when it has none."""

@@ -22,6 +22,8 @@ _RUNSC = ("containerd/runsc", "k3s/containerd/runsc", "runsc")
 """Where runsc keeps its state: below its shim's root for each namespace; alone (CRI-O): here."""
 
 _STATE_FILE = re.compile(r"(?P<id>.+)_sandbox:(?P<sandbox>.+)\.state")
+_LARGEST = 4 << 20
+"""Some hundred times what a runtime writes of a container; what is longer is not understood."""
 _STOPPED = frozenset({4, "stopped"})
 """What runsc writes of a container that has ended: a number, or the word for it."""
 
@@ -92,7 +94,7 @@ class RuntimeFiles:
         if known is not None and known[0] == version:
             yield str(path), known
             return
-        content = read_bytes(path)
+        content = read_bytes(path, most=_LARGEST)
         if content is not None:
             yield str(path), (version, parse(path, content))
 

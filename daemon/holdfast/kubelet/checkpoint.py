@@ -19,7 +19,7 @@ from holdfast.model.kubelet import CheckpointEntry
 CHECKPOINT_NAME = "kubelet_internal_checkpoint"
 """The file's name in the device-plugins folder."""
 
-_LARGEST = 64 * 1024 * 1024
+_LARGEST = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ _OPTIONS: tuple[tuple[str, str | int], ...] = (
     # be left alone for as long as the one before it did not answer.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),
+    # Many times what kubelet tells of a full node: one that says more must not end us for memory.
+    ("grpc.max_receive_message_length", 16 << 20),
 )
 
 

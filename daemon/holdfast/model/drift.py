@@ -6,6 +6,7 @@ from enum import Enum
 
 from holdfast.model.book import Book
 from holdfast.model.devices import Inventory
+from holdfast.model.holding import named
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView, ListedPod
 from holdfast.model.locks import LockState
@@ -270,7 +271,7 @@ def _held_by_another(facts: DriftFacts) -> Iterator[Disagreement]:
                 kind=Drift.HELD_BY_ANOTHER.value,
                 subject=str(lock.device),
                 one=granted,
-                other=f"the kernel shows {'; '.join(map(str, strangers))}",
+                other=f"the kernel shows {named(strangers)}",
                 advice="end that process if it should not be; holdfast will not",
             )
 

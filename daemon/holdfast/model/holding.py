@@ -7,6 +7,8 @@ from holdfast.model.sandbox import GVISOR, Sandbox
 from holdfast.model.use import Grip, Holder
 
 LEAK = "a leaked VFIO device fd (gvisor#11545, fixed in release-20250326.0)"
+_MOST_NAMED = 8
+"""A program may have a device open in thousands of processes: texts, and the ledger, stay small."""
 _REMEDIES = "upgrade runsc, delete the pod, or set reclaim.leakedSandbox: restart"
 
 
@@ -27,10 +29,17 @@ def leaking_pods(holders: Iterable[Holder]) -> frozenset[PodUid]:
     return frozenset(pod for pod in grips if grips[pod] == {Grip.DEVICE_FD}) - others
 
 
+def named(holders: Sequence[Holder]) -> str:
+    """Return *holders* for people: the first few by name, and how many more there are."""
+    first = "; ".join(str(each) for each in holders[:_MOST_NAMED])
+    more = len(holders) - _MOST_NAMED
+    return f"{first} and {more} more" if more > 0 else first
+
+
 def held_by(holders: Sequence[Holder]) -> str:
     """Return what to say of a device with these holders, to complete "the device is"."""
     leaking = leaking_pods(holders)
-    rest = "; ".join(str(each) for each in holders if each.pod not in leaking)
+    rest = named([each for each in holders if each.pod not in leaking])
     texts = [_leak(pod, holders) for pod in sorted(leaking)]
     return "; ".join([*([f"held by {rest}"] if rest else []), *texts])
 

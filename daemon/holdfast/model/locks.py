@@ -53,6 +53,10 @@ class DeviceLock:
     evidence: str = ""
 
 
+MOST_MOVES = 2000
+"""How many lines of history one answer has at the most: all at once are in the daemon's memory."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """One line of a device's history: what moved, and what had been seen."""

@@ -17,7 +17,7 @@ from holdfast.model.free import (
     is_foreign,
     judge_kernel,
 )
-from holdfast.model.holding import held_by
+from holdfast.model.holding import held_by, named
 from holdfast.model.ids import BootId, DeviceName, PciAddress, PodUid
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import ENDING, DeviceLock, LockState
@@ -241,7 +241,7 @@ class Watcher:
         }
         if facts.gaps or lock.pod is None or len(others) != 1:
             return
-        names = "; ".join(str(holder) for holder in facts.holders or ())
+        names = named(facts.holders or ())
         other = others.pop()
         await self._apply(lambda draft: _hand_to_holder(draft, lock, other, names))
 

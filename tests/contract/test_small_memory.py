@@ -1,0 +1,173 @@
+"""What others have in plenty, open files, mappings, arguments, files, is read in a little memory."""
+
+import os
+import resource
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.proctree import ProcTree
+from fakes.runtimes import RuntimeFolder, spec
+from holdfast.app.reports import moves_wanted
+from holdfast.host.holders import HolderScan
+from holdfast.host.procfs import Procfs
+from holdfast.host.root import HostRoot
+from holdfast.host.runtimestate import RuntimeFiles
+from holdfast.kubelet import checkpoint
+from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
+from holdfast.model.locks import MOST_MOVES
+from holdfast.model.use import Grip, Scan, ScanTarget
+
+KIB = 1 << 10
+MIB = 1 << 20
+UID = PodUid("6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b")
+ONE = DeviceName(ResourceName("google.com/tpu"), DeviceId("one"))
+
+_MANY_FILES = """
+import os, resource, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+null = os.open("/dev/null", os.O_RDONLY)
+for _ in range(18000):
+    os.dup(null)
+device = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)
+print(flush=True)
+sys.stdin.read()
+"""
+
+# Pages with other rights than their neighbours' are mappings of their own.
+_MANY_MAPPINGS = """
+import ctypes, mmap, sys
+pages = mmap.mmap(-1, 20000 * mmap.PAGESIZE)
+address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+protect = ctypes.CDLL(None).mprotect
+protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+for page in range(0, 20000, 2):
+    protect(address + page * mmap.PAGESIZE, mmap.PAGESIZE, 1)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., int]]:
+    """Start a child that runs some Python with arguments, and return its pid when it is ready."""
+    children: list[subprocess.Popen[bytes]] = []
+
+    def start(code: str, *arguments: str) -> int:
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        children.append(child)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"\n"
+        return child.pid
+
+    yield start
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+def peak(call: Callable[[], object]) -> int:
+    """Return how many bytes *call* needed at one time."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def scan(pid: int, rdev: int, *, maps: bool) -> Scan:
+    target = ScanTarget(device=ONE, rdevs=frozenset({rdev}), addresses=frozenset())
+    return HolderScan(HostRoot()).scan([target], pids=[pid], maps=maps)
+
+
+@pytest.mark.parametrize("maps", [False, True])
+def test_a_process_with_very_many_open_files_is_looked_at_file_by_file(
+    start: Callable[..., int], *, maps: bool
+) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 19_000:
+        pytest.skip("this machine lets no process open 19,000 files")
+    if Path("/proc/self/fd").stat().st_size == 0:
+        pytest.skip("this kernel does not tell how many files a process has open (Linux 6.2)")
+    main, other = os.openpty()
+    try:
+        pid = start(_MANY_FILES, os.ttyname(other))
+        rdev = os.fstat(other).st_rdev
+        assert {each.process.pid for each in scan(pid, rdev, maps=maps).holders[ONE]} == {pid}
+        assert peak(lambda: scan(pid, rdev, maps=maps)) < 400 * KIB
+    finally:
+        os.close(main)
+        os.close(other)
+
+
+def test_a_process_with_very_many_mappings_is_looked_at_part_by_part(
+    start: Callable[..., int],
+) -> None:
+    pid = start(_MANY_MAPPINGS)
+    assert len(Path(f"/proc/{pid}/maps").read_bytes()) > MIB
+    assert peak(lambda: scan(pid, 1, maps=True)) < 600 * KIB
+
+
+def test_a_mapping_is_found_wherever_the_parts_of_the_file_end(tmp_path: Path) -> None:
+    tree = ProcTree(tmp_path)
+    tree.myself()
+    home = tree.process(70)
+    line = "7f0000000000-7f0000001000 rw-s 00000000 00:0e 1 anon_inode:[vfio-device]\n"
+    other = "7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n"
+    for shift in range(0, 2 * len(line), 7):
+        before = other * ((1 << 16) // len(other) - 2)
+        filler = f"7f0000000000-7f0000001000 rw-p 00000000 00:00 0 {'x' * shift}\n"
+        (home / "maps").write_text(before + filler + line + other)
+        target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
+        found = HolderScan(tree.root).scan([target], maps=True)
+        assert [each.grips for each in found.unattributed] == [frozenset({Grip.MAPPED})]
+
+
+def test_of_very_long_arguments_the_beginning_is_read(start: Callable[..., int]) -> None:
+    pid = start("import sys; print(flush=True); sys.stdin.read()", *["x" * 100_000] * 10)
+    arguments = Procfs(HostRoot()).arguments(pid)
+    assert arguments[1] == "-c"
+    assert sum(map(len, arguments)) <= 64 * KIB
+
+
+def test_a_name_is_short_whatever_a_program_calls_itself(tmp_path: Path) -> None:
+    tree = ProcTree(tmp_path)
+    (tree.process(70, comm="exe") / "cmdline").write_bytes(b"/bin/" + b"n" * 50_000 + b"\0")
+    assert Procfs(tree.root).program(70) == "n" * 64
+
+
+def test_a_runtimes_file_that_is_too_large_says_nothing_of_its_pod(tmp_path: Path) -> None:
+    runtime = RuntimeFolder(HostRoot.under(tmp_path).run)
+    files = RuntimeFiles(HostRoot.under(tmp_path))
+    file = runtime.bundle("s1", spec("sandbox", "s1", uid=UID))
+    assert files.state(UID).only_pause
+    os.truncate(file, 60 * MIB)
+    assert peak(lambda: files.state(UID)) < 16 * MIB
+    assert not files.state(UID).only_pause
+    assert str(file) in files.state(UID).problem
+
+
+def test_a_checkpoint_that_is_too_large_is_garbage(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint"
+    file.write_text("{}")
+    os.truncate(file, 60 * MIB)
+    assert peak(lambda: checkpoint.read(file)) < 40 * MIB
+    found = checkpoint.read(file)
+    assert found.state is checkpoint.CheckpointState.GARBAGE
+    assert "larger than 16 MiB" in found.problem
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"), [(100, 100), (1, 1), (0, 1), (-1, 1), (10**9, MOST_MOVES), ("5", 5)]
+)
+def test_one_answer_has_a_bounded_part_of_the_history(asked: object, told: int) -> None:
+    assert moves_wanted(asked) == told
