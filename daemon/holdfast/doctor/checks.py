@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from holdfast.doctor.area import Area
+from holdfast.doctor.cdi import cdi_findings
 from holdfast.doctor.containerd import containerd_findings
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.gvisor import gvisor_findings
@@ -19,6 +20,7 @@ AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
     {
         "kubelet": kubelet_findings,
         "vfio": vfio_findings,
+        "cdi": cdi_findings,
         "state": state_findings,
         "memory": memory_findings,
         "privileges": privileges_findings,
