@@ -53,11 +53,11 @@ class Sick:
         self.tree.open_file(home, 5, self.terminal)
         self.limits(home, memlock)
 
-    def daemon(self) -> None:
+    def daemon(self, cgroup: str = "system.slice/holdfast.service") -> None:
         lock = self.write("var/lib/holdfast/lock", "").stat()
         device = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
         (self.tree.root.proc / "locks").write_text(f"1: FLOCK  ADVISORY  WRITE 9 {device} 0 EOF\n")
-        self.tree.process(9, comm="holdfast", cgroup="/kubepods/own")
+        self.tree.process(9, comm="holdfast", cgroup=f"/{cgroup}")
 
     def findings(self) -> list[Finding]:
         return list(memory_findings(Node(settings=Settings(), root=self.folder)))
@@ -78,7 +78,7 @@ def sick(tmp_path: Path) -> Iterator[Sick]:
 @pytest.mark.parametrize(
     ("limit", "usage", "level", "said"),
     [
-        (128 * MIB, 50 * MIB, Level.OK, "128.0 MiB by cgroup /kubepods/own"),
+        (128 * MIB, 50 * MIB, Level.OK, "128.0 MiB by cgroup /system.slice/holdfast.service"),
         (64 * MIB, 50 * MIB, Level.OK, "64.0 MiB"),
         (64 * MIB - 1, 50 * MIB, Level.FAIL, "needs 64.0 MiB"),
         (128 * MIB, 125 * MIB, Level.WARN, "3.0 MiB left of the 128.0 MiB"),
@@ -89,13 +89,23 @@ def test_the_daemons_limit_is_held_against_its_need(
     sick: Sick, limit: object, usage: int, level: Level, said: str
 ) -> None:
     sick.daemon()
-    sick.cgroup("kubepods/own", max=limit, current=usage)
+    sick.cgroup("system.slice/holdfast.service", max=limit, current=usage)
 
     found = sick.one("limit")
 
     assert found.level is level
     assert said in found.reason
     assert bool(found.remedy) is (level is not Level.OK)
+
+
+@pytest.mark.parametrize(("limit", "level"), [(103, Level.WARN), (104, Level.OK), (128, Level.OK)])
+def test_a_container_has_room_for_a_command_beside_the_daemon(
+    sick: Sick, limit: int, level: Level
+) -> None:
+    sick.daemon(cgroup=f"{POD}/c")
+    sick.cgroup(f"{POD}/c", max=limit * MIB, current=50 * MIB)
+
+    assert sick.one("limit").level is level
 
 
 def test_of_a_copied_node_without_a_daemon_no_limit_is_told(sick: Sick) -> None:

@@ -14,14 +14,17 @@ from holdfast.host.memory import MemoryReader
 from holdfast.host.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.ledger.store import LOCK
+from holdfast.model.cgroup_names import pod_of
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.memory import VFIO_MEMLOCK, CgroupMemory, Memlock, sized
+from holdfast.model.memory import VFIO_MEMLOCK, CgroupMemory, Memlock, Memory, sized
 from holdfast.model.use import Holder, ScanTarget
 
 _AREA = Area("memory")
 
 NEED = 64 << 20
 """What the daemon needs, in bytes: its 60 MiB with GPUs and TPUs on, and what the kernel adds."""
+COMMAND = 40 << 20
+"""What a command of holdfast needs besides when it is run in the daemon's container, in bytes."""
 
 _RUNTIMES = frozenset({"containerd", "crio", "dockerd"})
 _PLACES = {"vfio": ("vfio", "vfio/devices"), "gpu": ("",), "accel": ("", "accel")}
@@ -77,8 +80,20 @@ def _own(node: Node, reader: MemoryReader) -> Iterator[Finding]:
             reason=f"{limit}: {_left(near)}",
             remedy="raise the limit of that cgroup, or find what fills it",
         )
+    elif _in_container(memory) and memory.limit < NEED + COMMAND:
+        yield _AREA.warn(
+            check="limit",
+            reason=f"{limit}: enough for the daemon, but not for a command beside it, which needs "
+            f"up to {sized(COMMAND)} in the same container; the kernel might end the daemon for it",
+            remedy=f"raise the limit to {sized(NEED + COMMAND)} or more; the chart sets 128 MiB",
+        )
     else:
         yield _AREA.ok(check="limit", reason=limit)
+
+
+def _in_container(memory: Memory) -> bool:
+    path = memory.tightest.path if memory.tightest is not None else ""
+    return path == "/" or pod_of(path)[0] is not None
 
 
 def _runtimes(root: HostRoot, reader: MemoryReader) -> Iterator[Finding]:
