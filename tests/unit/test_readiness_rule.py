@@ -21,6 +21,7 @@ from holdfast.model.readiness import (
     judge_readiness,
     lanes,
     ledger,
+    privileges,
     registrations,
     resets,
     sight,
@@ -112,6 +113,7 @@ _CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
         "lane pods is stuck",
     ),
     (watch, {"watch": Known(at=_OLD, patience=60.0)}, "watch over locks", "last known 300 s ago"),
+    (privileges, {"lacks": ("without KILL nobody is ended",)}, "privileges", "without KILL"),
     (sight, {"sight": ("set hostPID: true",)}, "every holder can be seen", "set hostPID: true"),
 ]
 

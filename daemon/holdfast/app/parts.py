@@ -13,6 +13,7 @@ from holdfast.app.foundation import Foundation
 from holdfast.app.gpus import Gpus, build_gpus
 from holdfast.app.hosts import Hosts
 from holdfast.app.kubelet_side import Called, KubeletSide, build_kubelet_side, build_registrar
+from holdfast.app.lacks import lacks
 from holdfast.app.memory import MemoryWatch
 from holdfast.app.own_sockets import OwnSockets
 from holdfast.app.reclaiming import Reclaiming, build_leaks, build_reclaiming
@@ -68,6 +69,8 @@ class Parts:
     drift: DriftWatch
     memory: MemoryWatch
     sockets: OwnSockets
+    lacks: tuple[str, ...]
+    """What the daemon may not do though its settings ask for it; that is given at its start."""
 
 
 def build(
@@ -134,6 +137,7 @@ def build(
         drift=_drift(on, side, kernel=reclaiming.kernel, preference=preference),
         memory=MemoryWatch(MemoryReader(host.root), lane=host.lanes["pods"], clock=clock),
         sockets=OwnSockets(registrar, Path(settings.state_dir), clock=clock),
+        lacks=lacks(settings, host.root),
     )
 
 

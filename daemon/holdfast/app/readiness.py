@@ -61,6 +61,7 @@ def _facts(parts: Parts) -> ReadinessFacts:
         ),
         sight=look.full_gaps or (last.gaps if last is not None else ()),
         sighted=look.full_scan_at,
+        lacks=parts.lacks,
         driver=_driver(parts),
     )
 

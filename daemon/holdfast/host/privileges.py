@@ -94,6 +94,8 @@ def _whole_tree(inside: Path, tree: Path) -> bool | None:
     """Tell whether the cgroup tree at *tree* is the node's: only its very top has these files."""
     top = inside / str(tree).lstrip("/")
     try:
+        if not inside.exists():
+            return None
         if (top / "cgroup.controllers").exists():
             return not (top / "cgroup.type").exists()
         found = [top / name for name in _V1_TREES if (top / name).is_dir()]

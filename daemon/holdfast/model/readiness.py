@@ -47,6 +47,7 @@ class ReadinessFacts:
 
     `resources` are all that are configured or were found; `sockets` our own, by what they serve;
     `lanes` since when each is stuck; `sight` what the last look at all processes could not see.
+    `lacks` is what the daemon may not do though its settings ask for it, with the feature lost.
     `driver` is None on a node whose kernel never had NVIDIA's, else whether it is ready and why
     not. `books_missing`: kubelet has no checkpoint, as on a node that never had such a pod.
     """
@@ -70,6 +71,7 @@ class ReadinessFacts:
     watch: Known
     sight: Sequence[str] = ()
     sighted: float | None = None
+    lacks: Sequence[str] = ()
     driver: tuple[bool, str] | None = None
 
 
@@ -171,6 +173,11 @@ def sight(facts: ReadinessFacts) -> Iterator[Check]:
     yield Check(name=name, passes=not gaps, reason=gaps[0] if gaps else "", seen=facts.sighted)
 
 
+def privileges(facts: ReadinessFacts) -> Iterator[Check]:
+    """The daemon may do what its settings ask for; else each feature that is lost is named."""
+    yield Check(name="privileges", passes=not facts.lacks, reason="; ".join(facts.lacks))
+
+
 RULES: tuple[Rule, ...] = (
     registrations,
     streams,
@@ -186,6 +193,7 @@ RULES: tuple[Rule, ...] = (
     first_look,
     watch,
     sight,
+    privileges,
 )
 """Every check, in the order in which they are told."""
 
