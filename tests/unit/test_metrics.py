@@ -2,14 +2,18 @@
 
 import re
 
+import pytest
 from prometheus_client import generate_latest
 
-from holdfast.model.book import Allocation, Phase
+from holdfast.allocation.outcomes import Outcome
+from holdfast.model.book import Allocation, Book, Phase
+from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory
 from holdfast.model.gpu import GpuEvent, GpuEventKind
-from holdfast.model.ids import BootId, DeviceId, DeviceName, ResourceName
-from holdfast.model.locks import LockState, Move
+from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.locks import DeviceLock, LockState, Move
 from holdfast.model.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.memory import Memory
+from holdfast.model.readiness import Standing
 from holdfast.telemetry.metrics import Metrics
 
 _TPU = ResourceName("google.com/tpu")
@@ -34,37 +38,136 @@ def test_every_metric_is_named_after_the_program_and_explained() -> None:
         assert family.documentation.endswith(".")
 
 
-def test_devices_are_counted_by_resource_and_state() -> None:
-    metrics = Metrics()
+def _device(id_: str, *faults: FaultKind) -> Device:
+    return Device(
+        name=DeviceName(_TPU, DeviceId(id_)),
+        kind=DeviceKind.VFIO,
+        keys=frozenset({HardwareKey(id_)}),
+        nodes=(),
+        functions=(),
+        faults=tuple(Fault(kind=kind, text="") for kind in faults),
+    )
 
-    metrics.count_devices({(_TPU, LockState.HELD): 3, (_TPU, LockState.FREE): 1})
 
-    assert 'holdfast_devices{resource="google.com/tpu",state="held"} 3.0' in _shown(metrics)
-
-
-def test_a_move_is_counted_by_where_it_came_from_and_went() -> None:
-    metrics = Metrics()
-    move = Move(
-        at=0.0,
-        device=DeviceName(_TPU, DeviceId("x")),
+def _lock(id_: str, state: LockState, since: float) -> DeviceLock:
+    return DeviceLock(
+        device=DeviceName(_TPU, DeviceId(id_)),
+        keys=frozenset({HardwareKey(id_)}),
+        state=state,
         fence=1,
-        before=LockState.FREE,
-        after=LockState.HELD,
+        since=since,
+        boot=BootId("b"),
+    )
+
+
+def _move(id_: str, before: LockState, after: LockState, at: float) -> Move:
+    return Move(
+        at=at,
+        device=DeviceName(_TPU, DeviceId(id_)),
+        fence=1,
+        before=before,
+        after=after,
         pod=None,
         evidence="",
     )
 
-    metrics.moved([move, move])
+
+def _book(*locks: DeviceLock, marks: Marks | None = None) -> Book:
+    return Book(locks={lock.device: lock for lock in locks}, marks=marks or Marks())
+
+
+def _inventory(*devices: Device) -> Inventory:
+    return Inventory(resources=(_TPU,), devices=devices)
+
+
+def test_devices_are_counted_by_resource_state_and_fault() -> None:
+    metrics = Metrics()
+    inventory = _inventory(_device("a"), _device("b", FaultKind.NO_DRIVER), _device("c"))
+    book = _book(_lock("a", LockState.HELD, 0.0))
+
+    metrics.locks.show(inventory, book, looked=True, now=0.0)
+
+    shown = _shown(metrics)
+    assert 'holdfast_devices{resource="google.com/tpu",state="held"} 1.0' in shown
+    assert 'holdfast_devices{resource="google.com/tpu",state="free"} 2.0' in shown
+    assert 'holdfast_devices_unhealthy{resource="google.com/tpu"} 1.0' in shown
+    assert 'holdfast_device_faults{fault="no-driver",resource="google.com/tpu"} 1.0' in shown
+    assert 'holdfast_device_faults{fault="ill",resource="google.com/tpu"} 0.0' in shown
+
+
+def test_a_resource_that_is_gone_is_counted_no_more() -> None:
+    metrics = Metrics()
+    metrics.locks.show(_inventory(_device("a")), _book(), looked=True, now=0.0)
+
+    metrics.locks.show(Inventory(), _book(), looked=True, now=0.0)
+
+    assert "google.com/tpu" not in _shown(metrics)
+
+
+@pytest.mark.parametrize(
+    ("looked", "inventory", "none"),
+    [
+        (False, Inventory(), 0),
+        (True, Inventory(), 1),
+        (True, Inventory(unread=frozenset({_TPU})), 0),
+        (True, _inventory(_device("a")), 0),
+    ],
+)
+def test_no_devices_is_told_only_once_the_hardware_was_looked_at(
+    looked: bool, inventory: Inventory, none: int
+) -> None:
+    metrics = Metrics()
+
+    metrics.locks.show(inventory, _book(), looked=looked, now=0.0)
+
+    assert f"holdfast_no_devices {none}.0" in _shown(metrics)
+
+
+def test_a_move_is_counted_by_where_it_came_from_and_went() -> None:
+    metrics = Metrics()
+    move = _move("x", LockState.FREE, LockState.HELD, 0.0)
+
+    metrics.locks.moved([move, move])
 
     assert 'holdfast_lock_moves_total{after="held",before="free"} 2.0' in _shown(metrics)
 
 
+def test_how_long_a_lock_was_in_a_state_is_told_when_it_leaves_it() -> None:
+    metrics = Metrics()
+    metrics.locks.know([_lock("old", LockState.QUARANTINED, 100.0)])
+
+    metrics.locks.moved([_move("new", LockState.FREE, LockState.HELD, 200.0)])
+    metrics.locks.moved([_move("new", LockState.HELD, LockState.HELD, 250.0)])
+    metrics.locks.moved([_move("new", LockState.HELD, LockState.RELEASING, 260.0)])
+    metrics.locks.moved([_move("new", LockState.RELEASING, LockState.FREE, 262.0)])
+    metrics.locks.moved([_move("new", LockState.FREE, LockState.HELD, 999.0)])
+    metrics.locks.moved([_move("old", LockState.QUARANTINED, LockState.RECLAIMING, 700.0)])
+
+    shown = _shown(metrics)
+    assert 'holdfast_lock_state_seconds_sum{state="held"} 60.0' in shown
+    assert 'holdfast_lock_state_seconds_sum{state="releasing"} 2.0' in shown
+    assert 'holdfast_lock_state_seconds_sum{state="quarantined"} 600.0' in shown
+    assert 'state="free"' not in shown.replace("holdfast_devices", "")
+
+
+def test_the_oldest_lock_of_each_state_tells_its_age() -> None:
+    metrics = Metrics()
+    book = _book(_lock("a", LockState.QUARANTINED, 10.0), _lock("b", LockState.QUARANTINED, 30.0))
+
+    metrics.locks.show(_inventory(), book, looked=True, now=100.0)
+
+    shown = _shown(metrics)
+    assert 'holdfast_lock_oldest_seconds{state="quarantined"} 90.0' in shown
+    assert 'holdfast_lock_oldest_seconds{state="held"} 0.0' in shown
+
+
 def test_allocations_are_shown_by_phase_also_when_there_are_none() -> None:
     metrics = Metrics()
-    metrics.show_allocations([_allocation(1, Phase.PENDING), _allocation(2, Phase.PENDING)])
+    two = {number: _allocation(number, Phase.PENDING) for number in (1, 2)}
+    metrics.locks.show(_inventory(), Book(allocations=two), looked=True, now=0.0)
     before = _shown(metrics)
 
-    metrics.show_allocations([])
+    metrics.locks.show(_inventory(), Book(), looked=True, now=0.0)
 
     assert 'holdfast_allocations{phase="pending"} 2.0' in before
     assert 'holdfast_allocations{phase="active"} 0.0' in before
@@ -75,25 +178,41 @@ def test_a_total_counted_elsewhere_never_falls_even_when_its_count_starts_over()
     metrics = Metrics()
 
     for count in (2, 5, 5, 1):
-        metrics.show_registration(_TPU, streams=1, registrations=count)
-        metrics.show_questions(count)
+        metrics.kubelet.show(
+            {_TPU: Standing(registered=True, streams=1)}, {_TPU: count}, questions=count
+        )
 
     shown = _shown(metrics)
     assert 'holdfast_kubelet_registrations_total{resource="google.com/tpu"} 6.0' in shown
     assert "holdfast_kubelet_questions_total 6.0" in shown
     assert 'holdfast_kubelet_streams{resource="google.com/tpu"} 1.0' in shown
+    assert 'holdfast_kubelet_registered{resource="google.com/tpu"} 1.0' in shown
 
 
 def test_a_lane_shows_how_long_it_has_been_overdue() -> None:
     metrics = Metrics()
 
-    metrics.show_lane("scan", 0.25, stuck_for=12.0)
-    metrics.show_lane("ledger", 0.5)
+    metrics.node.show_lanes({"scan": 0.25, "ledger": 0.5}, {"scan": 12.0, "ledger": 0.0})
 
     shown = _shown(metrics)
     assert 'holdfast_lane_seconds{lane="scan"} 0.25' in shown
     assert 'holdfast_lane_stuck_seconds{lane="scan"} 12.0' in shown
     assert 'holdfast_lane_stuck_seconds{lane="ledger"} 0.0' in shown
+
+
+def test_a_refusal_of_the_gate_is_counted_by_its_reason_and_a_pass_is_none() -> None:
+    metrics = Metrics()
+    for outcome in Outcome:
+        metrics.passed_gate(outcome, 0.5)
+
+    shown = _shown(metrics)
+    assert 'holdfast_gate_refusals_total{reason="in-use"} 1.0' in shown
+    assert shown.count("holdfast_gate_refusals_total{") == len(Outcome) - 2
+    assert 'holdfast_gate_wait_seconds_count{outcome="passed"} 1.0' in shown
+
+
+def test_every_reason_of_a_refusal_is_there_before_the_first_so_that_it_is_an_increase() -> None:
+    assert _shown(Metrics()).count("holdfast_gate_refusals_total{") == len(Outcome) - 2
 
 
 def test_a_limit_that_is_not_known_is_not_shown_as_none_at_all() -> None:
@@ -103,27 +222,30 @@ def test_a_limit_that_is_not_known_is_not_shown_as_none_at_all() -> None:
 def test_every_call_wait_step_and_check_shows_with_its_labels() -> None:
     metrics = Metrics()
 
-    metrics.called(_TPU, "Allocate", "OK", 0.001)
-    metrics.passed_gate("unverified", 0.5)
+    metrics.kubelet.called(_TPU, "Allocate", "OK", 0.001)
+    metrics.passed_gate(Outcome.UNVERIFIED, 0.5)
+    metrics.show_waiting(3)
     metrics.reclaimed("term", "sent")
-    metrics.committed(0.001)
-    metrics.count_unhealthy(_TPU, 2)
-    metrics.show_holders(4)
+    metrics.node.committed(0.001)
+    metrics.node.show_ledger(failing_for=7.0)
+    metrics.node.show_holders({_TPU: 4})
     metrics.memory.show_own(Memory(total=64 << 20), resident=None, share=0.5)
-    metrics.show_scan(seconds=0.02, gaps=1)
-    metrics.show_ready({"ledger": True, "lane scan": False})
+    metrics.node.show_scan(seconds=0.02, gaps=1, age=30.0)
+    metrics.node.show_ready({"ledger": True, "lane scan": False})
 
     shown = _shown(metrics)
     for line in (
         'holdfast_kubelet_call_seconds_count{call="Allocate",code="OK",resource="google.com/tpu"} 1.0',
         'holdfast_gate_wait_seconds_count{outcome="unverified"} 1.0',
+        "holdfast_gate_waiting 3.0",
         'holdfast_reclaim_steps_total{outcome="sent",step="term"} 1.0',
         "holdfast_ledger_commit_seconds_count 1.0",
-        'holdfast_devices_unhealthy{resource="google.com/tpu"} 2.0',
-        "holdfast_holders 4.0",
+        "holdfast_ledger_failing_seconds 7.0",
+        'holdfast_holders{resource="google.com/tpu"} 4.0',
         "holdfast_memory_limit_bytes 6.7108864e+07",
         "holdfast_scan_seconds 0.02",
         "holdfast_scan_gaps 1.0",
+        "holdfast_scan_age_seconds 30.0",
         'holdfast_ready{check="ledger"} 1.0',
         'holdfast_ready{check="lane scan"} 0.0',
     ):
@@ -132,14 +254,17 @@ def test_every_call_wait_step_and_check_shows_with_its_labels() -> None:
 
 def test_what_is_withheld_by_hand_is_shown_also_when_nothing_is() -> None:
     metrics = Metrics()
-    metrics.show_marks(Marks())
+    metrics.locks.show(_inventory(), _book(), looked=True, now=0.0)
     assert "holdfast_draining 0.0" in _shown(metrics)
-    mark = Mark(asker=Asker(uid=0, pid=1), at=0.0)
+    assert "holdfast_quarantined_by_hand_oldest_seconds 0.0" in _shown(metrics)
+    mark = Mark(asker=Asker(uid=0, pid=1), at=40.0)
     device = DeviceName(_TPU, DeviceId("x"))
     quarantine = Quarantine(device=device, keys=frozenset(), mark=mark)
-    metrics.show_marks(Marks(drain=mark).with_quarantine(quarantine))
+    marks = Marks(drain=mark).with_quarantine(quarantine)
+    metrics.locks.show(_inventory(), _book(marks=marks), looked=True, now=100.0)
     assert "holdfast_draining 1.0" in _shown(metrics)
     assert "holdfast_quarantined_by_hand 1.0" in _shown(metrics)
+    assert "holdfast_quarantined_by_hand_oldest_seconds 60.0" in _shown(metrics)
 
 
 def test_events_of_gpus_are_counted_by_what_clears_them() -> None:

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Protocol
 
 import structlog
 
+from holdfast.allocation.outcomes import Outcome
 from holdfast.allocation.starts import Start, Starts
 from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
 from holdfast.host.look import Look
@@ -44,23 +44,6 @@ class KubeletBooks(Protocol):
     async def refresh(self) -> KubeletView:
         """Read the checkpoint now, and return the view with it."""
         ...
-
-
-class Outcome(Enum):
-    """How a start at the gate ended; a closed set, for metrics."""
-
-    PASSED = "passed"
-    UNVERIFIED = "unverified"
-    HELD = "held"
-    IN_USE = "in-use"
-    SEVERAL_PODS = "several-pods"
-    GONE = "gone"
-    HARDWARE = "hardware"
-    PROMISE = "promise"
-    SPEC = "spec"
-    LEDGER = "ledger"
-    STARTING = "starting"
-    WITHHELD = "withheld"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,11 @@ class Starts:
         self._each: dict[Start, frozenset[HeldUp]] = {}
         self.held_up: Watched[frozenset[HeldUp]] = Watched(frozenset())
 
+    @property
+    def count(self) -> int:
+        """Return how many starts wait."""
+        return len(self._each)
+
     def waits(self, start: Start, held_up: frozenset[HeldUp]) -> None:
         """Note what *start* is held up by; nothing: by others, or not at all."""
         self._each[start] = held_up

@@ -70,7 +70,7 @@ async def run(settings: Settings) -> None:
             history_per_device=settings.history.per_device,
         )
         stack.push_async_callback(ledger.close)
-        parts = build(settings, host, ledger, clock, called=metrics.called)
+        parts = build(settings, host, ledger, clock, called=metrics.kubelet.called)
         stack.callback(parts.resetter.close)
         observe(parts, metrics)
         control = ControlServer(state, handlers(parts, board))
@@ -174,7 +174,7 @@ async def _publish(parts: Parts, board: Board, metrics: Metrics) -> None:
         checks = readiness(parts)
         board.publish(checks)
         if beat % _BEATS_TO_SHOW == 0:
-            metrics.show_ready({check.name: check.passes for check in checks})
+            metrics.node.show_ready({check.name: check.passes for check in checks})
             show(parts, metrics)
         await asyncio.sleep(_BEAT)
 

@@ -5,6 +5,7 @@ import time
 from holdfast.app.parts import Parts
 from holdfast.kubelet.checkpoint import FileId
 from holdfast.model.gpu import DriverState
+from holdfast.model.ids import ResourceName
 from holdfast.model.readiness import Check, Known, ReadinessFacts, Standing, judge_readiness
 
 PROOF_EVERY = 60.0
@@ -16,6 +17,21 @@ _SLACK = 60.0
 def readiness(parts: Parts) -> tuple[Check, ...]:
     """Return every check, with its reason where it fails or where it proves less than it could."""
     return judge_readiness(_facts(parts))
+
+
+def standings(parts: Parts) -> dict[ResourceName, Standing]:
+    """Return where each resource stands with kubelet, those included that it never heard of."""
+    states = parts.registrar.registrations.value
+    return {
+        resource: Standing(
+            registered=states[resource].registered,
+            streams=states[resource].streams,
+            problem=states[resource].problem,
+        )
+        if resource in states
+        else Standing()
+        for resource in dict.fromkeys((*parts.scanner.inventory.value.resources, *states))
+    }
 
 
 def _facts(parts: Parts) -> ReadinessFacts:
@@ -30,12 +46,7 @@ def _facts(parts: Parts) -> ReadinessFacts:
     return ReadinessFacts(
         now=time.monotonic(),
         resources=inventory.resources,
-        kubelet={
-            resource: Standing(
-                registered=state.registered, streams=state.streams, problem=state.problem
-            )
-            for resource, state in parts.registrar.registrations.value.items()
-        },
+        kubelet=standings(parts),
         sockets=parts.sockets.known(inventory.resources),
         books_readable=view.readable,
         # A node that never had a pod with devices has no checkpoint yet: no reason to stay unready.

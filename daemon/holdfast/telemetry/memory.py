@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from holdfast.model.ids import DeviceName
 from holdfast.model.memory import Memory
+from holdfast.telemetry.gauges import Current
 
 
 class MemoryMetrics:
@@ -37,21 +38,21 @@ class MemoryMetrics:
             registry=registry,
         )
         self._holders = {
-            "limit": Gauge(
+            "limit": Current(
                 "holdfast_holder_memory_limit_bytes",
                 "Of the process that holds the device and has the least headroom: the tightest "
                 "memory limit around it.",
                 ["resource", "device"],
                 registry=registry,
             ),
-            "usage": Gauge(
+            "usage": Current(
                 "holdfast_holder_memory_usage_bytes",
                 "Of the same process: what its cgroup uses, without file cache that is given up "
                 "first.",
                 ["resource", "device"],
                 registry=registry,
             ),
-            "headroom": Gauge(
+            "headroom": Current(
                 "holdfast_holder_memory_headroom_bytes",
                 "Of the same process: how much more it can use before any limit around it, or the "
                 "node's end, is reached.",
@@ -74,13 +75,16 @@ class MemoryMetrics:
 
         What is held by nobody any more is not shown any more: devices come and go.
         """
-        for gauge in self._holders.values():
-            gauge.clear()
-        for name, memory in tightest.items():
-            labels = (name.resource, name.id)
-            self._holders["limit"].labels(*labels).set(_number(memory.limit))
-            self._holders["usage"].labels(*labels).set(_number(memory.usage))
-            self._holders["headroom"].labels(*labels).set(_number(memory.headroom))
+        numbers = {
+            (name.resource, name.id): {
+                "limit": memory.limit,
+                "usage": memory.usage,
+                "headroom": memory.headroom,
+            }
+            for name, memory in tightest.items()
+        }
+        for what, gauge in self._holders.items():
+            gauge.show({labels: _number(each[what]) for labels, each in numbers.items()})
 
 
 def _number(value: int | None) -> float:

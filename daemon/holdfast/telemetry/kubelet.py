@@ -1,0 +1,66 @@
+"""The metrics of kubelet: its calls, its streams, and what it answers."""
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Histogram
+
+from holdfast.model.ids import ResourceName
+from holdfast.model.readiness import Standing
+from holdfast.telemetry.gauges import Current, Total
+
+_FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
+
+
+class KubeletMetrics:
+    """Shows where each resource stands with kubelet."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register everything with *registry*."""
+        self._calls = Histogram(
+            "holdfast_kubelet_call_seconds",
+            "Kubelet's calls by name and status code.",
+            ["resource", "call", "code"],
+            buckets=_FAST,
+            registry=registry,
+        )
+        self._registered = Current(
+            "holdfast_kubelet_registered",
+            "1 while kubelet has accepted the resource, 0 while it has not.",
+            ["resource"],
+            registry=registry,
+        )
+        self._streams = Current(
+            "holdfast_kubelet_streams",
+            "Open ListAndWatch streams.",
+            ["resource"],
+            registry=registry,
+        )
+        self._registrations = Total(
+            "holdfast_kubelet_registrations",
+            "Registrations that kubelet accepted since the daemon started.",
+            ["resource"],
+            registry=registry,
+        )
+        self._questions = Total(
+            "holdfast_kubelet_questions",
+            "Complete answers of kubelet's to which pods it counts.",
+            registry=registry,
+        )
+
+    def called(self, resource: str, call: str, code: str, seconds: float) -> None:
+        """Count one of kubelet's calls."""
+        self._calls.labels(resource, call, code).observe(seconds)
+
+    def show(
+        self,
+        standings: Mapping[ResourceName, Standing],
+        registrations: Mapping[ResourceName, int],
+        *,
+        questions: int,
+    ) -> None:
+        """Show where each resource stands, and how much kubelet has done since the start."""
+        self._registered.show({(name,): each.registered for name, each in standings.items()})
+        self._streams.show({(name,): each.streams for name, each in standings.items()})
+        for name, count in registrations.items():
+            self._registrations.reached(count, name)
+        self._questions.reached(questions)

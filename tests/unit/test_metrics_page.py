@@ -1,0 +1,70 @@
+"""docs/metrics.md has exactly the metrics that the daemon has, with their types and labels."""
+
+import re
+from collections.abc import Iterable
+from enum import Enum
+from pathlib import Path
+
+import pytest
+from prometheus_client import Counter
+from prometheus_client.metrics import MetricWrapperBase
+
+from holdfast.allocation.outcomes import PASSES, Outcome
+from holdfast.model.book import Phase
+from holdfast.model.devices import FaultKind
+from holdfast.model.drift import Drift
+from holdfast.model.gpu import GpuEventKind
+from holdfast.model.locks import LockState
+from holdfast.model.reclaim import ReclaimStep
+from holdfast.model.xids import Cure
+from holdfast.telemetry.metrics import Metrics
+
+_PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
+_ROW = re.compile(r"^\| `(holdfast_\w+)` \| (\w+) \| (.*?) ?\| (.+) \|$", re.MULTILINE)
+_ROWS = {name: (kind, labels, text) for name, kind, labels, text in _ROW.findall(_PAGE)}
+
+
+def _registered() -> dict[str, tuple[str, tuple[str, ...]]]:
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for collector in set(Metrics().registry._collector_to_names):
+        assert isinstance(collector, MetricWrapperBase)
+        name = collector._name + ("_total" if isinstance(collector, Counter) else "")
+        found[name] = (str(collector._type), tuple(map(str, collector._labelnames)))
+    return found
+
+
+def test_the_page_and_the_daemon_have_the_same_metrics_with_the_same_types_and_labels() -> None:
+    told = {
+        name: (kind, tuple(re.findall(r"`(\w+)`", labels)))
+        for name, (kind, labels, _) in _ROWS.items()
+    }
+
+    assert told == _registered()
+    assert len(_ROW.findall(_PAGE)) == len(_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("metric", "values"),
+    [
+        ("holdfast_devices", LockState),
+        ("holdfast_device_faults", FaultKind),
+        ("holdfast_allocations", Phase),
+        ("holdfast_gate_refusals_total", set(Outcome) - PASSES),
+        ("holdfast_gate_wait_seconds", PASSES),
+        ("holdfast_drift", Drift),
+        ("holdfast_gpu_events_total", GpuEventKind),
+        ("holdfast_reclaim_steps_total", set(ReclaimStep) - {ReclaimStep.WAIT}),
+    ],
+)
+def test_the_page_names_every_value_of_a_label_from_a_closed_set(
+    metric: str, values: Iterable[Enum]
+) -> None:
+    told = set(re.findall(r"`([^`]+)`", _ROWS[metric][2]))
+
+    assert {str(each.value) for each in values} <= told
+
+
+def test_the_page_names_every_class_of_what_clears_an_event() -> None:
+    told = set(re.findall(r"`([^`]+)`", _ROWS["holdfast_gpu_events_total"][2]))
+
+    assert {cure.name.lower() for cure in Cure} | {"ignored"} <= told
