@@ -6,6 +6,7 @@ from typing import Any, cast
 from chart.keys import Group, groups
 from holdfast.settings import schema
 from holdfast.settings.nvidia import VARIABLES
+from holdfast.settings.nvidia_plugin import KUBELET_SOCKET
 
 Schema = dict[str, Any]
 
@@ -71,7 +72,12 @@ _CHART: Mapping[str, Schema] = {
             "properties": {
                 "name": {
                     "type": "string",
-                    "not": {"anyOf": [{"pattern": "^HOLDFAST_"}, {"enum": sorted(VARIABLES)}]},
+                    "not": {
+                        "anyOf": [
+                            {"pattern": "^HOLDFAST_"},
+                            {"enum": sorted({*VARIABLES, KUBELET_SOCKET})},
+                        ]
+                    },
                 }
             },
         },
