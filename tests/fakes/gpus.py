@@ -38,6 +38,12 @@ class SimulatedGpus:
         self.show(replace(self.stub, driver=version))
         self._tell_version()
 
+    def add_imex_channel(self) -> None:
+        """Let the node have IMEX channel 0."""
+        folder = self.node.root.dev / "nvidia-caps-imex-channels"
+        folder.mkdir(exist_ok=True)
+        self.node.tree.terminal("/dev/nvidia-caps-imex-channels/channel0")
+
     def leave(self) -> None:
         """Unload the driver."""
         shutil.rmtree(self.node.root.proc / "driver/nvidia")

@@ -72,6 +72,16 @@ def test_the_promised_host_paths_come_from_kubelets_copy_of_our_answer() -> None
     assert found.promised == ("/dev/vfio/3", "/dev/vfio/vfio")
 
 
+def test_the_promised_names_come_from_the_answers_own_field_and_from_its_annotations() -> None:
+    response = api_pb2.ContainerAllocateResponse(
+        cdi_devices=[api_pb2.CDIDevice(name="a.com/x=0")],
+        annotations={"cdi.k8s.io/nvidia-device-plugin_1": "a.com/x=0,a.com/y=all", "note": "text"},
+    )
+    stored = base64.b64encode(response.SerializeToString()).decode()
+    (found,) = parse(content(entry(["a"], answer=stored))).entries
+    assert found.promised_names == ("a.com/x=0", "a.com/y=all")
+
+
 @pytest.mark.parametrize(
     "stored", [None, "", "!!! no base64", base64.b64encode(b"\xff\xff").decode()]
 )

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.model.cdi import Published, explained
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.gpu_cdi import GPU_KIND, GpuNames
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.model.promise import breach
@@ -103,3 +104,80 @@ def test_a_container_starts_only_on_an_answer_that_still_leads_to_its_devices(ca
         assert found is not None
         assert case.says in found.reason
         assert found.final is case.final
+
+
+GPU = ResourceName("nvidia.com/gpu")
+NAMES = GpuNames(
+    devices={f"{GPU_KIND}=GPU-a": DeviceId("GPU-a"), f"{GPU_KIND}=0": DeviceId("GPU-a")}
+    | {f"{GPU_KIND}=GPU-b": DeviceId("GPU-b"), f"{GPU_KIND}=1": DeviceId("GPU-b")},
+    beside=frozenset({"k8s.device-plugin.nvidia.com/gds=all"}),
+)
+GPU_CASES: dict[str, tuple[tuple[str, ...], GpuNames, str | None, bool]] = {
+    "its UUID": ((f"{GPU_KIND}=GPU-a",), NAMES, None, False),
+    "its index": ((f"{GPU_KIND}=0",), NAMES, None, False),
+    "its UUID and a mode": (
+        (f"{GPU_KIND}=GPU-a", "k8s.device-plugin.nvidia.com/gds=all"),
+        NAMES,
+        None,
+        False,
+    ),
+    "an index that is another's since the boot": (
+        (f"{GPU_KIND}=1",),
+        NAMES,
+        "delete the pod",
+        True,
+    ),
+    "another's beside its own": (
+        (f"{GPU_KIND}=GPU-a", f"{GPU_KIND}=GPU-b"),
+        NAMES,
+        "delete the pod",
+        True,
+    ),
+    "a mode without the GPU": (
+        ("k8s.device-plugin.nvidia.com/gds=all",),
+        NAMES,
+        "delete the pod",
+        True,
+    ),
+    "its UUID, which no spec explains": (
+        (f"{GPU_KIND}=GPU-a",),
+        GpuNames(problem="read-only file system"),
+        "read-only file system",
+        False,
+    ),
+    "a mode that no spec explains": (
+        (f"{GPU_KIND}=GPU-a", "k8s.device-plugin.nvidia.com/mofed=all"),
+        NAMES,
+        "mofed=all by name, and no CDI spec",
+        False,
+    ),
+    "the name of another vendor's spec": (("vendor.com/gpu=0",), GpuNames(), None, False),
+}
+
+
+@pytest.mark.parametrize("case", GPU_CASES)
+def test_a_container_starts_on_a_gpus_name_only_where_a_spec_leads_it_to_its_own(case: str) -> None:
+    names, found, says, final = GPU_CASES[case]
+    device = Device(
+        name=DeviceName(GPU, DeviceId("GPU-a")),
+        kind=DeviceKind.GPU,
+        keys=frozenset(),
+        nodes=(DeviceNode(path="/dev/nvidia0", rdev=1),),
+        functions=(),
+    )
+    entry = CheckpointEntry(
+        pod=PodUid("pod"),
+        container="main",
+        resource=GPU,
+        devices=frozenset({DeviceId("GPU-a")}),
+        promised_names=names,
+    )
+
+    broken = breach(entry, (device,), inventory=Inventory(), published=Published(gpus=found))
+
+    if says is None:
+        assert broken is None
+    else:
+        assert broken is not None
+        assert says in broken.reason
+        assert broken.final is final

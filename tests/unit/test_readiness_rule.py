@@ -17,6 +17,7 @@ from holdfast.model.readiness import (
     devices,
     driver,
     first_look,
+    gpu_specs,
     hardware,
     judge_readiness,
     lanes,
@@ -105,6 +106,7 @@ _CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
     (devices, {"devices": 0}, "devices", "no devices on this node"),
     (driver, {"driver": (False, "NVML does not load")}, "nvidia driver", "NVML does not load"),
     (specs, {"specs": "the disk is full"}, "CDI specs", "the disk is full"),
+    (gpu_specs, {"gpu_specs": "read-only"}, "CDI specs of GPUs", "read-only"),
     (first_look, {"looked": False}, "first look", "no full look"),
     (
         watch,

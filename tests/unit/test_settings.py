@@ -176,6 +176,19 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
         ),
         ({"tpu.resourceName": "tpu"}, "tpu.resourceName: 'tpu' is not of the form domain/name"),
         ({"tpu.generation": "v5ee"}, "tpu.generation: there is no 'v5ee'; did you mean v5e?"),
+        (
+            {"gpu.cdiHookPath": "nvidia-ctk"},
+            "gpu.cdiHookPath: 'nvidia-ctk' is not an absolute path",
+        ),
+        (
+            {"gpu.driverRootOnHost": "driver"},
+            "gpu.driverRootOnHost: 'driver' is not an absolute path",
+        ),
+        (
+            {"gpu.cdiAnnotationPrefix": "cdi.k8s.io"},
+            "gpu.cdiAnnotationPrefix: 'cdi.k8s.io' begins no annotation; ",
+        ),
+        ({"gpu.imexChannelIds": "[1]"}, "gpu.imexChannelIds[0]: Invalid enum value 1; use 0"),
         ({"tpu.generation": "gpu"}, "tpu.generation: there is no 'gpu'; known are v2, "),
         (
             {"tpu.workerId": "2", "tpu.workerHostnames": "a,b"},
@@ -371,6 +384,31 @@ def test_mig_strategy_is_one_of_nvidias_and_another_is_refused_by_its_key() -> N
             "device_list_strategy",
             ("envvar", "volume-mounts"),
         ),
+        ("DEVICE_LIST_STRATEGY", "cdi-cri", "device_list_strategy", ("cdi-cri",)),
+        (
+            "DEVICE_LIST_STRATEGY",
+            "cdi-annotations,cdi-cri",
+            "device_list_strategy",
+            ("cdi-annotations", "cdi-cri"),
+        ),
+        (
+            "CDI_ANNOTATION_PREFIX",
+            "nvidia.cdi.k8s.io/",
+            "cdi_annotation_prefix",
+            "nvidia.cdi.k8s.io/",
+        ),
+        ("NVIDIA_CTK_PATH", "/usr/bin/nvidia-ctk", "cdi_hook_path", "/usr/bin/nvidia-ctk"),
+        ("NVIDIA_CDI_HOOK_PATH", "/opt/nvidia-cdi-hook", "cdi_hook_path", "/opt/nvidia-cdi-hook"),
+        (
+            "CDI_DISABLE_HOOKS",
+            "update-ldcache,enable-cuda-compat",
+            "cdi_disable_hooks",
+            ("update-ldcache", "enable-cuda-compat"),
+        ),
+        ("IMEX_CHANNEL_IDS", "0", "imex_channel_ids", (0,)),
+        ("IMEX_CHANNEL_IDS", "[0]", "imex_channel_ids", (0,)),
+        ("IMEX_CHANNEL_IDS", "", "imex_channel_ids", ()),
+        ("IMEX_REQUIRED", "true", "imex_required", True),
         ("DEVICE_ID_STRATEGY", "index", "device_id_strategy", "index"),
         ("PASS_DEVICE_SPECS", "true", "pass_device_specs", True),
         ("GDRCOPY_ENABLED", "true", "gdrcopy_enabled", True),
@@ -384,10 +422,14 @@ def test_each_variable_of_nvidias_plugin_for_grants_and_roots_means_the_same(
     assert getattr(load(None, {variable: text}).gpu, key) == value
 
 
+def test_the_newer_of_nvidias_two_names_for_the_hook_wins() -> None:
+    theirs = {"NVIDIA_CDI_HOOK_PATH": "/new", "NVIDIA_CTK_PATH": "/old"}
+    assert load(None, theirs).gpu.cdi_hook_path == "/new"
+
+
 def test_a_strategy_that_is_not_taken_is_told_which_to_use_instead() -> None:
-    with pytest.raises(
-        SettingsError, match=r"gpu\.deviceListStrategy.*use envvar or volume-mounts"
-    ):
-        load(None, {"DEVICE_LIST_STRATEGY": "cdi-cri"})
+    known = "envvar or volume-mounts or cdi-annotations or cdi-cri"
+    with pytest.raises(SettingsError, match=rf"gpu\.deviceListStrategy.*use {known}"):
+        load(None, {"DEVICE_LIST_STRATEGY": "cdi"})
     with pytest.raises(SettingsError, match=r"gpu\.deviceIdStrategy.*use uuid or index"):
         load(None, {"DEVICE_ID_STRATEGY": "minor"})

@@ -1,6 +1,7 @@
 """Keeps the CDI spec files true, so that names handed over long ago lead to the right devices."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
@@ -14,6 +15,46 @@ from holdfast.runtime.lane import Lane
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What became of spec files.
+
+    `rivals` are names that files of others explain too, each with such a file. `problem` says why
+    the files may be old: nobody may count on them then.
+    """
+
+    rivals: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+
+class SpecWriter:
+    """Brings spec files to one folder, on a lane. What fails is told, never raised."""
+
+    def __init__(self, folder: SpecFolder, *, lane: Lane) -> None:
+        """Write to *folder* on *lane*."""
+        self._folder = folder
+        self._lane = lane
+
+    async def write(self, make: Callable[[], Mapping[str, str]], kinds: Collection[str]) -> Written:
+        """Let our files be what *make* returns on the lane, by the end of their names.
+
+        The rivals of names of *kinds* are looked for. *make* may raise HostError.
+        """
+        try:
+            changed, rivals = await self._lane.run(partial(self._hold, make, kinds))
+        except (HostError, LaneStuckError) as error:
+            return Written(problem=str(error))
+        if changed:
+            log.info("CDI specs written", files=changed)
+        return Written(rivals=rivals)
+
+    def _hold(
+        self, make: Callable[[], Mapping[str, str]], kinds: Collection[str]
+    ) -> tuple[tuple[str, ...], Mapping[str, str]]:
+        changed = self._folder.hold(make())
+        return changed, {name: str(path) for name, path in self._folder.rivals(kinds).items()}
+
+
 class CdiSpecs:
     """Writes the specs of an inventory; `published` is what a runtime finds in them.
 
@@ -21,10 +62,9 @@ class CdiSpecs:
     their nodes by path, and those that were promised names wait at the gate.
     """
 
-    def __init__(self, folder: SpecFolder, *, lane: Lane, wanted: Callable[[], bool]) -> None:
-        """Write to *folder* on *lane*, and only while *wanted*: else the folder is not ours."""
-        self._folder = folder
-        self._lane = lane
+    def __init__(self, writer: SpecWriter, *, wanted: Callable[[], bool]) -> None:
+        """Write by *writer*, and only while *wanted*: else the folder is not ours."""
+        self._writer = writer
         self._wanted = wanted
         self.published = Published()
 
@@ -33,20 +73,11 @@ class CdiSpecs:
         if not self._wanted():
             self.published = Published()
             return
-        try:
-            changed, rivals = await self._lane.run(partial(self._write, inventory))
-        except (HostError, LaneStuckError) as error:
-            # What is on disk may be old: nobody may count on it.
-            self._publish(Published(problem=str(error)))
-            return
-        if changed:
-            log.info("CDI specs written", files=changed)
-        self._publish(explained(inventory, rivals))
-
-    def _write(self, inventory: Inventory) -> tuple[tuple[str, ...], Mapping[str, str]]:
-        changed = self._folder.hold(spec_files(inventory))
-        rivals = self._folder.rivals(inventory.resources)
-        return changed, {name: str(path) for name, path in rivals.items()}
+        written = await self._writer.write(partial(spec_files, inventory), inventory.resources)
+        if written.problem:
+            self._publish(Published(problem=written.problem))
+        else:
+            self._publish(explained(inventory, written.rivals))
 
     def _publish(self, found: Published) -> None:
         if found.problem and found.problem != self.published.problem:

@@ -1,5 +1,6 @@
 """What a container is given: the nodes of its devices, and the environment its programs expect."""
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,10 @@ from holdfast.model.grants import VFIO_CONTAINER, ContainerGrant, GrantedNode
 from holdfast.model.ids import ResourceName
 from holdfast.model.tpu import GENERATIONS, TpuGeneration
 from holdfast.model.tpu_env import TpuHostFacts, environment, resolve
+
+
+def _fresh() -> str:
+    return str(uuid.uuid4())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +32,15 @@ class TpuInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInputs:
-    """Where GPUs' grants come from; `facts` is the latest that is known of them."""
+    """Where GPUs' grants come from; `facts` is the latest that is known of them.
+
+    `modes` are those that can be handed over by name; `answer_id` returns a fresh UUID.
+    """
 
     rules: GpuGrantRules
     facts: Callable[[], GpuFacts]
+    modes: Callable[[], frozenset[str]] = frozenset
+    answer_id: Callable[[], str] = _fresh
 
     def grant(self, devices: tuple[Device, ...]) -> ContainerGrant:
         """Return what a container gets for GPUs."""
@@ -44,7 +54,13 @@ class GpuInputs:
             )
             for each in devices
         ]
-        return gpu_grant(gpus, self.rules, BesideGpus(control=facts.control))
+        beside = BesideGpus(
+            control=facts.control,
+            imex=facts.imex,
+            explained=self.modes(),
+            answer_id=self.answer_id(),
+        )
+        return gpu_grant(gpus, self.rules, beside)
 
 
 class Granting:

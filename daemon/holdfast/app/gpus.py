@@ -1,22 +1,27 @@
 """Builds what knows NVIDIA's GPUs; on a node without the driver none of it is ever loaded."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.allocation.cdi import SpecWriter
+from holdfast.allocation.gpu_cdi import GpuSpecs
 from holdfast.app.gpu_health import build_gpu_health
 from holdfast.app.hosts import Hosts
 from holdfast.discovery.gpu_health import GpuHealthWatch
 from holdfast.discovery.gpus import GpuSource
 from holdfast.discovery.inventory import Besides
+from holdfast.host.cdi import SpecFolder
 from holdfast.host.gpu_use import GpuUses
 from holdfast.host.nvidia import NvidiaFiles
+from holdfast.host.nvidia_driver import NvidiaDriver
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.gpu import GPU_RESOURCE
+from holdfast.model.gpu_cdi import HookRules
 from holdfast.model.gpu_devices import GpuFacts, gpu_devices
 from holdfast.model.gpu_free import GpuRules
-from holdfast.model.gpu_grant import DeviceIds, DeviceList, GpuGrantRules
+from holdfast.model.gpu_grant import CDI_VENDOR, DeviceIds, DeviceList, GpuGrantRules, Imex
 from holdfast.model.ids import ResourceName
 from holdfast.model.mig import MigStrategy
 from holdfast.runtime.clock import Clock
@@ -36,6 +41,7 @@ class Gpus:
     uses: GpuUses
     health: GpuHealthWatch
     rules: GpuGrantRules
+    specs: GpuSpecs
 
     def facts(self) -> GpuFacts:
         """Return the latest that is known."""
@@ -53,19 +59,32 @@ class Gpus:
         return Besides(resources=facts.layout.resources, devices=gpu_devices(facts))
 
 
-def build_gpus(settings: Settings, host: Hosts, ledger: Ledger, clock: Clock) -> Gpus | None:
-    """Build the parts; None where the node is not to advertise GPUs."""
+def build_gpus(
+    settings: Settings,
+    host: Hosts,
+    ledger: Ledger,
+    clock: Clock,
+    *,
+    promised: Callable[[], bool],
+) -> Gpus | None:
+    """Build the parts; None where the node is not to advertise GPUs.
+
+    *promised* tells whether some container was promised GPUs by their CDI names.
+    """
     gpu = settings.gpu
     if not gpu.enabled:
         return None
+    files = NvidiaFiles(host.root, driver_root=gpu.driver_root, dev_root=gpu.dev_root)
+    rules = _rules(settings)
     source = GpuSource(
-        NvidiaFiles(host.root, driver_root=gpu.driver_root, dev_root=gpu.dev_root),
+        files,
         _nvml,
         lane=host.lanes["nvml"],
         clock=clock,
         look=gpu.look,
         strategy=MigStrategy(gpu.mig_strategy),
         rescan=gpu.rescan,
+        imex=_imex(settings),
     )
     return Gpus(
         source=source,
@@ -86,21 +105,43 @@ def build_gpus(settings: Settings, host: Hosts, ledger: Ledger, clock: Clock) ->
             clock=clock,
             readings=source.reading,
         ),
-        rules=GpuGrantRules(
-            lists=tuple(map(DeviceList, gpu.device_list_strategy)),
-            ids=DeviceIds(gpu.device_id_strategy),
-            pass_device_specs=gpu.pass_device_specs,
-            modes=frozenset(
-                mode
-                for mode, wanted in {
-                    "gdrcopy": gpu.gdrcopy_enabled,
-                    "gds": gpu.gds_enabled,
-                    "mofed": gpu.mofed_enabled,
-                }.items()
-                if wanted
+        rules=rules,
+        specs=GpuSpecs(
+            SpecWriter(
+                SpecFolder(Path(settings.cdi.spec_dir), prefix=CDI_VENDOR, joint="-"),
+                lane=host.lanes["cdi"],
             ),
+            driver=NvidiaDriver(
+                host.root,
+                files,
+                driver_root=gpu.driver_root,
+                driver_root_on_host=gpu.driver_root_on_host,
+                modes=rules.modes,
+            ),
+            facts=lambda: source.facts.value,
+            hooks=HookRules(path=gpu.cdi_hook_path, disabled=frozenset(gpu.cdi_disable_hooks)),
+            rules=rules,
+            promised=promised,
         ),
     )
+
+
+def _rules(settings: Settings) -> GpuGrantRules:
+    gpu = settings.gpu
+    modes = {"gdrcopy": gpu.gdrcopy_enabled, "gds": gpu.gds_enabled, "mofed": gpu.mofed_enabled}
+    return GpuGrantRules(
+        lists=tuple(map(DeviceList, gpu.device_list_strategy)),
+        ids=DeviceIds(gpu.device_id_strategy),
+        pass_device_specs=gpu.pass_device_specs,
+        modes=frozenset(mode for mode, wanted in modes.items() if wanted),
+        annotation_prefix=gpu.cdi_annotation_prefix,
+    )
+
+
+def _imex(settings: Settings) -> Imex:
+    if not settings.gpu.imex_channel_ids:
+        return Imex.UNWANTED
+    return Imex.REQUIRED if settings.gpu.imex_required else Imex.WANTED
 
 
 def _nvml(library: str) -> "Nvml":

@@ -1,10 +1,11 @@
 """Wires the parts of the daemon; what depends on what is read off here."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.allocation.allocator import Allocator
-from holdfast.allocation.cdi import CdiSpecs
+from holdfast.allocation.cdi import CdiSpecs, SpecWriter
 from holdfast.allocation.gate import Gate, GateTimes
 from holdfast.allocation.granting import GpuInputs, Granting, TpuInputs
 from holdfast.allocation.preference import Preference
@@ -31,8 +32,10 @@ from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.offering import Offering
 from holdfast.kubelet.registrar import Registrar
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.cdi import Published
+from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceName, ResourceName
-from holdfast.model.promise import names_of_ours
+from holdfast.model.promise import gpu_names_in, names_of_ours
 from holdfast.model.tpu_env import TpuHostFacts
 from holdfast.reclaim.byhand import HandRelease
 from holdfast.reclaim.kernel import KernelWatch
@@ -85,18 +88,22 @@ def build(
             for entry in side.accounts.view.value.entries
         )
 
-    specs = CdiSpecs(
-        SpecFolder(Path(settings.cdi.spec_dir), prefix=settings.kubelet.socket_prefix),
-        lane=host.lanes["cdi"],
-        wanted=names_wanted,
-    )
-    gpus = build_gpus(settings, host, ledger, clock)
+    def gpus_promised() -> bool:
+        return any(map(gpu_names_in, side.accounts.view.value.entries))
+
+    folder = SpecFolder(Path(settings.cdi.spec_dir), prefix=settings.kubelet.socket_prefix)
+    specs = CdiSpecs(SpecWriter(folder, lane=host.lanes["cdi"]), wanted=names_wanted)
+    gpus = build_gpus(settings, host, ledger, clock, promised=gpus_promised)
     scanner = _scanner(settings, host, ledger=ledger, specs=specs, gpus=gpus, clock=clock)
     on = Foundation(settings=settings, host=host, ledger=ledger, scanner=scanner, clock=clock)
     side = build_kubelet_side(on)
     look = Look(host.root, host.lanes["scan"], gpus.uses if gpus is not None else None)
     reclaiming = build_reclaiming(on, side.accounts, look)
-    gate = _gate(on, side, specs=specs, look=look, reclaiming=reclaiming)
+
+    def published() -> Published:
+        return replace(specs.published, gpus=gpus.specs.names) if gpus else specs.published
+
+    gate = _gate(on, side, published=published, look=look, reclaiming=reclaiming)
     allocator = Allocator(
         ledger=ledger,
         inventory=scanner.inventory,
@@ -153,6 +160,10 @@ def _scanner(
     def held() -> tuple[DeviceName, ...]:
         return tuple(ledger.book.value.locks)
 
+    async def named(found: Inventory) -> Inventory:
+        await specs.publish(found)
+        return found if gpus is None else await gpus.specs.publish(found)
+
     tpu = settings.tpu
     return Scanner(
         host.root,
@@ -164,7 +175,7 @@ def _scanner(
             pools=tuple(pool.spec() for pool in settings.pools),
         ),
         held=held,
-        before=specs.publish,
+        before=named,
         besides=gpus.besides if gpus is not None else Besides,
         reported=gpus.health.faults if gpus is not None else None,
         rescan=settings.discovery.rescan,
@@ -174,7 +185,12 @@ def _scanner(
 
 
 def _gate(
-    on: Foundation, side: KubeletSide, *, specs: CdiSpecs, look: Look, reclaiming: Reclaiming
+    on: Foundation,
+    side: KubeletSide,
+    *,
+    published: Callable[[], Published],
+    look: Look,
+    reclaiming: Reclaiming,
 ) -> Gate:
     gate = on.settings.gate
     return Gate(
@@ -187,7 +203,7 @@ def _gate(
         at_work=reclaiming.resetter.at_work,
         clock=on.clock,
         times=GateTimes(wait=gate.wait, poll=gate.poll, caller_lookup=gate.caller_lookup),
-        published=lambda: specs.published,
+        published=published,
         exclusive_open=gate.exclusive_open,
     )
 
@@ -231,8 +247,12 @@ def _granting(on: Foundation, specs: CdiSpecs, gpus: Gpus | None) -> Granting:
         inputs if tpu.enabled else None,
         from_file=lambda: read_tpu_env(file).facts,
         published=(lambda: specs.published) if by_name else None,
-        gpus=GpuInputs(rules=gpus.rules, facts=gpus.facts) if gpus is not None else None,
+        gpus=_gpu_inputs(gpus) if gpus is not None else None,
     )
+
+
+def _gpu_inputs(gpus: Gpus) -> GpuInputs:
+    return GpuInputs(rules=gpus.rules, facts=gpus.facts, modes=lambda: gpus.specs.names.modes)
 
 
 def _modified(path: Path) -> float:

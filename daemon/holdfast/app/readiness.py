@@ -74,6 +74,7 @@ def _facts(parts: Parts) -> ReadinessFacts:
         sighted=look.full_scan_at,
         lacks=parts.lacks,
         driver=_driver(parts),
+        gpu_specs=parts.gpus.specs.names.problem if parts.gpus is not None else "",
     )
 
 

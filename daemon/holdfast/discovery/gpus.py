@@ -13,6 +13,7 @@ from holdfast.host.nvidia import NvidiaFiles
 from holdfast.model.devices import DeviceNode
 from holdfast.model.gpu import DriverState, GpuLinks, GpuReading, GpuUse
 from holdfast.model.gpu_devices import GpuFacts, gpu_topology
+from holdfast.model.gpu_grant import Imex
 from holdfast.model.gpu_placement import GpuTopology
 from holdfast.model.ids import DeviceId
 from holdfast.model.mig import GpuLayout, MigStrategy, lay_out, with_known
@@ -25,6 +26,10 @@ from holdfast.runtime.watched import Watched
 log = structlog.get_logger(__name__)
 
 _FIRST_RETRY = 1.0
+_NO_IMEX = (
+    "IMEX channel 0 is required, and the driver's folder of nodes has no "
+    "nvidia-caps-imex-channels/channel0; make it, or set gpu.imexRequired to false"
+)
 
 
 class Library(Protocol):
@@ -66,6 +71,7 @@ class _Seen:
     """Where the nodes are, as the host calls it."""
     control: tuple[str, ...] = ()
     no_nodes: str = ""
+    imex: str = ""
     caps: MigCaps = field(default_factory=MigCaps)
     links: GpuLinks | None = None
     """None: they are as they were."""
@@ -88,8 +94,11 @@ class GpuSource:
         look: float = 5.0,
         strategy: MigStrategy = MigStrategy.NONE,
         rescan: float = 30.0,
+        imex: Imex = Imex.UNWANTED,
     ) -> None:
         """Use *library* of the path that was found, empty for the one the loader knows.
+
+        *imex* says whether channel 0 is handed over, and whether nothing starts without it.
 
         Seconds: *look* between looks for a driver that is absent, *rescan* between readings.
         """
@@ -103,6 +112,7 @@ class GpuSource:
         self._load = ""
         self._anew = False
         self._strategy = strategy
+        self._imex = imex
         self._last = GpuReading()
         self._linked: frozenset[str] = frozenset()
         self._links = GpuLinks()
@@ -165,6 +175,9 @@ class GpuSource:
                 caps=_caps(layout, seen.caps, seen.folder),
                 control=seen.control,
                 no_nodes=seen.no_nodes,
+                version=seen.reading.driver_version,
+                imex=seen.imex,
+                no_imex=_NO_IMEX if self._imex is Imex.REQUIRED and not seen.imex else "",
             )
         )
 
@@ -203,6 +216,7 @@ class GpuSource:
             folder=root.host if root is not None else "/dev",
             control=self._files.control(root) if root is not None else (),
             no_nodes=no_nodes,
+            imex=self._files.imex(root) if root and self._imex is not Imex.UNWANTED else "",
             caps=self._files.mig_caps(),
             links=library.links(uuids) if frozenset(uuids) != linked else None,
         )

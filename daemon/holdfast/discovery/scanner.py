@@ -31,8 +31,8 @@ def _nobody() -> Collection[DeviceName]:
     return ()
 
 
-async def _nothing(_inventory: Inventory) -> None:
-    return
+async def _as_it_is(inventory: Inventory) -> Inventory:
+    return inventory
 
 
 class Scanner:
@@ -51,7 +51,7 @@ class Scanner:
         clock: Clock,
         offered: Offered,
         held: Callable[[], Collection[DeviceName]] = _nobody,
-        before: Callable[[Inventory], Awaitable[None]] = _nothing,
+        before: Callable[[Inventory], Awaitable[Inventory]] = _as_it_is,
         reported: Watched[Mapping[str, tuple[Fault, ...]]] | None = None,
         besides: Callable[[], Besides] = Besides,
         rescan: float = 60.0,
@@ -60,7 +60,8 @@ class Scanner:
     ) -> None:
         """Scan below *root* on *lane*. *held* names the devices that somebody has been granted.
 
-        *before* is given what each scan found, and awaited before anybody else hears of it.
+        *before* is given what each scan found before anybody else hears of it, and returns it with
+        the faults of what it could not get ready.
         *reported* are faults by device id that no scan can see; they are published at once.
         *besides* tells what other finders know by now; they `poke` when they know better.
 
@@ -117,8 +118,7 @@ class Scanner:
         self._retries = backoff(_FIRST_RETRY, self._rescan)
         self.scans += 1
         found = self._besides().added_to(found)
-        await self._before(found)
-        self._found = found
+        self._found = await self._before(found)
         self._publish()
         self.looked_at = self._clock.monotonic()
         return self.inventory.value

@@ -15,15 +15,16 @@ _SUFFIXES = (".json", ".yaml")
 
 
 class SpecFolder:
-    """Our files in a folder that others write to as well: those whose names begin with *prefix*.
+    """Our files in a folder that others write to as well, told by how their names begin.
 
     A file is replaced whole or not at all, and only when its content changes: each change makes
     every runtime on the node read the folder anew.
     """
 
-    def __init__(self, folder: Path, *, prefix: str) -> None:
+    def __init__(self, folder: Path, *, prefix: str, joint: str = "_") -> None:
+        """Count as ours what begins with *prefix* and *joint*."""
         self._folder = folder
-        self._prefix = f"{prefix}_"
+        self._prefix = f"{prefix}{joint}"
 
     def hold(self, files: Mapping[str, str]) -> tuple[str, ...]:
         """Let our files be exactly *files*, by the end of their names; return which ones changed.

@@ -13,7 +13,7 @@ from holdfast.host.root import HostRoot
 from holdfast.model.nvidia_roots import DriverFacts, RootFacts
 
 _LIBRARY = "libnvidia-ml.so.1"
-_LIBRARY_FOLDERS = (
+LIBRARY_FOLDERS = (
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
@@ -21,9 +21,11 @@ _LIBRARY_FOLDERS = (
     "lib/x86_64-linux-gnu",
     "lib/aarch64-linux-gnu",
 )
-_OPERATOR = "nvidia/driver"
+"""Where distributions keep libraries, below a root."""
+OPERATOR = "nvidia/driver"
 """Where GPU Operator mounts the driver container's root, below /run."""
 _CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+_IMEX, _IMEX_MAJOR = "nvidia-caps-imex-channels/channel0", "nvidia-caps-imex-channels"
 # In the order in which drivers have called the device over time.
 _MAJORS = ("nvidia-frontend", "nvidia", "nvidiactl")
 
@@ -83,6 +85,13 @@ class NvidiaFiles:
             f"{root.host}/{name}" for name in _CONTROL if _rdev(root.folder / name) is not None
         )
 
+    def imex(self, root: RootFacts) -> str:
+        """Return what the host calls the node of IMEX channel 0 in *root*; empty: there is none."""
+        found = _rdev(root.folder / _IMEX)
+        major = self._procfs.char_major(_IMEX_MAJOR)
+        wrong = found is None or (major is not None and os.major(found) != major)
+        return "" if wrong else f"{root.host}/{_IMEX}"
+
     def numa_node(self, address: str) -> int | None:
         """Return the NUMA node of a PCI function; None when it has none."""
         try:
@@ -101,8 +110,8 @@ class NvidiaFiles:
 
     def _libraries(self) -> Iterator[Path]:
         roots = [Path(self._driver_root)] if self._driver_root else []
-        for root in (*roots, self._root.run / _OPERATOR):
-            for folder in _LIBRARY_FOLDERS:
+        for root in (*roots, self._root.run / OPERATOR):
+            for folder in LIBRARY_FOLDERS:
                 file = _resolved(root, f"{folder}/{_LIBRARY}")
                 if file is not None:
                     yield file
@@ -111,7 +120,7 @@ class NvidiaFiles:
         if self._dev_root:
             yield Path(self._dev_root) / "dev", f"{self._dev_root.rstrip('/')}/dev"
         yield self._root.dev, self._host_dev
-        yield self._root.run / _OPERATOR / "dev", f"/run/{_OPERATOR}/dev"
+        yield self._root.run / OPERATOR / "dev", f"/run/{OPERATOR}/dev"
 
 
 def _resolved(root: Path, path: str) -> Path | None:

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -190,8 +190,15 @@ def _entry(entry: _Entry) -> CheckpointEntry:
         # A device with two NUMA nodes stands there twice.
         devices=frozenset(DeviceId(id_) for group in groups for id_ in group or ()),
         promised=tuple(dict.fromkeys(spec.host_path for spec in answer.devices)),
-        promised_names=tuple(dict.fromkeys(device.name for device in answer.cdi_devices)),
+        promised_names=tuple(dict.fromkeys(_names(answer))),
     )
+
+
+def _names(answer: api_pb2.ContainerAllocateResponse) -> Iterator[str]:
+    """Yield the CDI names in *answer*: where kubelet has a field for them, and in annotations."""
+    yield from (device.name for device in answer.cdi_devices)
+    for text in answer.annotations.values():
+        yield from (name for name in text.split(",") if "=" in name)
 
 
 def _answer(answer: str | None) -> api_pb2.ContainerAllocateResponse:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.gpu_cdi import GpuNames
 from holdfast.model.grants import VFIO_CONTAINER
 from holdfast.model.ids import DeviceName, ResourceName
 
@@ -32,6 +33,8 @@ class Published:
 
     nodes: Mapping[str, tuple[DeviceNode, ...]] = field(default_factory=dict)
     problem: str = ""
+    gpus: GpuNames = field(default_factory=GpuNames)
+    """What runtimes find of GPUs, whose specs have the driver's files as well."""
 
     def covers(self, device: Device) -> bool:
         """Tell whether *device*, handed over by its name, is what the container gets."""

@@ -32,6 +32,8 @@ class FaultKind(Enum):
     NO_NODE = "no-node"
     PENDING_REMOVAL = "pending-removal"
     UNREADABLE = "unreadable"
+    NO_SPEC = "no-spec"
+    """It is handed over by its name only, and no CDI spec says what that is."""
     ILL = "ill"
     """The device itself reports an error; the text says what clears it."""
 

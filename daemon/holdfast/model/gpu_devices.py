@@ -20,7 +20,10 @@ class GpuFacts:
     `layout` is what the last reading that had any showed: while the driver is away its parts stay
     on the list, Unhealthy, and `reason` says why. `nodes` are the GPUs' device nodes by minor
     number, `caps` those that a slice needs besides, `control` the host paths of those that every
-    GPU user needs; `no_nodes` says why there are none at all.
+    GPU user needs; `no_nodes` says why there are none at all. `version` is the driver's.
+
+    `imex` is the host path of the node of IMEX channel 0, empty where none is to be handed over;
+    `no_imex` says why there is none although no container is to start without it.
     """
 
     state: DriverState = DriverState.ABSENT
@@ -30,6 +33,9 @@ class GpuFacts:
     caps: Mapping[DeviceId, tuple[str, ...]] = field(default_factory=dict)
     control: tuple[str, ...] = ()
     no_nodes: str = ""
+    version: str = ""
+    imex: str = ""
+    no_imex: str = ""
 
 
 def gpu_devices(facts: GpuFacts) -> tuple[Device, ...]:
@@ -78,4 +84,6 @@ def _faults(gpu: Gpu, node: DeviceNode | None, facts: GpuFacts) -> tuple[Fault, 
     if node is None and gpu.minor is not None:
         text = facts.no_nodes or f"there is no device node nvidia{gpu.minor}"
         faults.append(Fault(kind=FaultKind.NO_NODE, text=text))
+    if facts.no_imex:
+        faults.append(Fault(kind=FaultKind.NO_NODE, text=facts.no_imex))
     return tuple(faults)

@@ -38,6 +38,16 @@ class DeviceIds(Enum):
     INDEX = "index"
 
 
+class Imex(Enum):
+    """Whether containers are given IMEX channel 0, by which GPUs of several nodes share memory."""
+
+    UNWANTED = "unwanted"
+    WANTED = "wanted"
+    """Where the node has it."""
+    REQUIRED = "required"
+    """A node that has it not offers no GPU."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuGrantRules:
     """What the operator chose, under the names of NVIDIA's plugin.
@@ -50,6 +60,11 @@ class GpuGrantRules:
     pass_device_specs: bool = False
     modes: frozenset[str] = frozenset()
     annotation_prefix: str = "cdi.k8s.io/"
+
+    @property
+    def by_name(self) -> bool:
+        """Tell whether answers have names that only a spec explains."""
+        return any(each.is_cdi for each in self.lists)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

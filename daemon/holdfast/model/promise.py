@@ -1,10 +1,13 @@
 """Is what a pod was promised still what it gets? Kubelet replays its old answer after a reboot."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from holdfast.model.cdi import Published, cdi_name
 from holdfast.model.devices import Device, Inventory
+from holdfast.model.gpu_cdi import GpuNames
+from holdfast.model.gpu_grant import CDI_VENDOR
 from holdfast.model.kubelet import CheckpointEntry
 
 
@@ -34,13 +37,20 @@ def breach(
         if broken is not None:
             return broken
     names = names_of_ours(entry)
-    return _names(names, devices, published) if names else None
+    broken = _names(names, devices, published) if names else None
+    gpus = gpu_names_in(entry)
+    return broken or (_gpus(gpus, devices, published.gpus) if gpus else None)
 
 
 def names_of_ours(entry: CheckpointEntry) -> frozenset[str]:
     """Return the CDI names in *entry*'s answer that only our specs can explain."""
     kind = f"{entry.resource}="
     return frozenset(name for name in entry.promised_names if name.startswith(kind))
+
+
+def gpu_names_in(entry: CheckpointEntry) -> frozenset[str]:
+    """Return the CDI names in *entry*'s answer that only the specs of GPUs can explain."""
+    return frozenset(name for name in entry.promised_names if name.startswith(f"{CDI_VENDOR}/"))
 
 
 def _nodes(
@@ -77,5 +87,26 @@ def _names(names: frozenset[str], devices: Sequence[Device], published: Publishe
     )
 
 
-def _list(texts: set[str] | frozenset[str]) -> str:
+def _gpus(names: frozenset[str], devices: Sequence[Device], found: GpuNames) -> Breach | None:
+    unknown = {name for name in names if name not in found.devices and name not in found.beside}
+    if unknown:
+        why = f": {found.problem}" if found.problem else ""
+        return Breach(
+            reason=f"the pod was promised {_list(unknown)} by name, and no CDI spec says what "
+            f"that is{why}",
+            final=False,
+        )
+    led = {found.devices[name] for name in names if name in found.devices}
+    own = {device.name.id for device in devices}
+    if led == own:
+        return None
+    # Indexes, unlike UUIDs, are given anew at each boot.
+    return Breach(
+        reason=f"the pod was promised {_list(names)}, which is now {_list(led)}, but what it has "
+        f"is {_list(own)}; delete the pod",
+        final=True,
+    )
+
+
+def _list(texts: AbstractSet[str]) -> str:
     return ", ".join(sorted(texts))

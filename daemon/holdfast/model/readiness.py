@@ -69,6 +69,7 @@ class ReadinessFacts:
     specs: str
     looked: bool
     watch: Known
+    gpu_specs: str = ""
     sight: Sequence[str] = ()
     sighted: float | None = None
     lacks: Sequence[str] = ()
@@ -151,6 +152,12 @@ def driver(facts: ReadinessFacts) -> Iterator[Check]:
         yield Check(name="nvidia driver", passes=passes, reason=reason)
 
 
+def gpu_specs(facts: ReadinessFacts) -> Iterator[Check]:
+    """Names of GPUs lead somewhere; a GPU whose name does not is given to nobody by it."""
+    if facts.driver is not None:
+        yield Check(name="CDI specs of GPUs", passes=not facts.gpu_specs, reason=facts.gpu_specs)
+
+
 def specs(facts: ReadinessFacts) -> Iterator[Check]:
     """Names lead somewhere; without them new containers get their nodes by path."""
     yield Check(name="CDI specs", passes=not facts.specs, reason=facts.specs)
@@ -190,6 +197,7 @@ RULES: tuple[Rule, ...] = (
     devices,
     driver,
     specs,
+    gpu_specs,
     first_look,
     watch,
     sight,

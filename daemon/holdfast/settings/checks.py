@@ -1,6 +1,7 @@
 """What is well formed and still cannot work; each problem begins with the path of its key."""
 
 import difflib
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -15,6 +16,7 @@ _LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit, and its whole node wa
 _SOCKET_PATH_BYTES = 107  # the most that the kernel takes
 _CONTROL_SOCKET = "control.sock"  # the longest name of a socket in the state folder
 _KUBELET_SOCKET = "kubelet.sock"
+_ANNOTATION_PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/")
 
 
 def problems(settings: Settings) -> Iterator[str]:
@@ -22,6 +24,7 @@ def problems(settings: Settings) -> Iterator[str]:
     yield from _paths(settings)
     yield from _resources(settings)
     yield from _tpu(settings)
+    yield from _gpu(settings)
     yield from _times(settings)
 
 
@@ -96,6 +99,19 @@ def _tpu(settings: Settings) -> Iterator[str]:
     hosts = len(tpu.worker_hostnames)
     if tpu.worker_id is not None and hosts and tpu.worker_id >= hosts:
         yield f"tpu.workerId: {tpu.worker_id} is no place among {hosts} in tpu.workerHostnames"
+
+
+def _gpu(settings: Settings) -> Iterator[str]:
+    gpu = settings.gpu
+    for key, text in {
+        "gpu.driverRootOnHost": gpu.driver_root_on_host,
+        "gpu.cdiHookPath": gpu.cdi_hook_path,
+    }.items():
+        if text and not PurePosixPath(text).is_absolute():
+            yield f"{key}: {text!r} is not an absolute path"
+    prefix = gpu.cdi_annotation_prefix
+    if _ANNOTATION_PREFIX.fullmatch(prefix) is None:
+        yield f"gpu.cdiAnnotationPrefix: {prefix!r} begins no annotation; it is a domain and a '/'"
 
 
 def _times(settings: Settings) -> Iterator[str]:

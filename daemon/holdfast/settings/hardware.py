@@ -46,8 +46,27 @@ class Gpu(Section, frozen=True):
     this process sees it. Empty: GPU Operator's if it has one, else what the loader knows."""
     dev_root: str = ""
     """The root of the one with /dev/nvidia*. Empty: driverRoot, the host's own, GPU Operator's."""
-    device_list_strategy: tuple[Literal["envvar", "volume-mounts"], ...] = ("envvar",)
-    """How NVIDIA's container runtime is told which GPUs a container has."""
+    driver_root_on_host: str = ""
+    """What the host calls driverRoot, where holdfast runs in a container that has it elsewhere; it
+    is what CDI specs say. Empty: the same."""
+    device_list_strategy: tuple[
+        Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"], ...
+    ] = ("envvar",)
+    """How the container runtime is told which GPUs a container has. The first two are for NVIDIA's
+    own runtime. Those of CDI are for any that reads CDI specs, which holdfast then writes to
+    cdi.specDir; the way to choose under gVisor, where nodes alone are no driver."""
+    cdi_annotation_prefix: str = "cdi.k8s.io/"
+    """What the key of cdi-annotations begins with; runtimes read this one."""
+    cdi_hook_path: str = ""
+    """Where the host has nvidia-cdi-hook or nvidia-ctk, such as ``/usr/bin/nvidia-ctk``: specs then
+    have the runtime call it, to make links and to refresh the cache of libraries. Empty: there is
+    none, and links are mounts. A path where there is no program stops every container."""
+    cdi_disable_hooks: tuple[str, ...] = ()
+    """Names of hooks to leave out, or ``all``."""
+    imex_channel_ids: tuple[Literal[0], ...] = ()
+    """``[0]`` hands IMEX channel 0 over with each GPU, where the node has it."""
+    imex_required: bool = False
+    """Whether a node without that channel offers no GPU."""
     device_id_strategy: Literal["uuid", "index"] = "uuid"
     """By what it is told of each."""
     pass_device_specs: bool = False

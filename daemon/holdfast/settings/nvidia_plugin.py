@@ -56,13 +56,6 @@ OTHERS: Mapping[str, Other] = {
     "CDI_FEATURE_FLAGS": Other(
         why="holdfast's CDI specs have no such features; leave it out", needless=_NOTHING
     ),
-    # These have a meaning once CDI specs are written, and are no longer answered for here then.
-    "CDI_ANNOTATION_PREFIX": Other(why="no CDI names are handed over"),
-    "NVIDIA_CTK_PATH": Other(why="no CDI specs are written"),
-    "NVIDIA_CDI_HOOK_PATH": Other(why="no CDI specs are written"),
-    "CDI_DISABLE_HOOKS": Other(why="no CDI specs are written"),
-    "IMEX_CHANNEL_IDS": Other(why="no IMEX channel is handed over", needless=_NOTHING),
-    "IMEX_REQUIRED": Other(why="no IMEX channel is handed over", needless=_NOTHING),
 }
 
 

@@ -149,7 +149,9 @@ def _value(text: str, kind: object) -> object:
     if isinstance(kind, type) and issubclass(kind, Duration):
         return text
     if get_origin(kind) is tuple and not text.lstrip().startswith("["):
-        return [part.strip() for part in text.split(",") if part.strip()]
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        numbers = all(isinstance(each, int) for each in get_args(get_args(kind)[0]) or ("",))
+        return [parse(part) for part in parts] if numbers else parts
     try:
         return parse(text)
     except ValueError:
@@ -192,13 +194,13 @@ def _explain(text: str) -> str:
     unknown = re.fullmatch(r"Object contains unknown field `(?P<key>.*)`", what)
     if unknown is None:
         known = _choices(path) if what.startswith("Invalid enum value") else ()
-        use = f"; use {' or '.join(known)}" if known else ""
+        use = f"; use {' or '.join(map(str, known))}" if known else ""
         return f"{path or 'the top level'}: {what}{use}"
     full = f"{path}.{unknown['key']}" if path else unknown["key"]
     return f"{full}: {_hint(full, [*_children(path), *known_paths(), *_SECTIONS])}"
 
 
-def _choices(path: str) -> tuple[str, ...]:
+def _choices(path: str) -> tuple[object, ...]:
     """Return the values that a key, or each entry of its list, can have; none where any can."""
     kind = known_paths().get(re.sub(r"\[.*\]$", "", path))
     kinds = (kind, *get_args(kind))

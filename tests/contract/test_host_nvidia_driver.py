@@ -1,0 +1,216 @@
+"""What of NVIDIA's driver a container needs, found on trees of files as drivers leave them."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import HostError
+from holdfast.host.nvidia import NvidiaFiles
+from holdfast.host.nvidia_driver import NvidiaDriver
+from holdfast.host.root import HostRoot
+from holdfast.model.devices import DeviceNode
+from holdfast.model.gpu import DriverState, Gpu, GpuReading, MigSlice
+from holdfast.model.gpu_cdi import GpuSpecFacts
+from holdfast.model.gpu_devices import GpuFacts
+from holdfast.model.mig import MigStrategy, lay_out
+
+VERSION = "550.54.15"
+CHANNEL = "nvidia-caps-imex-channels/channel0"
+
+
+class Host:
+    """A node whose device nodes are links to one terminal."""
+
+    def __init__(self, folder: Path, terminal: str) -> None:
+        self.folder = folder
+        self.root = HostRoot.under(folder)
+        for each in (self.root.proc, self.root.dev, self.root.run, self.root.etc):
+            each.mkdir(parents=True)
+        self.terminal = terminal
+        self.rdev = Path(terminal).stat().st_rdev
+        (self.root.proc / "driver/nvidia").mkdir(parents=True)
+        (self.root.proc / "devices").write_text(
+            f"Character devices:\n{os.major(self.rdev)} nvidia\n237 nvidia-caps\n\nBlock devices:\n"
+        )
+        self.nodes("nvidiactl", "nvidia-uvm", "nvidia0")
+
+    def nodes(self, *names: str) -> None:
+        for name in names:
+            path = self.root.dev / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.symlink_to(self.terminal)
+
+    def have(self, root: Path, *paths: str) -> None:
+        for path in paths:
+            file = root / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+
+    def find(self, gpus: GpuFacts, **how: object) -> GpuSpecFacts:
+        made = NvidiaDriver(self.root, NvidiaFiles(self.root), **how)  # type: ignore[arg-type]
+        return made.facts(gpus)
+
+    def gpus(self, gpu: Gpu | None = None, **facts: object) -> GpuFacts:
+        gpu = gpu or Gpu(index=0, uuid="GPU-a", minor=0)
+        reading = GpuReading(state=DriverState.READY, gpus=(gpu,))
+        known = {
+            "state": DriverState.READY,
+            "layout": lay_out(reading, MigStrategy.MIXED),
+            "nodes": {0: DeviceNode(path="/dev/nvidia0", rdev=self.rdev)},
+            "control": ("/dev/nvidiactl", "/dev/nvidia-uvm"),
+            "version": VERSION,
+            **facts,
+        }
+        return GpuFacts(**known)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    pair = os.openpty()
+    yield Host(tmp_path / "host", os.ttyname(pair[1]))
+    for fd in pair:
+        os.close(fd)
+
+
+def test_what_a_container_needs_of_the_driver_is_found_below_its_root(host: Host) -> None:
+    root = host.root.run / "nvidia/driver"
+    host.have(
+        root,
+        f"usr/lib64/libcuda.so.{VERSION}",
+        f"usr/lib64/libnvidia-ml.so.{VERSION}",
+        f"usr/lib64/vdpau/libvdpau_nvidia.so.{VERSION}",
+        "usr/lib64/libnvidia-nvvm70.so.4",
+        "usr/lib64/libcuda.so.535.1.2",
+        "usr/lib64/libc.so.6",
+        "usr/bin/nvidia-smi",
+        "usr/bin/ls",
+        f"lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
+        "lib/firmware/nvidia/535.1.2/gsp_ga10x.bin",
+        "usr/share/vulkan/icd.d/nvidia_icd.json",
+        "run/nvidia-persistenced/socket",
+    )
+    (root / "lib64").symlink_to("usr/lib64")
+    (root / "usr/lib64/libcuda.so.1").symlink_to(f"libcuda.so.{VERSION}")
+    (root / "usr/lib64/libcuda.so").symlink_to("libcuda.so.1")
+    (root / "usr/lib64/libc.so").symlink_to("libc.so.6")
+    (root / "var").mkdir()
+
+    found = host.find(host.gpus()).driver
+
+    assert (found.version, found.root) == (VERSION, "/run/nvidia/driver")
+    assert [each.path for each in found.libraries] == [
+        f"/usr/lib64/libcuda.so.{VERSION}",
+        f"/usr/lib64/libnvidia-ml.so.{VERSION}",
+        "/usr/lib64/libnvidia-nvvm70.so.4",
+        f"/usr/lib64/vdpau/libvdpau_nvidia.so.{VERSION}",
+    ]
+    assert {(each.path, each.source) for each in found.links} == {
+        ("/usr/lib64/libcuda.so", f"/usr/lib64/libcuda.so.{VERSION}"),
+        ("/usr/lib64/libcuda.so.1", f"/usr/lib64/libcuda.so.{VERSION}"),
+    }
+    assert [each.path for each in found.files] == [
+        "/usr/bin/nvidia-smi",
+        f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
+        "/usr/share/vulkan/icd.d/nvidia_icd.json",
+    ]
+    assert [each.path for each in found.sockets] == ["/run/nvidia-persistenced/socket"]
+    assert [node.path for node in found.control] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+
+
+def test_links_of_a_drivers_root_lead_to_its_own_files_and_never_to_ours(host: Host) -> None:
+    root = host.root.run / "nvidia/driver"
+    host.have(root, f"opt/lib/libcuda.so.{VERSION}")
+    (root / "usr").mkdir()
+    (root / "usr/lib64").symlink_to("/opt/lib")
+    (root / "opt/lib/libcuda.so.1").symlink_to("/etc/passwd")
+
+    found = host.find(host.gpus()).driver
+
+    assert [each.source for each in found.libraries] == [f"/opt/lib/libcuda.so.{VERSION}"]
+    assert found.links == ()
+
+
+def test_a_configured_root_is_first_and_is_called_what_the_host_calls_it(
+    host: Host, tmp_path: Path
+) -> None:
+    mine = tmp_path / "driver-root"
+    for root in (mine, host.root.run / "nvidia/driver"):
+        host.have(root, f"usr/lib64/libcuda.so.{VERSION}")
+
+    assert host.find(host.gpus(), driver_root=str(mine)).driver.root == str(mine)
+    elsewhere = host.find(host.gpus(), driver_root=str(mine), driver_root_on_host="/")
+    assert elsewhere.driver.root == "/"
+
+
+def test_a_driver_on_the_host_itself_is_found_through_the_nodes_first_process(host: Host) -> None:
+    """Our own root, in a container, has other files than the host's of the same names."""
+    host.have(host.root.proc / "1/root", f"usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}")
+
+    found = host.find(host.gpus()).driver
+
+    assert found.root == "/"
+    assert [each.path for each in found.libraries] == [
+        f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"
+    ]
+
+
+@pytest.mark.parametrize("version", ["555.42.02", ""])
+def test_a_root_with_another_version_only_is_no_driver(host: Host, version: str) -> None:
+    host.have(host.root.run / "nvidia/driver", f"usr/lib64/libcuda.so.{VERSION}")
+
+    with pytest.raises(HostError, match=r"cannot find the libraries .*set gpu\.driverRoot"):
+        host.find(host.gpus(version=version))
+
+
+def test_without_nodes_of_the_driver_there_is_nothing_to_hand_over(host: Host) -> None:
+    host.have(host.root.run / "nvidia/driver", f"usr/lib64/libcuda.so.{VERSION}")
+    (host.root.dev / "nvidiactl").unlink()
+
+    with pytest.raises(HostError, match="which nodes containers need"):
+        host.find(host.gpus())
+
+
+SLICE = MigSlice(uuid="MIG-a", gi=7, ci=0, profile="1g.10gb")
+
+
+@pytest.mark.parametrize("lines", [("gi7", "gi7/ci0"), ("gi7",), ()])
+def test_a_slice_has_its_gpus_node_and_two_capabilities_or_no_name_at_all(
+    host: Host, lines: tuple[str, ...]
+) -> None:
+    host.have(host.root.run / "nvidia/driver", f"usr/lib64/libcuda.so.{VERSION}")
+    caps = host.root.proc / "driver/nvidia-caps"
+    caps.mkdir(parents=True)
+    (caps / "mig-minors").write_text(
+        "".join(f"gpu0/{line}/access {66 + place}\n" for place, line in enumerate(lines))
+    )
+
+    gpus = host.find(host.gpus(Gpu(index=0, uuid="GPU-a", minor=0, mig=True, slices=(SLICE,)))).gpus
+
+    if len(lines) < 2:
+        assert gpus == ()
+    else:
+        (found,) = gpus
+        assert found.names == ("MIG-a", "0:0")
+        assert [(node.path, node.major, node.minor) for node in found.nodes][1:] == [
+            ("/dev/nvidia-caps/nvidia-cap66", 237, 66),
+            ("/dev/nvidia-caps/nvidia-cap67", 237, 67),
+        ]
+
+
+def test_modes_and_the_imex_channel_have_the_nodes_that_the_node_has(host: Host) -> None:
+    host.have(host.root.run / "nvidia/driver", f"usr/lib64/libcuda.so.{VERSION}")
+    host.nodes("gdrdrv", "nvidia-fs0", "nvidia-fs1", CHANNEL)
+    (host.root.run / "udev").mkdir()
+
+    gpus = host.gpus(imex=f"/dev/{CHANNEL}")
+    found = host.find(gpus, modes=frozenset({"gdrcopy", "gds", "mofed"})).beside
+
+    assert {kind: [node.path for node in each.nodes] for kind, each in found.items()} == {
+        "gdrcopy": ["/dev/gdrdrv"],
+        "gds": ["/dev/nvidia-fs0", "/dev/nvidia-fs1"],
+        "mofed": [],
+        "imex-channel": [f"/dev/{CHANNEL}"],
+    }
+    assert found["gds"].mounts == ("/run/udev",)
