@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.doctor.containerd import containerd_findings
 from holdfast.doctor.finding import Finding, Level
+from holdfast.doctor.gvisor import gvisor_findings
 from holdfast.doctor.node import Node
 from holdfast.doctor.programs import Answer, Ask, run
 from holdfast.settings import Settings, convert
@@ -88,13 +89,13 @@ def test_a_file_that_is_not_utf_8_or_is_a_folder_is_a_failure_too(tmp_path: Path
     assert any("/etc/containerd/b.toml" in reason for reason in reasons)
 
 
-def test_imports_are_read_in_containerds_order_patterns_sorted_and_relative_to_the_file(
+def test_imports_are_read_in_containerds_order_and_patterns_sorted(
     tmp_path: Path,
 ) -> None:
     files = {
-        MAIN: 'version = 3\nimports = ["conf.d/*.toml", "/opt/x.toml"]\n',
+        MAIN: 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml", "/opt/x.toml"]\n',
         "/etc/containerd/conf.d/20.toml": V3.format("b"),
-        "/etc/containerd/conf.d/10.toml": 'version = 3\nimports = ["../more/*/last.toml"]\n',
+        "/etc/containerd/conf.d/10.toml": 'version = 3\nimports = ["/etc/containerd/more/*/last.toml"]\n',
         "/etc/containerd/conf.d/ignored.conf": "[",
         "/etc/containerd/more/a/last.toml": V3.format("c"),
         "/opt/x.toml": V3.format("runc"),
@@ -105,6 +106,23 @@ def test_imports_are_read_in_containerds_order_patterns_sorted_and_relative_to_t
         "/etc/containerd/conf.d/20.toml, /opt/x.toml, /etc/containerd/more/a/last.toml"
     )
     assert "one of b, runc, c" in found["handlers", Level.OK].reason
+
+
+@pytest.mark.parametrize(
+    ("version", "level", "read"),
+    [("1.7.27", Level.FAIL, False), ("2.0.1", Level.WARN, True), ("", Level.WARN, True)],
+)
+def test_a_pattern_without_a_folder_is_looked_for_elsewhere_by_containerd_1_x(
+    version: str, level: Level, read: bool, tmp_path: Path
+) -> None:
+    files = {
+        MAIN: 'version = 2\nimports = ["conf.d/*.toml"]\n',
+        "/etc/containerd/conf.d/1.toml": V2.format("kata"),
+        "/usr/bin/containerd": "",
+    }
+    found = look(node(tmp_path, files), version)
+    assert "conf.d/*.toml among the imports has no leading /" in found["imports", level].reason
+    assert ("kata" in found["handlers", Level.OK].reason) == read
 
 
 def test_files_that_import_each_other_end(tmp_path: Path) -> None:
@@ -138,7 +156,7 @@ def test_runtimes_that_a_drop_in_makes_containerd_1_x_forget_are_named(
         "/etc/containerd/conf.d/99-nvidia.toml": V2.format("runc"),
         "/usr/bin/containerd": "",
     }
-    files[MAIN] = 'imports = ["conf.d/*.toml"]\n' + files[MAIN]
+    files[MAIN] = 'imports = ["/etc/containerd/conf.d/*.toml"]\n' + files[MAIN]
     found = look(node(tmp_path, files), version)
     if level is None:
         assert not bad(found)
@@ -296,6 +314,28 @@ def test_the_process_tells_which_file_it_reads_and_where_it_looks_for_programs(
     found = look(at)
     assert found["config", Level.OK].reason == "read /opt/c/c.toml"
     assert "/usr/bin, /opt/c, /usr/local/sbin" in found["binaries", Level.FAIL].reason
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_containerd_with_other_mounts_is_not_judged_by_the_files_that_we_see(
+    elsewhere: bool, tmp_path: Path
+) -> None:
+    process(tmp_path, 41, "containerd", "--config", f"{tmp_path}/c.toml", path="/usr/bin")
+    (tmp_path / "proc/41/ns").mkdir()
+    own = Path("/proc/self/ns/mnt").readlink()
+    (tmp_path / "proc/41/ns/mnt").symlink_to("mnt:[1]" if elsewhere else own)
+    (tmp_path / "c.toml").write_text("[")
+    live = Node(settings=convert({"host": {"proc": f"{tmp_path}/proc"}}))
+    ask = says("1.7.27")
+    found = {(each.check, each.level): each for each in containerd_findings(live, ask)}
+    gvisor = {each.check: each for each in gvisor_findings(live, ask)}
+    if elsewhere:
+        assert found.keys() == {("config", Level.WARN)}
+        assert "--root /proc/41/root" in found["config", Level.WARN].remedy
+        assert gvisor["installed"].level is Level.WARN
+        assert "--root /proc/41/root" in gvisor["installed"].remedy
+    else:
+        assert f"cannot read {tmp_path}/c.toml" in found["config", Level.FAIL].reason
 
 
 def test_a_program_that_does_not_answer_is_killed_with_its_children(tmp_path: Path) -> None:

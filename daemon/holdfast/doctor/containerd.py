@@ -74,6 +74,17 @@ def config_findings(facts: ContainerdFacts) -> Iterator[Finding]:
         yield _AREA.ok(
             check="config", reason=f"there is no {facts.path}: containerd goes by its defaults"
         )
+    if configuration.astray:
+        found = _AREA.fail if facts.major == 1 else _AREA.warn
+        yield found(
+            check="imports",
+            reason=(
+                f"{_and(configuration.astray)} among the imports has no leading /: containerd 1.x "
+                "and early 2.x look for it in their own working folder, which is / for a service, "
+                "and import nothing"
+            ),
+            remedy=f"write the pattern with its whole path, {RESTART}",
+        )
     if configuration.unimported:
         yield _AREA.warn(
             check="imports",
@@ -100,6 +111,9 @@ def table_findings(facts: ContainerdFacts) -> Iterator[Finding]:
         )
     for ignored in ignored_tables(files, major=facts.major or 1):
         bad = True
+        silently = (
+            "ignores it silently" if "." in ignored.plugin else "ignores it or does not start"
+        )
         what = _and(f"runtimes.{name}" for name in ignored.runtimes) or "enable_cdi"
         found = _AREA.fail if facts.major else _AREA.warn
         sure = "" if facts.major else " 1.x"
@@ -107,7 +121,7 @@ def table_findings(facts: ContainerdFacts) -> Iterator[Finding]:
             check="tables",
             reason=(
                 f"{ignored.path} (version = {ignored.version}) has {what} below "
-                f'plugins."{ignored.plugin}", where containerd{sure} ignores it silently: pods '
+                f'plugins."{ignored.plugin}", where containerd{sure} {silently}: pods '
                 "that ask for it are refused"
             ),
             remedy=(

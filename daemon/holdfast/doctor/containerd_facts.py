@@ -79,10 +79,11 @@ def containerd_facts(node: Node, ask: Ask) -> ContainerdFacts:
     program = find_program(node, _NAME, folders)
     answer = ask((program, "--version")).text if program else ""
     match = _VERSION.search(answer)
-    configuration = read_configuration(node, started.config if started else "")
+    major = int(match[1]) if match else None
+    configuration = read_configuration(node, started.config if started else "", major=major)
     files = configuration.files
     newest = max((file.version for file in files), default=0)
-    major = int(match[1]) if match else (2 if newest > OLD_VERSION else None)
+    major = major or (2 if newest > OLD_VERSION else None)
     return ContainerdFacts(
         configuration=configuration,
         cri=cri_config(files, major=major or 1),

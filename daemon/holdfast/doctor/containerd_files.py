@@ -21,6 +21,8 @@ PLACES = (
 """Where the file is. A distribution with a containerd of its own leaves that of /etc unused."""
 _DROP_INS = "/etc/containerd/conf.d/*.toml"
 """Where installers leave drop-ins: NVIDIA's toolkit and containerd 2.2's own default."""
+_SERVICE = "/containerd"
+"""As if in the working folder of a service."""
 _MOST_FILES = 200
 """Of a configuration that makes sense; more is a mistake in a pattern."""
 
@@ -41,10 +43,17 @@ class Configuration:
     unreadable: tuple[Unreadable, ...] = ()
     unimported: tuple[str, ...] = ()
     """Drop-ins that lie ready and that no file imports."""
+    astray: tuple[str, ...] = ()
+    """Patterns without a leading ``/``, which containerd 1.x looks up in its own working folder."""
 
 
-def read_configuration(node: Node, started_with: str = "") -> Configuration:
-    """Return the configuration; *started_with* is the file that containerd was told, if known."""
+def read_configuration(
+    node: Node, started_with: str = "", *, major: int | None = None
+) -> Configuration:
+    """Return the configuration as containerd *major*.x reads it; None: as 2.x, which reads more.
+
+    *started_with* is the file that containerd was told, if known.
+    """
     first = started_with or next((place for place in PLACES if _is_file(node, place)), "")
     if not first:
         return Configuration()
@@ -61,12 +70,19 @@ def read_configuration(node: Node, started_with: str = "") -> Configuration:
             unreadable.append(read)
         else:
             files.append(read)
-            waiting += (found for asked in read.imports for found in _found(node, path, asked))
+            waiting += (
+                found
+                for asked in read.imports
+                for found in _found(
+                    node, _SERVICE if major == 1 and _astray(asked) else path, asked
+                )
+            )
     drop_ins = _found(node, first, _DROP_INS) if first == PLACES[-1] else ()
     return Configuration(
         files=tuple(files),
         unreadable=tuple(unreadable),
         unimported=tuple(path for path in drop_ins if path not in seen),
+        astray=tuple(asked for file in files for asked in file.imports if _astray(asked)),
     )
 
 
@@ -83,6 +99,10 @@ def read_toml(node: Node, path: str) -> ConfigFile | Unreadable:
         return Unreadable(path=path, reason=f"it is not UTF-8: {error}")
     except HostError as error:
         return Unreadable(path=path, reason=str(error))
+
+
+def _astray(asked: str) -> bool:
+    return "*" in asked and not asked.startswith("/")
 
 
 def _found(node: Node, importer: str, asked: str) -> tuple[str, ...]:

@@ -28,14 +28,29 @@ _MAPPINGS = 1_000_000
 def gvisor_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
     """Yield what is right and wrong about gVisor on *node*."""
     ask = ask or ask_for(node)
-    facts = gvisor_facts(node, ask, containerd_facts(node, ask))
+    containerd = containerd_facts(node, ask)
+    if containerd.elsewhere:
+        yield _AREA.warn(
+            check="installed",
+            reason="cannot tell whether gVisor is on this node: containerd has other mounts",
+            remedy=f"run `holdfast doctor --root /proc/{containerd.elsewhere}/root`",
+        )
+        return
+    facts = gvisor_facts(node, ask, containerd)
     if not facts.installed:
         yield _AREA.ok(
             check="installed",
             reason=f"gVisor is not on this node: no table, no {SHIM}, no {RUNSC}",
         )
         return
-    yield from table_findings(facts)
+    if containerd.present:
+        yield from table_findings(facts)
+    else:
+        other = containerd.other or "no containerd is seen"
+        yield _AREA.ok(
+            check="table",
+            reason=f"only containerd's tables are looked at, not another runtime's ({other})",
+        )
     for runtime in facts.runtimes:
         yield from shim_config_findings(runtime)
     yield from program_findings(facts)

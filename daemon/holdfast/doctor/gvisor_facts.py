@@ -21,7 +21,8 @@ RUNSC = "runsc"
 TYPE = "io.containerd.runsc.v1"
 _SHIM_CONFIGS = ("/run/containerd/runsc/config.toml", "/etc/containerd/runsc/config.toml")
 """Where the shim looks for a configuration when the table has no ConfigPath."""
-_RELEASE = re.compile(r"\brelease-([0-9]{8})\.([0-9]+)")
+_RELEASE = re.compile(r"\bversion (?:release-|0\.0~)([0-9]{8})\.([0-9]+)")
+"""As gVisor's own builds and Debian's say it."""
 _NAMES = ("runsc", "gvisor")
 _VFIO = "vfio-pci"
 _DRIVER = re.compile(r"[0-9]+(\.[0-9]+)+")
@@ -175,13 +176,19 @@ def _program(node: Node, name: str, folders: tuple[str, ...]) -> str:
     return find_program(node, name, folders)
 
 
+def release_of(said: str) -> Release | None:
+    """Return the release in what ``runsc --version`` *said*; None where it names none."""
+    match = _RELEASE.search(said)
+    return None if match is None else Release(date=int(match[1]), count=int(match[2]))
+
+
 def _release(ask: Ask, runsc: str) -> tuple[Release | None, str]:
     if not runsc:
         return None, ""
     answer = ask((runsc, "--version"))
-    match = _RELEASE.search(answer.text)
-    if match is not None:
-        return Release(date=int(match[1]), count=int(match[2])), ""
+    found = release_of(answer.text)
+    if found is not None:
+        return found, ""
     said = answer.text.strip().splitlines()[:1]
     return None, answer.problem or f"{runsc} --version says {said[0] if said else 'nothing'}"
 
