@@ -19,7 +19,8 @@ from pathlib import Path
 import structlog
 
 from fakes.nvml import CONTROL, Node, write
-from holdfast.discovery.gpu_health import GpuHealthWatch, HealthTimes
+from holdfast.discovery.gpu_health import GpuHealthWatch
+from holdfast.discovery.gpu_looks import HealthTimes
 from holdfast.host.nvml import Nvml
 from holdfast.ledger.ledger import open_ledger
 from holdfast.model.gpu import GpuEvent, GpuReading

@@ -4,6 +4,7 @@ The daemon is a process of its own: pynvml has one library for all of a process.
 """
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -202,6 +203,35 @@ async def test_a_killed_daemon_does_not_forget_a_fatal_xid(gpu_stage: Any) -> No
         await node.stage.for_some_beats()
         await node.until_healthy(0)
         assert any("Xid 48" in each for each in await node.reasons(1))
+
+
+async def test_a_person_clears_an_xid_that_nothing_else_clears_and_is_named_for_it(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage() as node:
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        node.gpus.xid(uuid(1), 54)
+        await node.until_said(1, "needs a person to mend it")
+        node.gpus.leave()
+        await node.until_healthy()
+        node.gpus.arrive(2)
+        await node.until_healthy(0)
+        await node.stage.for_some_beats()
+        assert node.healthy() == {uuid(0)}, "no reload of the driver mends a cable"
+
+        done = await node.stage.asked("unquarantine", device=uuid(1))
+        assert "trusted again in spite of Xid 54" in done["text"]
+        await node.until_healthy(0, 1)
+        (told,) = [m for m in await node.stage.asked("history") if "Xid 54" in m["evidence"]]
+        assert f"asked by uid {os.getuid()}, pid " in told["evidence"]
+        assert await node.stage.asked("unquarantine", device=uuid(1)) is None, "nothing is left"
+        await node.stage.until(
+            lambda: not any(gpu.marks for gpu in read_only(node.stage.state).gpus.values()),
+            lambda: "the mark to be gone from the disk, too",
+        )
+        node.gpus.xid(uuid(1), 54)
+        await node.until_healthy(0)
 
 
 async def test_a_gpu_whose_events_cannot_be_heard_is_healthy_and_says_so(gpu_stage: Any) -> None:

@@ -10,7 +10,9 @@ from holdfast.model.gpu_health import (
     GpuState,
     after_event,
     after_look,
+    condemning,
     healths,
+    place_of,
     restored,
     verdict,
 )
@@ -420,3 +422,21 @@ def test_the_health_of_each_gpu_and_slice_is_found_by_uuid() -> None:
         "MIG-1": True,
         "MIG-2": False,
     }
+
+
+def test_what_condemns_a_slice_is_its_own_and_what_takes_all_of_the_gpu() -> None:
+    sick = state(
+        xid(CONTAINED, gi=1, ci=0), xid(CONTAINED, gi=2, ci=0), xid(BAD_MEMORY), xid(79, "")
+    )
+    assert [mark.xid for mark in condemning(sick)] == [CONTAINED, CONTAINED, BAD_MEMORY]
+    assert [(mark.xid, mark.gi) for mark in condemning(sick, (2, 0))] == [
+        (CONTAINED, 2),
+        (BAD_MEMORY, None),
+    ]
+
+
+def test_a_slice_is_found_on_its_gpu_and_anything_else_is_taken_for_a_gpu() -> None:
+    part = MigSlice(uuid="MIG-1", gi=7, ci=1, profile="1g.10gb", slices=(1, 1), memory=1, index=0)
+    gpus = (Gpu(index=0, uuid=OTHER), Gpu(index=1, uuid=GPU, slices=(part,)))
+    assert place_of("MIG-1", gpus) == (GPU, (7, 1))
+    assert place_of(OTHER, gpus) == (OTHER, None)

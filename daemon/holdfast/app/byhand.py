@@ -61,9 +61,14 @@ class _Hand:
 
     async def unquarantine(self, question: Question) -> reports.Report:
         what, asker = self._target(question), _asker(question)
+        gpus = self._parts.gpus
+        marks = gpus.health.marks_on(what.device.id) if gpus is not None else ()
+        texts = [mark.text for mark in marks]
         lifted = await self._parts.ledger.apply(
-            lambda draft: unquarantine(draft, what, Mark(asker=asker, at=draft.now))
+            lambda draft: unquarantine(draft, what, Mark(asker=asker, at=draft.now), forgiven=texts)
         )
+        if gpus is not None and marks:
+            gpus.health.forgive(what.device.id, marks)
         if lifted.retry is not None:
             self._parts.reclaimer.retry(lifted.retry)
             self._parts.resetter.retry(what.device)

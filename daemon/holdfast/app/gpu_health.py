@@ -5,8 +5,8 @@ from pathlib import Path
 import structlog
 
 from holdfast.app.hosts import Hosts
-from holdfast.discovery.gpu_health import GpuHealthWatch, HealthTimes
-from holdfast.discovery.gpu_looks import Probe
+from holdfast.discovery.gpu_health import GpuHealthWatch
+from holdfast.discovery.gpu_looks import HealthTimes, Probe
 from holdfast.host.nvidia import driver_load
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.gpu import GpuReading

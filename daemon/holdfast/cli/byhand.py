@@ -32,7 +32,7 @@ def quarantine(device: str, reason: str, config: Path | None, state_dir: Path | 
 @with_config
 @with_state
 def unquarantine(device: str, config: Path | None, state_dir: Path | None) -> None:
-    """Lift the quarantine of DEVICE; what could not be reclaimed is tried again at once."""
+    """Lift the quarantine of DEVICE, and forget its Xids; what is stuck is tried again at once."""
     _request(state_folder(config, state_dir), "unquarantine", device=device)
 
 

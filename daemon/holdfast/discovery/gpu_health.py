@@ -1,21 +1,20 @@
 """Follows how the GPUs are: hears events, looks now and then, remembers, publishes the health."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 
 import structlog
 
 from holdfast.discovery.gpu_events import GpuEars, Wanted
-from holdfast.discovery.gpu_looks import Probe, look_at
+from holdfast.discovery.gpu_looks import HealthTimes, Probe, look_at, unanswered
 from holdfast.errors import HoldfastError, LaneStuckError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Fault
 from holdfast.model.gpu import (
     DriverState,
     Gpu,
-    GpuCondition,
     GpuEvent,
     GpuEventKind,
     GpuReading,
@@ -25,30 +24,19 @@ from holdfast.model.gpu_health import (
     GpuState,
     after_event,
     after_look,
+    condemning,
     healths,
+    place_of,
     restored,
 )
 from holdfast.model.ids import BootId
-from holdfast.model.xid_marks import GpuLook
+from holdfast.model.xid_marks import GpuLook, XidMark
 from holdfast.model.xids import XidChecks
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthTimes:
-    """In seconds: `beat` between looks without cause, `quiet` the quiet period, `wait` per wait.
-
-    `breath` is the least between two looks, and two commits: Xids come in storms.
-    """
-
-    beat: float = 10.0
-    quiet: float = 60.0
-    wait: float = 5.0
-    breath: float = 1.0
 
 
 class GpuHealthWatch:
@@ -136,6 +124,21 @@ class GpuHealthWatch:
         if counts:
             self._save_wanted.set()
 
+    def marks_on(self, uuid: str) -> tuple[XidMark, ...]:
+        """Return the marks that condemn the GPU or slice *uuid*."""
+        gpu, place = place_of(uuid, self._reading.gpus)
+        return condemning(self._states[gpu], place) if gpu in self._states else ()
+
+    def forgive(self, uuid: str, marks: Collection[XidMark]) -> None:
+        """Drop *marks* of *uuid*: what mends the gravest Xids is a person's word alone."""
+        gpu, _ = place_of(uuid, self._reading.gpus)
+        state = self._states[gpu]
+        left = tuple(mark for mark in state.marks if mark not in marks)
+        self._states[gpu] = replace(state, marks=left)
+        self._publish()
+        self._look_wanted.set()
+        self._save_wanted.set()
+
     def _follow(self, reading: GpuReading) -> None:
         """Take note of what GPUs there are, and of a driver that was gone."""
         before, self._reading = self._reading, reading
@@ -178,7 +181,7 @@ class GpuHealthWatch:
         if self._ears.overdue:
             self._heard_nothing()
         if self._lane.stuck_since is not None:
-            self._take(self._hanging, self._unanswered())
+            self._take(self._hanging, unanswered(self._clock.wall(), self._lane.deadline))
             return
         reading = self._reading
         if reading.state is not DriverState.READY:
@@ -195,7 +198,7 @@ class GpuHealthWatch:
                 look = await self._lane.run(partial(self._look, reading, gpu))
             except LaneStuckError:
                 self._hanging = gpu.uuid
-                self._take(gpu.uuid, self._unanswered())
+                self._take(gpu.uuid, unanswered(self._clock.wall(), self._lane.deadline))
                 return
             except HoldfastError as error:  # the library does not start: the inventory says so
                 log.debug("gpus cannot be looked at", reason=str(error))
@@ -260,13 +263,6 @@ class GpuHealthWatch:
         former, self._probe = self._probe, None
         if former is not None:
             former[1].close()
-
-    def _unanswered(self) -> GpuLook:
-        return GpuLook(
-            at=self._clock.wall(),
-            driver="",
-            condition=GpuCondition(lost=f"no answer within {self._lane.deadline:g} s"),
-        )
 
     def _heard_nothing(self) -> None:
         reason = "its events cannot be heard: NVML does not come back from waiting"

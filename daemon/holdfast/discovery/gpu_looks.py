@@ -1,6 +1,7 @@
 """Looks at one GPU: how it is, and, where that decides something, who is on it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.discovery.gpu_events import EventSource
@@ -10,6 +11,19 @@ from holdfast.model.xid_marks import GpuLook, Place
 from holdfast.model.xids import Cure
 
 _MPS = "mps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthTimes:
+    """In seconds: `beat` between looks without cause, `quiet` the quiet period, `wait` per wait.
+
+    `breath` is the least between two looks, and two commits: Xids come in storms.
+    """
+
+    beat: float = 10.0
+    quiet: float = 60.0
+    wait: float = 5.0
+    breath: float = 1.0
 
 
 class Probe(EventSource, Protocol):
@@ -34,6 +48,12 @@ def look_at(probe: Probe, gpu: Gpu, state: GpuState, *, at: float) -> GpuLook:
         users=_users(probe, gpu) if waits_for_users else None,
         mig=gpu.mig,
     )
+
+
+def unanswered(at: float, patience: float) -> GpuLook:
+    """Return the look at a GPU that gave no answer for *patience* seconds."""
+    condition = GpuCondition(lost=f"no answer within {patience:g} s")
+    return GpuLook(at=at, driver="", condition=condition)
 
 
 def _users(probe: Probe, gpu: Gpu) -> Mapping[Place, frozenset[int] | None]:

@@ -67,23 +67,26 @@ class Lifted:
     retry: PodUid | None = None
 
 
-def unquarantine(draft: Draft, what: Target, mark: Mark) -> Lifted:
+def unquarantine(draft: Draft, what: Target, mark: Mark, *, forgiven: Sequence[str] = ()) -> Lifted:
     """Lift a quarantine by hand, and have an automatic one tried again at once.
 
-    An automatic quarantine is never simply lifted, for something still holds the device. Raises
-    RequestRefusedError where there is neither.
+    An automatic quarantine is never simply lifted, for something still holds the device.
+    *forgiven* are reasons why it was Unhealthy that a person overrules by this. Raises
+    RequestRefusedError where there is nothing to lift.
     """
     book = draft.book
     lock = book.lock_on(what.keys)
     by_hand = what.device in book.marks.quarantines
     stuck = lock is not None and lock.state is LockState.QUARANTINED
     others = [str(each.device) for each in book.marks.on(what.keys) if each.device != what.device]
-    if not by_hand and not stuck:
+    if not by_hand and not stuck and not forgiven:
         raise RequestRefusedError(_why_not_lifted(what, lock, others))
     told: list[str] = []
     if by_hand:
         draft.mark(book.marks.without(what.device))
         told.append("not quarantined by hand any more")
+    if forgiven:
+        told.append(f"trusted again in spite of {', '.join(forgiven)}")
     if stuck:
         told.append("reclaimed again now, and withheld until it is free")
     if others:

@@ -116,16 +116,21 @@ def after_look(state: GpuState, look: GpuLook, now: float, *, quiet: float) -> G
     )
 
 
+def condemning(state: GpuState, place: Place = None) -> tuple[XidMark, ...]:
+    """Return the marks that condemn the GPU, or the slice at *place* of it."""
+    return tuple(mark for mark in state.marks if mark.concerns(place) and not mark.suspected)
+
+
 def verdict(state: GpuState, place: Place = None, *, conditions: bool = True) -> GpuHealth:
     """Return what is wrong with the GPU, or with the slice at *place* of it.
 
     *conditions*: whether what NVML tells besides events counts.
     """
-    marks = [mark for mark in state.marks if mark.concerns(place)]
-    texts = [mark.text for mark in marks if not mark.suspected]
+    texts = [mark.text for mark in condemning(state, place)]
     texts += _conditions(state) if conditions else []
     notes = [state.unmonitored] if state.unmonitored else []
-    notes += [f"{state.uuid}: {mark.text}" for mark in marks if mark.suspected]
+    suspected = [mark for mark in state.marks if mark.suspected and mark.concerns(place)]
+    notes += [f"{state.uuid}: {mark.text}" for mark in suspected]
     error = state.condition.lost
     if error and not _condemns(state):
         notes.append(f"its state cannot be asked for: {error}")
@@ -148,6 +153,15 @@ def healths(
                 for each in gpu.slices
             }
     return found
+
+
+def place_of(uuid: str, gpus: Iterable[Gpu]) -> tuple[str, Place]:
+    """Return the GPU that *uuid* is, or is a slice of, and where on it."""
+    for gpu in gpus:
+        for each in gpu.slices:
+            if each.uuid == uuid:
+                return gpu.uuid, (each.gi, each.ci)
+    return uuid, None
 
 
 def restored(state: GpuState, boot: BootId, checks: XidChecks) -> GpuState:

@@ -38,7 +38,7 @@ _TOLD: Mapping[Cure, str] = {
     Cure.RESTART: "clears a quiet period after the processes on it have ended",
     Cure.RESET: "needs a reset of the GPU, a reload of the driver or a reboot",
     Cure.REBOOT: "needs a reboot of the node",
-    Cure.OPERATOR: "needs a person to mend it, and then to say so",
+    Cure.OPERATOR: "needs a person to mend it, and then to say so (`holdfast unquarantine`)",
 }
 
 
