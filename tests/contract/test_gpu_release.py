@@ -27,6 +27,7 @@ from holdfast.model.devices import Device, Inventory
 from holdfast.model.draft import Draft
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
+from holdfast.model.queue import settle
 from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
@@ -77,7 +78,7 @@ class Daemon:
 
         def decide(draft: Draft) -> None:
             draft.allocate(self.device.name.resource, {self.device.name.id: self.device.keys})
-            draft.settle()
+            settle(draft)
 
         await self.ledger.apply(decide)
 

@@ -17,6 +17,7 @@ from holdfast.model.ids import (
 )
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.model.locks import DeviceLock
+from holdfast.model.queue import settle
 
 WHOLE = ResourceName("google.com/tpu")
 HALF = ResourceName("example.com/half")
@@ -54,7 +55,7 @@ def book_of(*steps: Callable[[Draft], object]) -> Book:
     draft = drafted()
     for step in steps:
         step(draft)
-    draft.settle()
+    settle(draft)
     return draft.book
 
 

@@ -27,6 +27,7 @@ from holdfast.model.free import KernelFacts, ReleaseFacts
 from holdfast.model.ids import PciAddress, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import DeviceLock, LockState
+from holdfast.model.queue import settle
 from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
@@ -368,7 +369,7 @@ async def deathbed(
 async def _bring_to_its_end(made: Deathbed, inode: int) -> None:
     def decide(draft: Draft) -> None:
         allocation = allocated(silicon(d0="a"), resource=WHOLE, pod=X, active=True)(draft)
-        draft.settle()
+        settle(draft)
         draft.note_pod(
             PodRecord(
                 uid=X,

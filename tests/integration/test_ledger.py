@@ -29,6 +29,7 @@ from holdfast.model.book import Book, Phase, PodRecord
 from holdfast.model.draft import Draft
 from holdfast.model.ids import BootId, DeviceId, ProcessId
 from holdfast.model.locks import LockState, Move
+from holdfast.model.queue import settle
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
 from waiting import until
@@ -41,14 +42,14 @@ def _apply(store: Store, decide: Callable[[Draft], object]) -> Book:
     before = store.read()
     draft = drafted(before)
     decide(draft)
-    draft.settle()
+    settle(draft)
     store.write(before, draft.book, draft.moves)
     return draft.book
 
 
 def _allocate(draft: Draft) -> int:
     allocation = allocated(_D0)(draft)
-    draft.settle()
+    settle(draft)
     return allocation.id
 
 
@@ -177,6 +178,7 @@ from pathlib import Path
 from fakes.books import WHOLE, X, drafted, silicon
 from holdfast.ledger.store import Store
 from holdfast.model.locks import LockState
+from holdfast.model.queue import settle
 store = Store(Path(sys.argv[1]), history_per_device=10**6)
 while True:
     for free in (False, True):
@@ -189,7 +191,7 @@ while True:
                 draft.move(lock.device, LockState.FREE, "free")
         else:
             draft.allocate(WHOLE, silicon(d0="a", d1="bc"), pod=X)
-        draft.settle()
+        settle(draft)
         store.write(before, draft.book, draft.moves)
         print(draft.book.fence, flush=True)
     if draft.book.fence % 60 == 0:

@@ -22,6 +22,7 @@ from holdfast.model.gpu_health import GpuState
 from holdfast.model.ids import HardwareKey
 from holdfast.model.locks import LockState
 from holdfast.model.marks import Asker, Mark, Marks, Quarantine
+from holdfast.model.queue import settle
 from holdfast.model.xid_marks import XidMark
 
 _MARK = Mark(asker=Asker(uid=1000, pid=77), at=NOW, reason="ECC errors")
@@ -211,7 +212,7 @@ def test_gpus_are_read_as_they_were_written_whatever_was_there_before(
 
 def _allocate(draft: Draft) -> None:
     allocated(silicon(d1="c"), pod=Y)(draft)
-    draft.settle()
+    settle(draft)
 
 
 def _unmark(draft: Draft) -> None:

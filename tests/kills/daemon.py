@@ -16,6 +16,7 @@ from holdfast.model.free import KernelFacts, judge_kernel
 from holdfast.model.gate import Passage, enter, who_calls, why_wait
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ProcessId
 from holdfast.model.locks import DeviceLock
+from holdfast.model.queue import settle
 from holdfast.model.verdict import Freedom
 from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.kernel import KernelWatch
@@ -170,7 +171,7 @@ class Daemon:
 
         def decide(draft: Draft) -> None:
             draft.allocate(TPU, keys, checkpoint_at=at)
-            draft.settle()
+            settle(draft)
 
         try:
             await ledger.apply(decide)

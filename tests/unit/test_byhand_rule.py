@@ -34,6 +34,7 @@ from holdfast.model.byhand import (
 from holdfast.model.draft import Draft
 from holdfast.model.locks import LockState
 from holdfast.model.marks import Asker, Mark
+from holdfast.model.queue import settle
 
 _D0 = silicon(d0="a")
 _NODE = inventory({WHOLE: silicon(d0="a", d1="b"), HALF: silicon(h0="a", d1="b")})
@@ -58,7 +59,7 @@ def _drained(draft: Draft) -> None:
 def _stuck(draft: Draft) -> None:
     """Leave d0 QUARANTINED by a reclaim of X's that did not help."""
     allocation = allocated(_D0, pod=X)(draft)
-    draft.settle()
+    settle(draft)
     draft.end(allocation, "over")
     draft.move(name("d0"), LockState.RECLAIMING, "ending pid 7")
     draft.move(name("d0"), LockState.QUARANTINED, "pid 7 has it open")
@@ -232,7 +233,7 @@ def _released(draft: Draft) -> None:
             ["google.com/tpu/d0 is held by pod pod-x"],
         ),
         (
-            (allocated(_D0, pod=X), Draft.settle, _released),
+            (allocated(_D0, pod=X), settle, _released),
             {},
             ["google.com/tpu/d0 is not free of pod pod-x yet (releasing): over"],
         ),

@@ -28,6 +28,7 @@ from holdfast.model.book import Book, Phase
 from holdfast.model.draft import Draft
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.locks import ENDING, NEXT, LockState
+from holdfast.model.queue import settle
 
 _D0 = silicon(d0="a")
 _D1 = silicon(d1="b")
@@ -49,7 +50,7 @@ def _at(state: LockState) -> Draft:
         draft.withhold(name("d0"), keys("a"), "pid 1")
         return draft
     draft.allocate(WHOLE, _D0, pod=X)
-    draft.settle()
+    settle(draft)
     for step in _WAY[state]:
         draft.move(name("d0"), step, "on the way")
     return draft
@@ -58,7 +59,7 @@ def _at(state: LockState) -> Draft:
 def test_a_draft_without_moves_is_the_very_book_it_started_from() -> None:
     book = book_of(allocated(_D0))
     draft = drafted(book)
-    draft.settle()
+    settle(draft)
     assert draft.book is book
     assert draft.moves == ()
 
@@ -81,7 +82,7 @@ def test_a_locked_device_makes_a_new_allocation_wait(state: LockState) -> None:
         draft.activate(next(iter(draft.book.allocations.values())))
     before = lock_of(draft.book, "d0")
     draft.allocate(WHOLE, _D0, pod=Y)
-    draft.settle()
+    settle(draft)
     assert lock_of(draft.book, "d0") == before
     assert len([each for each in draft.book.allocations.values() if each.pod == Y]) == 1
 
@@ -124,7 +125,7 @@ def test_a_device_whose_lock_has_other_hardware_is_not_locked_over_it() -> None:
 def test_each_move_has_a_fence_of_its_own_that_grows_and_never_repeats() -> None:
     draft = _at(LockState.QUARANTINED)
     draft.allocate(WHOLE, _D1, pod=Y)
-    draft.settle()
+    settle(draft)
     draft.note(lock_of(draft.book, "d1"), "passed")
     fences = [move.fence for move in draft.moves]
     assert all(one < other for one, other in pairwise(fences))
@@ -139,7 +140,7 @@ def test_a_fence_does_not_start_again_when_every_lock_is_gone() -> None:
     assert book.locks == {}
     again = drafted(book)
     again.allocate(WHOLE, _D0)
-    again.settle()
+    settle(again)
     assert again.moves[0].fence > draft.moves[-1].fence
     assert next(iter(again.book.allocations)) > book.last_allocation
 
@@ -210,9 +211,9 @@ def test_the_oldest_live_allocation_gets_a_device_that_becomes_free() -> None:
     draft.end(draft.book.allocations[1], "over")
     for pod in (Y, Z):
         draft.allocate(WHOLE, _D0, pod=pod)
-    draft.settle()
+    settle(draft)
     draft.move(name("d0"), LockState.FREE, "free")
-    draft.settle()
+    settle(draft)
     assert lock_of(draft.book, "d0").pod == Y
 
 
@@ -235,12 +236,12 @@ def test_two_pods_that_ask_crosswise_for_the_same_hardware_do_not_deadlock() -> 
     ours = [(WHOLE, silicon(w0="a")), (HALF, silicon(h1="b"))]
     theirs = [(HALF, silicon(h0="a")), (WHOLE, silicon(w1="b"))]
     mine_first = draft.allocate(*ours[0])
-    draft.settle()
+    settle(draft)
     theirs_first = draft.allocate(*theirs[1])
-    draft.settle()
+    settle(draft)
     mine_second = draft.allocate(*ours[1])
     theirs_second = draft.allocate(*theirs[0])
-    draft.settle()
+    settle(draft)
     assert {lock.allocation for lock in draft.book.locks.values()} == {
         mine_first.id,
         theirs_first.id,
@@ -249,7 +250,7 @@ def test_two_pods_that_ask_crosswise_for_the_same_hardware_do_not_deadlock() -> 
     draft.identify(theirs_first, Y)
     draft.identify(mine_second, X)
     draft.identify(theirs_second, Y)
-    draft.settle()
+    settle(draft)
     assert {lock.pod for lock in draft.book.locks.values()} == {X}
     assert not breaches(draft.book)
 
@@ -257,7 +258,7 @@ def test_two_pods_that_ask_crosswise_for_the_same_hardware_do_not_deadlock() -> 
 def test_an_older_allocation_takes_the_lock_of_a_younger_one_whose_gate_has_not_passed() -> None:
     draft = drafted(book_of(allocated(_D0, pod=X), allocated(_D1, pod=Y)))
     draft.allocate(WHOLE, _D1, pod=X)
-    draft.settle()
+    settle(draft)
     assert lock_of(draft.book, "d1").pod == X
     assert draft.moves[-1].evidence == "the older Allocation goes first"
 
@@ -265,7 +266,7 @@ def test_an_older_allocation_takes_the_lock_of_a_younger_one_whose_gate_has_not_
 def test_an_older_allocation_never_takes_a_lock_whose_gate_has_passed() -> None:
     draft = drafted(book_of(allocated(_D0, pod=X), allocated(_D1, pod=Y, active=True)))
     draft.allocate(WHOLE, _D1, pod=X)
-    draft.settle()
+    settle(draft)
     assert lock_of(draft.book, "d1").pod == Y
 
 
@@ -279,7 +280,7 @@ def test_a_lock_whose_pod_passed_the_gate_by_another_allocation_of_it_is_not_tak
         )
     )
     draft.allocate(WHOLE, _D1, pod=X)
-    draft.settle()
+    settle(draft)
     assert lock_of(draft.book, "d1").pod == Y
 
 
@@ -295,9 +296,9 @@ def test_a_lock_is_not_taken_for_one_half_while_the_other_half_has_been_started_
     assert lock_of(draft.book, "h1", HALF).keys == keys("b")
     other = drafted(book_of(allocated(_D0, pod=X), allocated(silicon(w="bc"), pod=Y)))
     other.activate(other.allocate(HALF, silicon(h1="b"), pod=Y))
-    other.settle()
+    settle(other)
     other.allocate(HALF, silicon(h2="c"), pod=X)
-    other.settle()
+    settle(other)
     assert lock_of(other.book, "w").pod == Y
     assert lock_of(other.book, "w").keys == keys("b", "c")
 
@@ -328,7 +329,7 @@ def test_a_whole_device_takes_back_both_halves_from_younger_ones_that_have_not_s
         )
     )
     draft.allocate(WHOLE, silicon(w="bc"), pod=X)
-    draft.settle()
+    settle(draft)
     assert lock_of(draft.book, "w").keys == keys("b", "c")
     assert len(draft.book.locks) == 2
     assert not breaches(draft.book)
@@ -343,7 +344,7 @@ def test_a_whole_device_takes_neither_half_while_one_has_started() -> None:
         )
     )
     draft.allocate(WHOLE, silicon(w="bc"), pod=X)
-    draft.settle()
+    settle(draft)
     assert name("w") not in draft.book.locks
     assert lock_of(draft.book, "h1", HALF).pod == Y
 
@@ -363,7 +364,7 @@ def test_a_pod_that_asks_for_the_same_hardware_by_two_names_gets_the_lock_of_all
 def test_a_device_that_grew_by_a_function_is_locked_with_all_of_its_keys() -> None:
     draft = drafted(book_of(allocated(silicon(d0="a"), pod=X)))
     draft.allocate(WHOLE, silicon(d0="ab"), pod=X)
-    draft.settle()
+    settle(draft)
     assert lock_of(draft.book, "d0").keys == keys("a", "b")
     assert not breaches(draft.book)
 
@@ -371,7 +372,7 @@ def test_a_device_that_grew_by_a_function_is_locked_with_all_of_its_keys() -> No
 def test_a_lock_taken_from_a_younger_one_has_the_keys_that_the_older_one_asks_for() -> None:
     draft = drafted(book_of(allocated(_D1, pod=X), allocated(silicon(d0="a"), pod=Y)))
     draft.allocate(WHOLE, silicon(d0="ac"), pod=X)
-    draft.settle()
+    settle(draft)
     assert (lock_of(draft.book, "d0").pod, lock_of(draft.book, "d0").keys) == (X, keys("a", "c"))
 
 
@@ -402,10 +403,10 @@ def test_settling_locks_no_key_twice_and_once_more_changes_nothing(
     draft = drafted()
     for pod, (resource, devices) in wishes:
         draft.allocate(resource, devices, pod=pod)  # type: ignore[arg-type]
-        draft.settle()
+        settle(draft)
         assert not breaches(draft.book)
     again = drafted(draft.book)
-    again.settle()
+    settle(again)
     assert again.moves == ()
 
 
@@ -417,7 +418,7 @@ def test_the_first_in_the_queue_always_has_all_it_asked_for(
     draft = drafted()
     for pod, (resource, devices) in wishes:
         draft.allocate(resource, devices, pod=pod)  # type: ignore[arg-type]
-    draft.settle()
+    settle(draft)
     book = draft.book
     if not book.allocations:
         return

@@ -27,6 +27,7 @@ from holdfast.model.gate import Caller, Passage, enter, who_calls, why_wait
 from holdfast.model.ids import DeviceId
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.model.locks import LockState
+from holdfast.model.queue import settle
 
 _D0 = silicon(d0="a")
 _BOTH = silicon(d0="a", d1="b")
@@ -245,7 +246,7 @@ def test_after_an_unknown_caller_passed_no_second_pod_passes() -> None:
     draft = drafted()
     enter(draft, _PASSAGE, Caller(), "passed")
     draft.allocate(WHOLE, _D0)
-    draft.settle()
+    settle(draft)
     assert why_wait(_PASSAGE, Caller(), draft.book) is not None
     assert enter(draft, _PASSAGE, Caller(), "passed") is not None
     assert not breaches(draft.book)

@@ -29,6 +29,7 @@ from holdfast.model.gate import Caller, Passage, enter, who_calls, why_wait
 from holdfast.model.locks import LockState
 from holdfast.model.marks import Asker, Mark, Marks, Quarantine, why_withheld
 from holdfast.model.offers import OfferFacts, offered
+from holdfast.model.queue import settle
 from holdfast.model.reconcile import Surroundings, reconcile
 
 _D0 = silicon(d0="a")
@@ -89,7 +90,7 @@ def test_a_mark_keeps_from_new_pods_and_from_no_pod_what_it_started_on(
 def _marked(marks: Marks, *steps: _Step) -> Book:
     draft = drafted(book_of(*steps))
     draft.mark(marks)
-    draft.settle()
+    settle(draft)
     return draft.book
 
 
@@ -137,10 +138,10 @@ def test_an_unknown_start_does_not_pass_in_the_name_of_a_known_pod_that_runs() -
 def test_a_withheld_device_is_queued_for_and_locked_when_the_mark_is_lifted(marks: Marks) -> None:
     draft = drafted(_marked(marks))
     allocated(_D0, pod=X)(draft)
-    draft.settle()
+    settle(draft)
     assert draft.book.locks == {}
     draft.mark(Marks())
-    draft.settle()
+    settle(draft)
     assert lock_of(draft.book, "d0").pod == X
 
 
@@ -148,7 +149,7 @@ def test_the_other_devices_of_a_pod_are_locked_and_another_pod_gets_them_not() -
     draft = drafted(_marked(_BAD))
     allocated(_BOTH, pod=X)(draft)
     allocated(_D1, pod=Y)(draft)
-    draft.settle()
+    settle(draft)
     assert {lock.device: lock.pod for lock in draft.book.locks.values()} == {name("d1"): X}
 
 

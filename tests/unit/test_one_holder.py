@@ -52,6 +52,7 @@ from holdfast.model.ids import (
 )
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.model.locks import ENDING, LockState, Move
+from holdfast.model.queue import settle
 from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
 from holdfast.model.use import Grip, Holder
 from holdfast.model.verdict import Freedom
@@ -640,14 +641,14 @@ class _Wreck:
 
 def _record(draft: Draft, resource: ResourceName, ids: frozenset[DeviceId], at: float) -> None:
     draft.allocate(resource, _devices(resource, ids), checkpoint_at=at)
-    draft.settle()
+    settle(draft)
 
 
 def _free(draft: Draft, device: DeviceName) -> None:
     if draft.book.locks[device].state is LockState.QUARANTINED:
         draft.move(device, LockState.RECLAIMING, "free")
     draft.move(device, LockState.FREE, "free")
-    draft.settle()
+    settle(draft)
 
 
 def _withhold(draft: Draft, device: Device) -> None:

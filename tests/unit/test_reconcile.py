@@ -30,6 +30,7 @@ from holdfast.model.book import Book, Phase, PodRecord
 from holdfast.model.ids import BootId, DeviceId, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import LockState
+from holdfast.model.queue import settle
 from holdfast.model.reconcile import (
     PodSighting,
     Surroundings,
@@ -133,7 +134,7 @@ def test_the_lock_of_a_pod_refused_after_our_allocate_ends_and_the_next_pod_gets
     draft = drafted(after)
     draft.allocate(WHOLE, _D0)
     draft.move(name("d0"), LockState.FREE, "not enabled")
-    draft.settle()
+    settle(draft)
     assert lock_of(draft.book, "d0").allocation == 2
 
 
@@ -157,7 +158,7 @@ def test_an_entry_from_before_the_younger_allocate_ends_nothing() -> None:
     draft = drafted()
     draft.allocate(WHOLE, silicon(d0="a", d1="b"), checkpoint_at=NOW - 10)
     draft.allocate(WHOLE, _D0, checkpoint_at=NOW)
-    draft.settle()
+    settle(draft)
     assert list(_after(draft.book, seen(entry(Y, "d0"), written_at=NOW)).allocations) == [1, 2]
     assert list(_after(draft.book, seen(entry(Y, "d0"), written_at=NOW + 1)).allocations) == [2]
 
@@ -283,7 +284,7 @@ def test_a_pod_that_kubelet_counts_again_has_its_lock_back(
     draft = drafted(_released(through=through))
     if allocates:
         draft.allocate(WHOLE, _D0)
-        draft.settle()
+        settle(draft)
     view = seen(entry(X, "d0"), written_at=NOW + 1)
     after = _after(draft.book, view, sightings={X: _LIVING})
     assert (lock_of(after, "d0").state, lock_of(after, "d0").pod) == (LockState.HELD, X)
@@ -293,7 +294,7 @@ def test_a_pod_that_kubelet_counts_again_has_its_lock_back(
 def test_a_pod_that_comes_back_while_a_process_of_it_lives_is_not_overtaken() -> None:
     draft = drafted(_released())
     draft.allocate(WHOLE, _D0, pod=Y)
-    draft.settle()
+    settle(draft)
     view = seen(entry(X, "d0"), entry(Y, "d0"), written_at=NOW + 1)
     after = _after(draft.book, view, sightings={X: _LIVING})
     assert lock_of(after, "d0").pod == X
@@ -303,7 +304,7 @@ def test_a_pod_that_allocates_again_while_a_process_of_it_lives_is_not_overtaken
     draft = drafted(_released())
     draft.allocate(HALF, silicon(h0="a"), pod=Y)
     draft.allocate(WHOLE, _D0)
-    draft.settle()
+    settle(draft)
     view = seen(entry(X, "d0"), entry(Y, "h0", resource=HALF), written_at=NOW + 1)
     book = _after(draft.book, view, sightings={X: _LIVING})
     book = _after(book, view, sightings={X: _LIVING})
@@ -323,7 +324,7 @@ def test_a_pod_that_kubelet_does_not_count_has_no_lock_back() -> None:
 def test_a_statefulset_pod_that_comes_back_by_another_uid_waits_for_its_former_self() -> None:
     draft = drafted(_released())
     draft.allocate(WHOLE, _D0)
-    draft.settle()
+    settle(draft)
     after = _after(draft.book, seen(entry(Y, "d0"), written_at=NOW + 1), sightings={X: _LIVING})
     assert lock_of(after, "d0").pod == X
     assert lock_of(after, "d0").state is LockState.RELEASING

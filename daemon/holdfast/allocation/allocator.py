@@ -11,6 +11,7 @@ from holdfast.model.devices import Device, Inventory
 from holdfast.model.draft import Draft
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.queue import settle
 from holdfast.model.reconcile import translate
 from holdfast.runtime.watched import Watched
 
@@ -114,4 +115,4 @@ def _record(
     checkpoint_at: float,
 ) -> None:
     draft.allocate(resource, devices, checkpoint_at=checkpoint_at)
-    draft.settle()
+    settle(draft)

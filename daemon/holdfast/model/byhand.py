@@ -10,6 +10,7 @@ from holdfast.model.draft import Draft
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 from holdfast.model.locks import DeviceLock, LockState
 from holdfast.model.marks import Mark, Quarantine
+from holdfast.model.queue import settle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ def unquarantine(draft: Draft, what: Target, mark: Mark, *, forgiven: Sequence[s
         told.append(f"withheld still: holdfast is draining ({book.marks.drain})")
     text = "; ".join(told)
     draft.tell(what.device, what.keys, f"unquarantine, {mark}: {text}")
-    draft.settle()
+    settle(draft)
     return Lifted(
         text=f"{what.device} is {text}", retry=lock.pod if lock is not None and stuck else None
     )
@@ -123,7 +124,7 @@ def undrain(draft: Draft, devices: Iterable[Target], mark: Mark) -> str:
     draft.mark(replace(before, drain=None))
     for each in devices:
         draft.tell(each.device, each.keys, f"draining ended: {mark}")
-    draft.settle()
+    settle(draft)
     kept = ", ".join(str(name) for name in sorted(before.quarantines))
     rest = f"; still quarantined by hand: {kept}" if kept else ""
     return f"holdfast is not draining any more{rest}"

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from holdfast.errors import LedgerError
 from holdfast.model.book import Allocation, Book, Phase, PodRecord, same_pod
 from holdfast.model.gpu_health import GpuState
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.locks import NEXT, DeviceLock, LockState, Move
-from holdfast.model.marks import Marks, why_withheld
+from holdfast.model.marks import Marks
 
 
 class Draft:
@@ -41,6 +42,21 @@ class Draft:
     def moves(self) -> tuple[Move, ...]:
         """Return the moves so far, in order."""
         return tuple(self._moves)
+
+    @property
+    def allocations(self) -> Mapping[int, Allocation]:
+        """Return the live Allocations as they would stand now, by number."""
+        return MappingProxyType(self._allocations)
+
+    @property
+    def locks(self) -> Mapping[DeviceName, DeviceLock]:
+        """Return the locks as they would stand now, by device."""
+        return MappingProxyType(self._locks)
+
+    @property
+    def marks(self) -> Marks:
+        """Return what is withheld by hand as it would stand now."""
+        return self._marks
 
     @property
     def book(self) -> Book:
@@ -202,6 +218,12 @@ class Draft:
             raise LedgerError(message)
         self._enter(moved, lock.state)
 
+    def grow(self, lock: DeviceLock, keys: frozenset[HardwareKey], evidence: str) -> None:
+        """Add free *keys* to a lock, which stays whose it is."""
+        self._refuse_taken(lock.device, keys, but=lock)
+        grown = replace(lock, keys=lock.keys | keys, fence=self._next_fence(), evidence=evidence)
+        self._enter(grown, lock.state)
+
     def note(self, lock: DeviceLock, evidence: str) -> None:
         """Write a start on a HELD lock into the history; the lock stays whose it is."""
         self._enter(
@@ -241,76 +263,13 @@ class Draft:
         """Drop a pod that has nothing any more."""
         self._pods.pop(uid, None)
 
-    def settle(self) -> None:
-        """Give every free key to the first in the queue, and take back what younger ones got early.
-
-        Walks the queue once, oldest pod first, all the keys of a pod before any of the next; so two
-        pods that wait for each other's devices cannot both get one. What has started comes before
-        all of them: it was so when its pod was adopted. What is withheld by hand stays free.
-        """
-        wanted: set[HardwareKey] = set()
-        for allocation in sorted(self.book.queue(), key=lambda each: each.phase is Phase.PENDING):
-            for device, keys in allocation.names():
-                missing = keys - self._had_by(allocation)
-                if missing and not missing & wanted and not self._is_withheld(allocation, missing):
-                    self._lock_for(allocation, device, missing)
-            wanted |= allocation.keys
-
-    def _is_withheld(self, allocation: Allocation, keys: frozenset[HardwareKey]) -> bool:
-        if not self._marks:
-            return False
-        return why_withheld(self._marks, keys, self.book.started(allocation)) is not None
-
-    def _had_by(self, allocation: Allocation) -> frozenset[HardwareKey]:
-        """Return the keys in locks of *allocation*, or of another of its pod's."""
-        return frozenset().union(
-            *(lock.keys for lock in self._locks.values() if _is_own(lock, allocation))
-        )
-
-    def _lock_for(
-        self, allocation: Allocation, device: DeviceName, missing: frozenset[HardwareKey]
+    def _refuse_taken(
+        self, device: DeviceName, keys: frozenset[HardwareKey], *, but: DeviceLock | None = None
     ) -> None:
-        """Lock *missing*, which its pod does not have yet, if those who have it yield."""
-        in_the_way = [lock for lock in self._locks.values() if lock.keys & missing]
-        if not all(self._yields(lock, allocation) for lock in in_the_way):
-            return
-        same = self._locks.get(device)
-        if same in in_the_way and same.keys == missing:
-            self.hand(same, allocation, "the older Allocation goes first")
-            return
-        part = None if same in in_the_way else same
-        if part is not None and not (_is_own(part, allocation) and part.state is LockState.HELD):
-            return
-        for lock in in_the_way:
-            # Nobody could open it: the gate of the Allocation that had it never passed.
-            self.move(lock.device, LockState.RELEASING, "an older Allocation has the hardware")
-            self.move(lock.device, LockState.FREE, "its gate never passed")
-        if part is None:
-            self.lock(device, missing, allocation, "allocated")
-        else:  # it has grown, or its pod has had a part of it under another name
-            grown = replace(part, keys=part.keys | missing, fence=self._next_fence())
-            self._enter(replace(grown, evidence="more of its hardware"), part.state)
-
-    def _refuse_taken(self, device: DeviceName, keys: frozenset[HardwareKey]) -> None:
         for lock in self._locks.values():
-            if lock.keys & keys or lock.device == device:
+            if lock is not but and (lock.keys & keys or lock.device == device):
                 message = f"cannot lock {device}: {lock.device} has the same hardware"
                 raise LedgerError(message)
-
-    def _yields(self, lock: DeviceLock, senior: Allocation) -> bool:
-        """Tell whether *lock* belongs to a younger Allocation whose pod has started nothing."""
-        owner = self._allocations.get(lock.allocation) if lock.allocation else None
-        if owner is None or lock.state is not LockState.HELD:
-            return False
-        book = self.book
-        started = any(
-            other.phase is Phase.ACTIVE and (other is owner or same_pod(other.pod, owner.pod))
-            for other in self._allocations.values()
-            if other.keys & lock.keys
-        )
-        if started:
-            return False
-        return senior.phase is Phase.ACTIVE or book.rank(owner) > book.rank(senior)
 
     def _enter(self, lock: DeviceLock, before: LockState) -> None:
         if lock.state is LockState.FREE:
@@ -332,7 +291,3 @@ class Draft:
     def _next_fence(self) -> int:
         self._fence += 1
         return self._fence
-
-
-def _is_own(lock: DeviceLock, allocation: Allocation) -> bool:
-    return lock.allocation == allocation.id or same_pod(lock.pod, allocation.pod)

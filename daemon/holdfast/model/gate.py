@@ -9,6 +9,7 @@ from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, Resour
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import DeviceLock, LockState
 from holdfast.model.marks import why_withheld
+from holdfast.model.queue import settle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> str 
     answer, and an Allocate may have been answered without a commit.
     """
     allocation = _enrol(draft, passage, caller)
-    draft.settle()
+    settle(draft)
     book = draft.book
     reason = why_wait(passage, caller, book)
     if reason is not None:

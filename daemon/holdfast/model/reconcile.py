@@ -10,6 +10,7 @@ from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.model.locks import ENDING, DeviceLock, LockState
 from holdfast.model.pending import AllocationFacts, over
+from holdfast.model.queue import settle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ def reconcile(draft: Draft, around: Surroundings) -> None:
     _adopt(draft, around)
     _hand_back(draft, around)
     _note_pods(draft, around)
-    draft.settle()
+    settle(draft)
 
 
 def translate(resource: ResourceName, id_: DeviceId, inventory: Inventory) -> Device | None:

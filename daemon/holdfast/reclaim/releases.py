@@ -13,6 +13,7 @@ from holdfast.model.free import FormerPod, KernelFacts, ReleaseFacts, judge_rele
 from holdfast.model.ids import BootId, DeviceName, PodUid
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import ENDING, DeviceLock, LockState
+from holdfast.model.queue import settle
 from holdfast.model.reconcile import PodSighting
 from holdfast.model.verdict import Freedom
 from holdfast.reclaim.evidence import Uncounted
@@ -143,4 +144,4 @@ def _free(draft: Draft, lock: DeviceLock, reason: str) -> None:
     if lock.state is LockState.QUARANTINED:
         draft.move(lock.device, LockState.RECLAIMING, reason)
     draft.move(lock.device, LockState.FREE, reason)
-    draft.settle()
+    settle(draft)
