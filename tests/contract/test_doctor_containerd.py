@@ -244,6 +244,13 @@ def test_cdi_must_be_on_where_devices_are_handed_over_by_name(
     assert ("cdi", level) in look(at, version)
 
 
+@pytest.mark.parametrize("strategy", ["cdi-annotations", "cdi-cri"])
+def test_gpus_that_are_handed_over_by_name_need_cdi_as_well(strategy: str, tmp_path: Path) -> None:
+    files = {MAIN: "version = 2\n", "/usr/bin/containerd": ""}
+    at = node(tmp_path, files, gpu={"deviceListStrategy": [strategy]})
+    assert ("cdi", Level.FAIL) in look(at, "1.7.27")
+
+
 def test_a_binary_that_is_not_on_the_node_is_named(tmp_path: Path) -> None:
     text = V2.format("nvidia") + (
         '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'

@@ -158,6 +158,24 @@ def test_a_node_of_a_former_driver_is_named_with_both_numbers(built: Built) -> N
     assert "gave its driver 511" in found.reason
 
 
+def test_a_capability_of_mig_that_a_former_driver_left_is_named(built: Built) -> None:
+    built.healthy()
+    built.device("dev/nvidia-caps/nvidia-cap12")
+    devices = built.root / "proc/devices"
+    devices.write_text(devices.read_text().replace("\n\nBlock", "\n508 nvidia-caps\n\nBlock"))
+    found = the(built.look(), "nodes")
+    assert found.level is Level.FAIL
+    assert "/dev/nvidia-caps/nvidia-cap12 has major" in found.reason
+
+
+@pytest.mark.parametrize("strategy", ["cdi-annotations", "cdi-cri"])
+def test_with_cdi_nobody_needs_the_toolkits_runtime(strategy: str, built: Built) -> None:
+    built.healthy()
+    built.write("etc/containerd/config.toml", "version = 2\n")
+    found = the(built.look(gpu={"deviceListStrategy": [strategy]}), "toolkit")
+    assert found.level is Level.OK
+
+
 @pytest.mark.parametrize("name", ["nvidia0", "nvidia-uvm"])
 def test_a_missing_node_is_named(name: str, built: Built) -> None:
     built.healthy()

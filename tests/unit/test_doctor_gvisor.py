@@ -262,3 +262,10 @@ def test_something_must_bring_the_drivers_libraries(binary: str, level: Level) -
     assert levels(*gpu_findings(facts, convert({})))["libraries"] is level
     off = convert({"gpu": {"enabled": False}})
     assert "libraries" not in levels(*gpu_findings(facts, off))
+
+
+@pytest.mark.parametrize("strategy", ["cdi-annotations", "cdi-cri"])
+def test_cdi_brings_the_drivers_libraries_too(strategy: str) -> None:
+    settings = convert({"gpu": {"deviceListStrategy": [strategy]}})
+    facts = replace(FACTS, driver="580.126.09")
+    assert levels(*gpu_findings(facts, settings))["libraries"] is Level.OK
