@@ -1,12 +1,18 @@
 """`holdfast doctor` as people run it: what it prints, its exit code, and that it never breaks."""
 
+import contextlib
 import json
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fakes.nodetree import CHIP, NodeTree
 from holdfast.cli import main
+from holdfast.ledger.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +77,56 @@ def test_a_configuration_that_cannot_be_used_fails_and_the_rest_is_checked_all_t
 def test_wrong_usage_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--root", str(tmp_path / "nowhere")]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+@contextlib.contextmanager
+def _garbled(path: Path, how: str, aside: Path) -> Iterator[None]:
+    """Let something else lie at *path* for a while; what was there waits *aside*."""
+    path.rename(aside)
+    if how == "garbage":
+        path.write_bytes(b"\x00\xff{[\n: \x80" * 9)
+    elif how == "folder":
+        path.mkdir()
+    elif how == "circle":
+        path.symlink_to(path.name)
+    elif how == "pipe":
+        os.mkfifo(path)
+    yield
+    if how == "folder":
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+    aside.rename(path)
+
+
+@pytest.mark.parametrize("how", ["missing", "garbage", "folder", "circle", "pipe"])
+def test_whatever_any_one_file_of_a_node_is_no_check_breaks(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = NodeTree(tmp_path / "node", capsys)
+    tree.checkpoint({"google.com/tpu": [CHIP]})
+    (tree.folder / "var/lib/holdfast").mkdir()
+    Store(tree.folder / "var/lib/holdfast").close()
+    tree.write("etc/cdi/holdfast_x.json", '{"devices": []}')
+    tree.write("etc/containerd/config.toml", "version = 2\n")
+    tree.write("etc/cdi/other.yaml", "kind: google.com/tpu\ndevices: []\n")
+    settings = ("--set", "deviceListStrategy=cdi", "--set", "cdi.specDir=/etc/cdi")
+    assert "doctor" not in {each["check"] for each in tree.told(*settings).findings}
+    places = sorted(tree.folder.rglob("*"))
+
+    for place in places:
+        with _garbled(place, how, tmp_path / "aside"):
+            broken = [each for each in tree.told(*settings).findings if each["check"] == "doctor"]
+            assert not broken, (place, broken)
+    tree.close()
+
+
+def test_no_other_command_loads_the_doctor() -> None:
+    code = (
+        "import sys, holdfast.cli, holdfast.app.daemon\n"
+        "print(*(name for name in sys.modules if name.startswith('holdfast.doctor')))\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == []
