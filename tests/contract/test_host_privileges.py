@@ -1,0 +1,140 @@
+"""What a process may do and see, and which filesystem a path is on: real, and from odd files."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fakes.proctree import ProcTree
+from holdfast.host.mounts import Mount, mount_of, mounts
+from holdfast.host.privileges import privileges
+from holdfast.host.procfs import Procfs
+from holdfast.host.root import HostRoot
+
+REAL = HostRoot()
+_MOUNTINFO = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
+23 22 0:21 / /sys ro,nosuid shared:2 - sysfs sysfs rw
+24 23 0:22 / /sys/devices rw,nosuid shared:2 - sysfs sysfs rw
+25 23 0:23 / /sys/fs/cgroup rw - cgroup2 cgroup rw,nsdelegate
+26 22 0:24 / /mnt/a\\040folder rw master:1 propagate_from:2 - nfs4 server:/x ro,vers=4.2
+27 22 0:25 / broken
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ProcTree:
+    return ProcTree(tmp_path)
+
+
+def test_this_very_process_is_told_as_the_kernel_knows_it() -> None:
+    found = privileges(REAL)
+
+    assert (found.pid, found.uid) == (os.getpid(), os.geteuid())
+    assert found.sight.capabilities is not None
+    assert found.has(0) == bool(found.sight.capabilities & 1)
+    assert found.in_init_user_namespace is not None
+    assert found == privileges(REAL, str(os.getpid()))
+
+
+def test_a_process_that_is_gone_is_told_as_unknown_and_nothing_is_raised(tree: ProcTree) -> None:
+    found = privileges(tree.root, "4711")
+
+    assert (found.pid, found.uid, found.has(5)) == (None, None, None)
+    assert found.in_init_user_namespace is None
+    assert found.devices_writable is None
+
+
+def test_mounts_are_told_with_their_kind_and_whether_they_can_be_written(tree: ProcTree) -> None:
+    tree.myself(mountinfo=_MOUNTINFO)
+
+    seen = mounts(tree.root)
+
+    assert [mount.point for mount in seen] == [
+        "/",
+        "/sys",
+        "/sys/devices",
+        "/sys/fs/cgroup",
+        "/mnt/a folder",
+    ]
+    assert [mount.writable for mount in seen] == [True, False, True, True, False]
+    assert seen[3].options == ("rw", "nsdelegate")
+    on = mount_of(seen, "/mnt/a folder/below/../x")
+    assert on is not None
+    assert on.kind == "nfs4"
+
+
+def test_a_mount_over_devices_alone_makes_them_writable(tmp_path: Path) -> None:
+    tree = ProcTree(tmp_path)
+    tree.myself(
+        mountinfo=_MOUNTINFO.replace(" /", f" {tmp_path}/").replace(f"{tmp_path}/ /", "/ /")
+    )
+
+    found = privileges(tree.root)
+
+    assert found.devices_writable is True
+    assert found.bus_writable is False
+    assert found.cgroup_writable is True
+
+
+@pytest.mark.parametrize(
+    ("files", "whole", "unified"),
+    [
+        (("cgroup.controllers",), True, True),
+        (("cgroup.controllers", "cgroup.type"), False, True),
+        (("systemd/cgroup.sane_behavior",), True, False),
+        (("systemd/tasks",), False, False),
+        (("memory/cgroup.sane_behavior", "unified/cgroup.controllers"), True, False),
+        ((), False, False),
+    ],
+)
+def test_only_the_very_top_of_the_cgroup_tree_is_the_whole_of_it(
+    files: tuple[str, ...], whole: bool, unified: bool, tree: ProcTree
+) -> None:
+    (tree.myself() / "root").symlink_to("/")
+    for name in files:
+        file = tree.root.cgroup / name
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+
+    found = privileges(tree.root)
+
+    assert (found.whole_cgroup_tree, found.unified) == (whole, unified)
+
+
+@pytest.mark.parametrize(
+    ("texts", "label"),
+    [
+        ({}, ""),
+        ({"attr/current": "unconfined\n"}, "unconfined"),
+        (
+            {"attr/current": "system_u:system_r:container_t:s0\0"},
+            "system_u:system_r:container_t:s0",
+        ),
+        ({"attr/apparmor/current": "x (enforce)\n", "attr/current": "y"}, "x (enforce)"),
+    ],
+)
+def test_the_label_of_apparmor_or_selinux_is_told_without_its_ends(
+    texts: dict[str, str], label: str, tree: ProcTree
+) -> None:
+    home = tree.myself()
+    for name, text in texts.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+
+    assert privileges(tree.root).label == label
+
+
+def test_who_has_a_file_locked_is_read_from_the_kernels_list(tree: ProcTree) -> None:
+    (tree.root.proc / "locks").write_text(
+        "1: POSIX  ADVISORY  WRITE 11 fd:01:77 0 EOF\n"
+        "2: FLOCK  ADVISORY  WRITE 12 fd:01:78 0 EOF\n"
+        "2: -> FLOCK  ADVISORY  WRITE 13 fd:01:77 0 EOF\n"
+        "3: FLOCK\n"
+        "4: FLOCK  ADVISORY  WRITE 14 fd:01:77 0 EOF\n"
+    )
+    procfs = Procfs(tree.root)
+
+    assert procfs.flock_holder("fd:01:77") == 14
+    assert procfs.flock_holder("fd:01:79") is None
+    assert mount_of((Mount(point="/var", kind="xfs"),), "/etc") is None

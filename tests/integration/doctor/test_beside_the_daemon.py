@@ -1,0 +1,72 @@
+"""`holdfast doctor` as a process of its own, on a live node whose daemon and kubelet run."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from fakes.running import TPU, Running, running
+
+
+async def _told(node: Running, **changes: object) -> dict[str, dict[str, str]]:
+    root = node.node.root
+    names = ("sys", "proc", "dev", "cgroup", "etc", "run")
+    config = node.folder / "config.yaml"
+    settings = {
+        "stateDir": str(node.state),
+        "host": {name: str(getattr(root, name)) for name in names},
+        "kubelet": {
+            "pluginDir": str(node.folder / "dp"),
+            "podResourcesSocket": str(node.folder / "pr.sock"),
+        },
+        **changes,
+    }
+    config.write_text(yaml.safe_dump(settings))
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "holdfast", "doctor", "--config", str(config), "-o", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    found = json.loads(done.stdout)["findings"]
+    return {f"{each['area']} {each['check']}": each for each in found}
+
+
+async def test_a_node_at_work_is_told_of_as_it_is_and_keeps_working(short_path: Path) -> None:
+    async with running(short_path) as node:
+        told = await _told(node)
+
+        assert told["kubelet own-sockets"]["reason"] == "1 sockets of ours answer"
+        assert told["kubelet kubelet-socket"]["level"] == "OK"
+        assert told["kubelet pod-resources"]["level"] == "OK"
+        assert told["state daemon"]["reason"].endswith(f", pid {os.getpid()}")
+        assert f"the daemon, pid {os.getpid()}, may do" in told["privileges subject"]["reason"]
+        for check in ("devices", "iommu", "container", "driver", "group", "node"):
+            assert told[f"vfio {check}"]["level"] == "OK"
+        assert len(node.healthy()) == 4, "looking took nothing away"
+        assert await node.allocate(next(iter(node.healthy())))
+
+
+async def test_another_plugin_on_our_resource_is_told_while_it_happens(short_path: Path) -> None:
+    async with running(short_path) as node:
+        await node.stop()
+        path = short_path / "dp/kubelet_internal_checkpoint"
+        books = json.loads(path.read_text())
+        books["Data"]["RegisteredDevices"][TPU] = ["0", "1", "2", "3"]
+        path.write_text(json.dumps(books))
+
+        told = await _told(node)
+
+        assert told["kubelet other-devices"]["level"] == "FAIL"
+        assert (
+            "from another plugin, with the devices 0, 1, 2"
+            in (told["kubelet other-devices"]["reason"])
+        )
+        assert told["state daemon"]["reason"] == f"no daemon runs on {node.state}"
+        assert told["kubelet own-sockets"]["level"] == "OK"
