@@ -200,6 +200,20 @@ class TestOthers:
         for pid in (71, 72):
             assert MemoryReader(tree.root).of_process(pid).cgroups == ()
 
+    @pytest.mark.parametrize("root", ["/", "/../../.."])
+    def test_one_out_of_sight_is_not_taken_for_a_cgroup_of_the_same_name(
+        self, tree: ProcTree, root: str
+    ) -> None:
+        tree.myself(cgroup_namespace=PRIVATE, mountinfo=mounted(tree, root))
+        write(tree, "cgroup.controllers", "memory")
+        if root == "/":
+            write(tree, "cgroup.procs", os.getpid())
+        inside, outside = f"slice/{CONTAINER}", f"../../slice/{CONTAINER}"
+        write(tree, f"{inside}/memory.max", 64 * MIB)
+        write(tree, f"{outside}/memory.max", 64 * MIB)
+        tree.process(71, cgroup=f"/../../slice/{CONTAINER}")
+        assert MemoryReader(tree.root).of_process(71).cgroups == ()
+
     def test_one_in_the_hosts_own_root_may_use_the_node(self, tree: ProcTree) -> None:
         tree.process(71, cgroup="/")
         memory = MemoryReader(tree.root).of_process(71)

@@ -136,6 +136,14 @@ async def test_what_nobody_holds_any_more_is_not_shown(rig: Rig) -> None:
     assert "0000:00:05.0" not in rig.shown()
 
 
+async def test_of_a_holder_that_is_gone_or_out_of_sight_nothing_is_shown(rig: Rig) -> None:
+    gone = Holder(process=ProcessId(4711, 1), command="gone", grips=frozenset({Grip.NODE}))
+
+    await rig.watch.look({ONE: (gone,)}, rig.metrics)
+
+    assert "0000:00:05.0" not in rig.shown()
+
+
 async def test_a_holder_is_reported_with_limit_usage_headroom_and_memlock(rig: Rig) -> None:
     one = rig.holder(71, "pod/a", limit=300 * MIB, usage=100 * MIB)
 

@@ -132,6 +132,15 @@ def test_a_mapping_is_found_wherever_the_parts_of_the_file_end(tmp_path: Path) -
         assert [each.grips for each in found.unattributed] == [frozenset({Grip.MAPPED})]
 
 
+def test_of_very_many_riddles_a_few_are_told(tmp_path: Path) -> None:
+    tree = ProcTree(tmp_path)
+    tree.myself()
+    line = "7f0000000000-7f0000001000 rw-s 00000000 00:0e 1 /dev/accel{} (deleted)\n"
+    (tree.process(70) / "maps").write_text("".join(line.format(each) for each in range(500)))
+    target = ScanTarget(device=ONE, rdevs=frozenset({1}), addresses=frozenset())
+    assert 1 <= len(HolderScan(tree.root).scan([target], maps=True).gaps) <= 40
+
+
 def test_of_very_long_arguments_the_beginning_is_read(start: Callable[..., int]) -> None:
     pid = start("import sys; print(flush=True); sys.stdin.read()", *["x" * 100_000] * 10)
     arguments = Procfs(HostRoot()).arguments(pid)
