@@ -17,9 +17,10 @@ import yaml
 
 from holdfast.demo import nvml
 from holdfast.demo.gpunode import GpuNode
-from holdfast.demo.kubelet import Kubelet, KubeletTimes
+from holdfast.demo.kubelet import Kubelet
 from holdfast.demo.node import SimulatedNode
 from holdfast.demo.pods import Container, Pod, PodSpec, Workload
+from holdfast.demo.podworker import KubeletTimes
 from holdfast.demo.runtime import Runtime
 
 TPU = "google.com/tpu"

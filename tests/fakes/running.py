@@ -15,9 +15,10 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as dp_grpc
 from holdfast.app.daemon import run
 from holdfast.control import ask
 from holdfast.demo.books import Entry
-from holdfast.demo.kubelet import Kubelet, KubeletTimes
+from holdfast.demo.kubelet import Kubelet
 from holdfast.demo.node import SimulatedNode
 from holdfast.demo.pods import Pod, PodSpec
+from holdfast.demo.podworker import KubeletTimes
 from holdfast.demo.runtime import Runtime
 from holdfast.settings import convert
 from waiting import until

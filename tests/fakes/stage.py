@@ -17,9 +17,10 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.app.daemon import run
 from holdfast.control import ask
 from holdfast.demo.books import Entry
-from holdfast.demo.kubelet import Kubelet, KubeletTimes
+from holdfast.demo.kubelet import Kubelet
 from holdfast.demo.node import SimulatedNode
 from holdfast.demo.pods import Container, Phase, Pod, PodSpec, Workload
+from holdfast.demo.podworker import KubeletTimes
 from holdfast.demo.runtime import Runtime
 from holdfast.errors import HoldfastError
 from holdfast.settings import convert

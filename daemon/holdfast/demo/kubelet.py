@@ -4,9 +4,8 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 from grpc import aio
@@ -15,45 +14,12 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
 from holdfast.demo.books import AdmissionError, Books, Endpoint
 from holdfast.demo.podresources import PodResourcesServer
-from holdfast.demo.pods import Container, Phase, Pod, PodSpec
+from holdfast.demo.pods import Phase, Pod, PodSpec
+from holdfast.demo.podworker import KubeletTimes, PodWorker, Runtime
 
 SOCKET = "kubelet.sock"
 Context = aio.ServicerContext[Any, Any]
 _NAME = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
-
-
-class Runtime(Protocol):
-    """The container runtime, as far as kubelet needs it."""
-
-    async def start(
-        self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
-    ) -> None:
-        """Start the container with what it was granted; raise OSError when a node is missing."""
-        ...
-
-    async def wait(self, pod: Pod, container: Container) -> int:
-        """Return the container's exit code when it has ended."""
-        ...
-
-    async def stop(self, pod: Pod, grace: float) -> None:
-        """End all containers of the pod, by force after *grace* seconds."""
-        ...
-
-    async def remove(self, pod: Pod) -> None:
-        """Remove the pod's cgroup as soon as nothing lives in it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletTimes:
-    """What the real one was seen to do, in seconds."""
-
-    dial: float = 10.0
-    pre_start: float = 30.0
-    retry_first: float = 1.0
-    retry: float = 12.0
-    finished: float = 1.0
-    """From a pod's end to its leaving the list of active pods."""
 
 
 class Kubelet(rpc.RegistrationServicer):
@@ -94,6 +60,9 @@ class Kubelet(rpc.RegistrationServicer):
         self._workers: set[asyncio.Task[None]] = set()
         self._sync_loop = asyncio.Lock()
         self._up = asyncio.Event()
+        self._worker = PodWorker(
+            runtime, self.books, times=self._times, up=self._up, begin=self._work
+        )
         self._stopping: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
@@ -153,7 +122,7 @@ class Kubelet(rpc.RegistrationServicer):
             except AdmissionError as error:
                 _reject(pod, error)
                 return pod
-        self._work(self._run(pod, former))
+        self._work(self._worker.run(pod, former))
         return pod
 
     def delete(self, pod: Pod, *, grace: float = 30.0, force: bool = False) -> None:
@@ -180,7 +149,7 @@ class Kubelet(rpc.RegistrationServicer):
                 except AdmissionError as error:
                     _reject(pod, error)
                     continue
-            self._work(self._run(pod))
+            self._work(self._worker.run(pod))
 
     async def Register(  # noqa: N802 - gRPC's name
         self, request: api.RegisterRequest, context: Context
@@ -242,96 +211,6 @@ class Kubelet(rpc.RegistrationServicer):
                 self.books.drop({each.uid for each in self.active()})
             await self.books.allocate(pod, container)
 
-    async def _run(self, pod: Pod, former: asyncio.Task[None] | None = None) -> None:
-        """Be the pod's worker: pull, start the containers, and see them end."""
-        if former is not None:
-            await asyncio.wait([former])
-        await asyncio.sleep(pod.spec.pull)
-        pod.pulled.set()
-        for container in pod.spec.init_containers:
-            if not await self._start(pod, container):
-                return
-            if container.restartable:
-                self._work(self._keep(pod, container))
-            elif await self._runtime.wait(pod, container) and not pod.deleting:
-                break
-        codes = await asyncio.gather(*(self._main(pod, each) for each in pod.spec.containers))
-        if pod.deleting:
-            return
-        await self._runtime.stop(pod, 0.0)
-        pod.phase = Phase.FAILED if any(codes) else Phase.SUCCEEDED
-        await asyncio.sleep(self._times.finished)
-        pod.stopped = True
-        await self._runtime.remove(pod)
-
-    async def _main(self, pod: Pod, container: Container) -> int:
-        while True:
-            if not await self._start(pod, container):
-                return 0
-            pod.phase = Phase.RUNNING
-            code = await self._runtime.wait(pod, container)
-            if pod.deleting or pod.spec.restart == "Never":
-                return code
-
-    async def _keep(self, pod: Pod, container: Container) -> None:
-        while not pod.deleting:
-            await self._runtime.wait(pod, container)
-            if not pod.deleting:
-                await self._start(pod, container)
-
-    async def _start(self, pod: Pod, container: Container) -> bool:
-        """Start a container; a refusal of PreStartContainer is tried again for ever.
-
-        Return False when the pod was deleted before it started.
-        """
-        pause = self._times.retry_first
-        while True:
-            await self._up.wait()
-            if pod.deleting:
-                return False
-            try:
-                grant = await self._grant(pod, container)
-                await self._runtime.start(pod, container, grant)
-            except (_NotYetError, OSError) as error:
-                pod.waiting = str(error)
-                await asyncio.sleep(pause)
-                pause = self._times.retry
-            else:
-                pod.waiting = ""
-                pod.starts += 1
-                return True
-
-    async def _grant(self, pod: Pod, container: Container) -> api.ContainerAllocateResponse:
-        grant = api.ContainerAllocateResponse()
-        for resource in container.limits:
-            entry = self.books.of(pod, container, resource)
-            endpoint = self.books.endpoints.get(resource)
-            if entry is None:
-                continue
-            if endpoint is not None and endpoint.stub is None:
-                raise _NotYetError(
-                    f"endpoint not found in cache for a registered resource: {resource}"
-                )
-            if endpoint is not None and endpoint.stub is not None and endpoint.pre_start:
-                request = api.PreStartContainerRequest(devices_ids=entry.ids)
-                try:
-                    await endpoint.stub.PreStartContainer(request, timeout=self._times.pre_start)
-                except asyncio.CancelledError:
-                    task = asyncio.current_task()
-                    if task is None or task.cancelling():
-                        raise
-                    raise _NotYetError("kubelet stopped while it waited for the plugin") from None
-                except aio.AioRpcError as error:
-                    pod.refusals += 1
-                    raise _NotYetError(
-                        "device plugin PreStartContainer rpc failed with err: rpc error: "
-                        f"code = {error.code().name} desc = {error.details()}"
-                    ) from error
-            grant.MergeFromString(entry.answer)
-        if pod.deleting:
-            raise _NotYetError("the pod is being deleted")
-        return grant
-
     async def _terminate(self, pod: Pod, grace: float) -> None:
         await self._runtime.stop(pod, grace)
         pod.phase = Phase.SUCCEEDED if not pod.phase.terminal else pod.phase
@@ -340,15 +219,11 @@ class Kubelet(rpc.RegistrationServicer):
             del self.pods[pod.uid]
         await self._runtime.remove(pod)
 
-    def _work(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def _work(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._workers.add(task)
         task.add_done_callback(self._workers.discard)
         return task
-
-
-class _NotYetError(Exception):
-    """A container cannot start yet; the text goes into the pod's status."""
 
 
 def _reject(pod: Pod, error: AdmissionError) -> None:

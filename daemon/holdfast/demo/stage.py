@@ -15,9 +15,10 @@ from typing import Any
 import yaml
 
 from holdfast.control import ask
-from holdfast.demo.kubelet import Kubelet, KubeletTimes
+from holdfast.demo.kubelet import Kubelet
 from holdfast.demo.node import SimulatedNode
 from holdfast.demo.pods import Phase, Pod
+from holdfast.demo.podworker import KubeletTimes
 from holdfast.demo.runtime import Runtime
 from holdfast.errors import HoldfastError
 

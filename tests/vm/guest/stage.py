@@ -17,8 +17,9 @@ from grpc.aio import AioRpcError
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.control import ask
-from holdfast.demo.kubelet import Kubelet, KubeletTimes
+from holdfast.demo.kubelet import Kubelet
 from holdfast.demo.pods import Container, Phase, Pod, PodSpec
+from holdfast.demo.podworker import KubeletTimes
 from holdfast.errors import HoldfastError
 from holdfast.ledger.store import read_only
 from holdfast.model.ids import PodUid
