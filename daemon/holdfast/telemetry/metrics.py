@@ -37,9 +37,8 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
-        for outcome in Outcome:
-            if outcome not in PASSES:
-                self._refusals.labels(outcome.value)  # so that the first one is an increase
+        for outcome in Outcome:  # so that the first one is an increase
+            (self._gate if outcome in PASSES else self._refusals).labels(outcome.value)
         self._waiting = Gauge(
             "holdfast_gate_waiting",
             "Container starts that wait at the gate now.",

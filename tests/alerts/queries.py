@@ -1,0 +1,92 @@
+"""What a PromQL expression names: metrics, labels and literal values; and what the daemon has."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import Counter, Histogram
+from prometheus_client.metrics import MetricWrapperBase
+
+from holdfast.telemetry.metrics import Metrics
+
+REPOSITORY = Path(__file__).parents[2]
+_SELECTOR = re.compile(r"\b(holdfast_\w+)\s*(?:\{([^}]*)\})?")
+_MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
+_GROUPED = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
+SCRAPED = frozenset({"node", "instance", "le"})
+"""Labels that scraping and histograms add."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """One metric as an expression names it, with the values that it matches labels against."""
+
+    metric: str
+    matchers: tuple[tuple[str, str, str], ...]
+
+
+def selectors(expression: str) -> Iterator[Selector]:
+    """Yield each metric of ours that *expression* names."""
+    for name, matchers in _SELECTOR.findall(expression):
+        yield Selector(name, tuple(_MATCHER.findall(matchers)))
+
+
+def grouped(expression: str) -> set[str]:
+    """Return the labels that *expression* groups or joins by."""
+    return {
+        label for labels in _GROUPED.findall(expression) for label in re.findall(r"\w+", labels)
+    }
+
+
+def exposed() -> dict[str, frozenset[str]]:
+    """Return each name that a query can use, with its labels."""
+    found: dict[str, frozenset[str]] = {}
+    for collector in set(Metrics().registry._collector_to_names):
+        assert isinstance(collector, MetricWrapperBase)
+        name, labels = str(collector._name), frozenset(map(str, collector._labelnames))
+        if isinstance(collector, Histogram):
+            found |= {f"{name}_sum": labels, f"{name}_count": labels}
+            found[f"{name}_bucket"] = labels | {"le"}
+        elif isinstance(collector, Counter):
+            found[f"{name}_total"] = labels
+        else:
+            found[name] = labels
+    return found
+
+
+def values_told(metric: str) -> set[str]:
+    """Return what docs/metrics.md says in backticks about *metric*: its labels' values are there."""
+    base = re.sub(r"_(sum|count|bucket)$", "", metric)
+    page = (REPOSITORY / "docs/metrics.md").read_text("utf-8")
+    row = next(
+        line for line in page.splitlines() if line.startswith((f"| `{base}` ", f"| `{metric}` "))
+    )
+    return set(re.findall(r"`([^`]+)`", row))
+
+
+def problems(expression: str, variables: frozenset[str] = frozenset()) -> list[str]:
+    """Return what *expression* names that the daemon does not have.
+
+    Values that begin with one of *variables* are chosen by whoever looks.
+    """
+    known, found = exposed(), []
+    every: set[str] = set(SCRAPED)
+    for each in selectors(expression):
+        if each.metric not in known:
+            found.append(f"no metric {each.metric}")
+            continue
+        labels = known[each.metric] | {"node", "instance"}
+        every |= labels
+        for label, _, text in each.matchers:
+            if label not in labels:
+                found.append(f"{each.metric} has no label {label}")
+            elif text not in variables and label not in {"node", "instance", "resource"}:
+                told = values_told(each.metric)
+                found += [
+                    f"{each.metric} has no {label} {value}"
+                    for value in text.split("|")
+                    if value not in told
+                ]
+    found += [f"nothing has a label {label}" for label in grouped(expression) - every]
+    return found
