@@ -126,8 +126,8 @@ def root_findings(facts: NvidiaFacts, node: Node) -> Iterator[Finding]:
         check="criu",
         reason=(
             f"the driver's nodes are in {host} ({owner}) and not in /dev: CRIU of before 4.1 looks "
-            "for /dev/nvidiactl alone, takes the node for one without a GPU, and its checkpoints "
-            "lack what is on the GPU (criu#2509)"
+            "for /dev/nvidiactl alone, takes the node for one without a GPU, and its CUDA plugin "
+            "turns itself off (criu#2509)"
         ),
         remedy=(
             "use CRIU 4.1 or later, which asks /proc/driver/nvidia, or have the nodes in /dev as "
