@@ -1,6 +1,7 @@
 """Checks what the daemon is allowed, and says which feature is lost without what it lacks."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
@@ -21,8 +22,8 @@ def privileges_findings(node: Node) -> Iterator[Finding]:
         yield _AREA.ok(check="subject", reason="a copied node runs nothing that has privileges")
         return
     daemon, told = _subject(node)
-    yield told
     found = privileges(node.host, "self" if daemon is None else str(daemon))
+    yield replace(told, reason=f"{told.reason}: {_described(found)}")
     yield from judge(found, node.settings, is_daemon=daemon is not None)
 
 
@@ -45,17 +46,26 @@ def _subject(node: Node) -> tuple[int | None, Finding]:
     except OSError:
         return None, _AREA.ok(
             check="subject",
-            reason="no daemon answers: this is what the doctor itself may do, and the daemon only "
-            "where it is started likewise",
+            reason="no daemon answers, so this is what the doctor itself may do",
         )
     if Procfs(node.host).process(pid) is None:
         return None, _AREA.warn(
             check="subject",
-            reason=f"a daemon answers on {socket}, but its process is not seen from here: this is "
-            "what the doctor itself may do",
+            reason=f"a daemon answers on {socket}, but its process is not seen from here, so this "
+            "is what the doctor itself may do",
             remedy="run the doctor on the host, or in the daemon's own container",
         )
     return pid, _AREA.ok(check="subject", reason=f"this is what the daemon, pid {pid}, may do")
+
+
+def _described(found: Privileges) -> str:
+    """Return what of *found* decides nothing, and explains the rest."""
+    words = ["uid unknown" if found.uid is None else f"uid {found.uid}"]
+    if found.in_init_cgroup_namespace is False:
+        words.append("a cgroup namespace of its own")
+    if found.no_new_privileges:
+        words.append("no new privileges")
+    return ", ".join([*words, found.label or "not confined"])
 
 
 def _finding(need: Need, found: Privileges, *, certain: bool) -> Finding:

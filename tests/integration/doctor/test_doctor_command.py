@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,6 +73,28 @@ def test_a_configuration_that_cannot_be_used_fails_and_the_rest_is_checked_all_t
     assert "  FAIL  settings: " in told
     assert complaint in told
     assert "\nstate\n" in told
+
+
+def test_a_warning_ends_with_1_only_when_that_is_asked_for(node: NodeTree) -> None:
+    node.remove("sys/module/vfio_iommu_type1")
+
+    assert node.told().code == 0
+    assert node.told("--strict").code == 1
+
+
+def test_people_are_shown_each_area_with_its_findings_remedies_and_a_count(
+    node: NodeTree, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.host.bind(CHIP, "gas\x1bket")
+
+    assert main(["doctor", "--root", str(node.folder)]) == 1
+
+    told = capsys.readouterr().out
+    area = told.partition("\nvfio\n")[2].partition("\n\n")[0].splitlines()
+    at = next(place for place, line in enumerate(area) if line.startswith("  FAIL  driver: "))
+    assert area[at].endswith("it is bound to gas?ket; driver_override is not set")
+    assert area[at + 1].startswith(f"        echo {CHIP} > ")
+    assert re.search(r"^\d+ OK, \d+ WARN, 1 FAIL; files below ", told, re.MULTILINE)
 
 
 def test_wrong_usage_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

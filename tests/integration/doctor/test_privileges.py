@@ -65,7 +65,7 @@ def test_of_a_daemon_that_answers_its_own_privileges_are_told(short_path: Path) 
     with _daemon(short_path) as pid:
         told = _found(short_path)
 
-    assert told["subject"].reason == f"this is what the daemon, pid {pid}, may do"
+    assert told["subject"].reason.startswith(f"this is what the daemon, pid {pid}, may do: uid ")
 
 
 @pytest.mark.skipif(
@@ -87,11 +87,21 @@ def test_a_daemon_with_one_capability_less_fails_by_its_name(
     with _daemon(short_path, *less):
         told = _found(short_path)
 
+    assert "no new privileges" not in told["subject"].reason
     assert told[check].level is Level.FAIL
     assert lost in told[check].reason
     assert "add " in told[check].remedy
     others = {"sys-ptrace", "dac-read-search", "kill"} - {check}
     assert {told[other].level for other in others} == {Level.OK}
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="it needs setpriv (util-linux)")
+def test_what_explains_the_rest_is_told_of_the_daemon(short_path: Path) -> None:
+    with _daemon(short_path, "setpriv", "--no-new-privs"):
+        told = _found(short_path)
+
+    assert f": uid {os.geteuid()}, " in told["subject"].reason
+    assert "no new privileges" in told["subject"].reason
 
 
 @pytest.mark.skipif(
