@@ -156,7 +156,7 @@ def test_a_driver_on_the_host_itself_is_found_through_the_nodes_first_process(ho
     ]
 
 
-@pytest.mark.parametrize("version", ["555.42.02", ""])
+@pytest.mark.parametrize("version", ["555.42.02", "", "9" * 300, "\0", "*"])
 def test_a_root_with_another_version_only_is_no_driver(host: Host, version: str) -> None:
     host.have(host.root.run / "nvidia/driver", f"usr/lib64/libcuda.so.{VERSION}")
 

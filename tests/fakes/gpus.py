@@ -38,6 +38,14 @@ class SimulatedGpus:
         self.show(replace(self.stub, driver=version))
         self._tell_version()
 
+    def add_capabilities(self, *lines: str) -> None:
+        """Let the driver have these capabilities of MIG slices."""
+        devices = self.node.root.proc / "devices"
+        devices.write_text(devices.read_text().replace(":\n", ":\n237 nvidia-caps\n", 1))
+        folder = self.node.root.proc / "driver/nvidia-caps"
+        folder.mkdir(exist_ok=True)
+        (folder / "mig-minors").write_text("\n".join(lines))
+
     def add_imex_channel(self) -> None:
         """Let the node have IMEX channel 0."""
         folder = self.node.root.dev / "nvidia-caps-imex-channels"

@@ -43,7 +43,7 @@ def prove(guard: Guard, repository: Path) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         root = Path(folder)
         for name in _COPIED:
-            shutil.copytree(repository / name, root / name, ignore=_LEFT_OUT)
+            shutil.copytree(repository / name, root / name, symlinks=True, ignore=_LEFT_OUT)
         shutil.copy(repository / "pyproject.toml", root)
         remove(guard, root)
         told = _run(guard, root)

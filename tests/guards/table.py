@@ -19,6 +19,9 @@ _FREE = "daemon/holdfast/model/free.py"
 _GPU_FREE = "daemon/holdfast/model/gpu_free.py"
 _GPU_RULE = "tests/unit/test_gpu_free_rule.py"
 _GPU_NODE = "tests/contract/test_gpu_release.py"
+_GPU_CDI = "daemon/holdfast/model/gpu_cdi.py"
+_GPU_NAMES = "tests/integration/test_gpu_cdi.py"
+_PROMISE = "daemon/holdfast/model/promise.py"
 _RESETS = "tests/integration/test_reset.py"
 _LAST = "tests/integration/test_leaks_judged_last.py"
 _SIGNALS = "tests/integration/test_signals_hit_nobody_else.py"
@@ -522,5 +525,32 @@ GUARDS = (
             ),
         ),
         tests=(f"{_GPU_RULE}::test_a_gpu_is_called_foreign_only_for_a_process_that_can_be_named",),
+    ),
+    Guard(
+        name="gpu-unexplained",
+        why="a GPU whose name no CDI spec explains is given to nobody by it",
+        edits=(
+            Edit(
+                _GPU_CDI, "if not channel or names.devices.get(", "if False and names.devices.get("
+            ),
+        ),
+        tests=(
+            f"{_GPU_NAMES}::test_a_gpu_that_no_spec_can_explain_is_given_to_nobody_and_chips_go_on",
+            f"{_GPU_NAMES}::test_a_pod_with_a_name_waits_at_the_gate_until_a_spec_explains_it",
+        ),
+    ),
+    Guard(
+        name="gpu-promise-unexplained",
+        why="nor does a container start that was promised such a name before",
+        edits=(Edit(_PROMISE, "    if unknown:", "    if False:"),),
+        tests=(
+            f"{_GPU_NAMES}::test_such_a_pod_waits_where_the_spec_that_it_counts_on_cannot_be_written",
+        ),
+    ),
+    Guard(
+        name="gpu-promise-another",
+        why="a name that leads to another GPU by now starts nothing",
+        edits=(Edit(_PROMISE, "    if led == own:", "    if True:"),),
+        tests=(f"{_GPU_NAMES}::test_an_index_that_is_anothers_since_the_boot_starts_nothing",),
     ),
 )

@@ -4,6 +4,9 @@ The daemon is a process of its own: pynvml has one library for all of a process.
 """
 
 import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import pytest
 
 from fakes.gpustage import GPU, GpuStage, wants
-from fakes.nvml import uuid
+from fakes.nvml import Slice, uuid
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.demo.pods import Pod
 from holdfast.model.gpu_cdi import GPU_KIND, IMEX_KIND
@@ -149,6 +152,134 @@ async def test_pods_with_names_keep_them_when_new_ones_are_given_the_variable(
         node.stage.changes["gpu"] = {**node.stage.changes["gpu"], "deviceListStrategy": ["envvar"]}
         await node.stage.start_and_register()
         await node.stage.until((node.stage.specs / SPEC).exists, "the spec that a pod counts on")
+
+
+async def test_such_a_pod_waits_where_the_spec_that_it_counts_on_cannot_be_written(
+    gpu_stage: Any, driver: Path
+) -> None:
+    async with gpu_stage(deviceListStrategy=["cdi-annotations"], driverRoot=str(driver)) as node:
+        node.gpus.arrive(1)
+        await node.until_healthy(0)
+        made = await node.stage.run(replace(wants("named", 1, runs_for=0.5), restart="Always"))
+        await node.stage.stop()
+        (node.stage.specs / SPEC).unlink()
+        frozen = node.stage.specs / f"{SPEC}.tmp"
+        frozen.mkdir()
+        node.stage.changes["gpu"] = {**node.stage.changes["gpu"], "deviceListStrategy": ["envvar"]}
+        await node.stage.start_and_register()
+        await node.until_healthy(0)  # a new pod would be given the variable
+        await node.stage.until(
+            lambda: "no CDI spec says what that is: cannot write" in made.waiting,
+            lambda: f"the pod to wait for its spec; it is told {made.waiting!r}",
+        )
+        starts = made.starts
+        await node.stage.for_some_beats()
+        assert made.starts == starts
+        frozen.rmdir()
+        await node.stage.until(lambda: made.starts > starts, "the container to start again")
+
+
+async def test_an_index_that_is_anothers_since_the_boot_starts_nothing(
+    gpu_stage: Any, driver: Path
+) -> None:
+    chosen = {"deviceListStrategy": ["cdi-cri"], "deviceIdStrategy": "index"}
+    async with gpu_stage(**chosen, driverRoot=str(driver)) as node:
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        made = await node.stage.run(replace(wants("pod", 1, runs_for=0.5), restart="Always"))
+        first, second = node.gpus.stub.cards
+        node.gpus.show(replace(node.gpus.stub, cards=(second, first)))
+        await node.stage.until(
+            lambda: "delete the pod" in made.waiting,
+            lambda: f"the pod to be told that its GPU is another; it is told {made.waiting!r}",
+        )
+
+
+async def test_the_spec_is_written_anew_when_a_gpu_is_divided(gpu_stage: Any, driver: Path) -> None:
+    chosen = {"deviceListStrategy": ["cdi-cri"], "migStrategy": "mixed"}
+    async with gpu_stage(**chosen, driverRoot=str(driver)) as node:
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        node.gpus.add_capabilities("gpu1/gi7/access 66", "gpu1/gi7/ci0/access 67")
+        slices = (Slice("MIG-a", gi=7), Slice("MIG-b", gi=8))  # the latter has no nodes
+        node.gpus.change(1, lambda card: replace(card, mig=1, slices=slices))
+        small = "nvidia.com/mig-1g.10gb"
+        await node.stage.until(
+            lambda: node.stage.healthy(small) == {"MIG-a"}, "the slice that can be explained"
+        )
+        caps = [f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in (66, 67)]
+        assert _nodes(node, f"{GPU_KIND}=MIG-a") == ["/dev/nvidia1", *caps]
+        assert _nodes(node, f"{GPU_KIND}=1:0") == ["/dev/nvidia1", *caps]
+        assert {each["name"] for each in _spec(node)["devices"]} == {uuid(0), "0", "MIG-a", "1:0"}
+
+
+async def test_what_nvidias_plugin_left_behind_is_replaced(gpu_stage: Any, driver: Path) -> None:
+    """Two files that explain a name make it nobody's, so that no container would start."""
+    async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
+        old = {"cdiVersion": "0.5.0", "kind": GPU_KIND, "devices": [{"name": uuid(0)}]}
+        (node.stage.specs / SPEC).write_text(json.dumps(old))
+        left = node.stage.specs / "k8s.device-plugin.nvidia.com-gds.json"
+        left.write_text(json.dumps({**old, "kind": "k8s.device-plugin.nvidia.com/gds"}))
+        node.gpus.arrive(1)
+        await node.until_healthy(0)
+        await node.stage.run(wants("pod", 1))
+        assert _nodes(node, f"{GPU_KIND}={uuid(0)}") == ["/dev/nvidia0"]
+        assert not left.exists()
+
+
+async def test_a_name_that_another_file_explains_too_makes_its_gpu_unhealthy_and_no_other(
+    gpu_stage: Any, driver: Path
+) -> None:
+    async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        other = node.stage.specs / "other.json"
+        other.write_text(json.dumps({"kind": GPU_KIND, "devices": [{"name": uuid(0)}]}))
+        await node.until_healthy(1)
+        await node.until_said(0, f"{other} explains it as well")
+        other.unlink()
+        await node.until_healthy(0, 1)
+
+
+async def test_on_a_read_only_folder_gpus_are_unhealthy_until_it_can_be_written(
+    gpu_stage: Any, driver: Path
+) -> None:
+    async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
+        with _read_only(node.stage.specs):
+            node.gpus.arrive(1)
+            await node.until_said(0, "Read-only file system")
+            await node.stage.until_problem("CDI specs of GPUs", "Read-only file system")
+            assert node.healthy() == set()
+            assert node.stage.healthy()  # the chip
+        await node.until_healthy(0)
+
+
+async def test_without_the_drivers_libraries_nobody_is_given_a_gpu_by_name(
+    gpu_stage: Any, driver: Path
+) -> None:
+    async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
+        library = driver / f"usr/lib64/libcuda.so.{OLD}"
+        library.unlink()
+        node.gpus.arrive(1)
+        await node.until_said(0, f"no libcuda.so.{OLD} below {driver}")
+        assert node.healthy() == set()
+        library.touch()
+        await node.until_healthy(0)
+
+
+@contextmanager
+def _read_only(folder: Path) -> Iterator[None]:
+    """Let nobody write to *folder*, not even root."""
+    try:
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "ro", "none", folder], check=True, capture_output=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs root, to mount a folder read-only")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
 
 async def test_by_the_variable_no_spec_of_gpus_is_written(gpu_stage: Any, driver: Path) -> None:

@@ -44,6 +44,8 @@ class SpecWriter:
             changed, rivals = await self._lane.run(partial(self._hold, make, kinds))
         except (HostError, LaneStuckError) as error:
             return Written(problem=str(error))
+        except OSError as error:  # a file system that fails under us
+            return Written(problem=f"cannot make CDI specs: {error}")
         if changed:
             log.info("CDI specs written", files=changed)
         return Written(rivals=rivals)

@@ -110,7 +110,7 @@ class NvidiaDriver:
         }
         return BesideNodes(
             nodes=tuple(self._matching(patterns, nodes)),
-            mounts=tuple(path for path in mounts if places[path].exists()),
+            mounts=tuple(path for path in mounts if os.path.exists(places[path])),
         )
 
     def _etc(self, name: str) -> Path:

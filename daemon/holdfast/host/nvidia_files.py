@@ -1,6 +1,7 @@
 """Finds what of NVIDIA's driver lies below the root of a file system: libraries, programs, sockets.
 
-Nothing here raises: what cannot be read is not there for a container either.
+Nothing here raises: what cannot be read is not there for a container either. So os.path asks
+whether a file is there; Path lets errors through that mean neither yes nor no.
 """
 
 import fnmatch
@@ -54,7 +55,7 @@ def library_folders(root: Path, version: str) -> Iterator[Path]:
         if folder is None or folder in seen:
             continue
         seen.add(folder)
-        if any((folder / f"{core}.{version}").is_file() for core in _CORE):
+        if any(os.path.isfile(folder / f"{core}.{version}") for core in _CORE):
             yield folder
 
 
@@ -106,7 +107,7 @@ def sockets(root: Path) -> Iterator[SpecFile]:
     """Yield the sockets by which programs reach what runs beside the driver."""
     for name in _SOCKETS:
         path = below(root, name)
-        if path is not None and path.exists():
+        if path is not None and os.path.exists(path):
             yield SpecFile(path=f"/{name}", source=_inside(root, path))
 
 
@@ -114,7 +115,7 @@ def _file(root: Path, folder: Path, name: str) -> Iterator[SpecFile]:
     """Yield the file called *name* in *folder*, which is below *root* and no link itself."""
     path = _inside(root, folder / name)
     source = below(root, path)
-    if source is not None and source.is_file():
+    if source is not None and os.path.isfile(source):
         yield SpecFile(path=path, source=_inside(root, source))
 
 
