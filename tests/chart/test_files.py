@@ -12,7 +12,17 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from chart.generated import inputs, outputs
-from chart.rendering import CHART, REPOSITORY, container, objects, one, pod, settings
+from chart.rendering import (
+    CHART,
+    REPOSITORY,
+    RefusedError,
+    container,
+    objects,
+    one,
+    pod,
+    render,
+    settings,
+)
 from holdfast.model.readiness import Check
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.probes import ProbeServer
@@ -186,3 +196,25 @@ def test_what_the_chart_carries_of_other_folders_is_what_they_have() -> None:
     for kind in ("alerts", "dashboards"):
         theirs = {each.name for each in (REPOSITORY / "deploy" / kind).glob("*")}
         assert {each.name for each in (CHART / "files" / kind).glob("*")} == theirs
+
+
+def test_a_helm_binary_renders_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helm = tmp_path / "helm"
+    # Prints how it was called, as an object.
+    helm.write_text('#!/bin/sh\nprintf "kind: Asked\\nargs: %s\\nvalues: " "$*"\ncat\n')
+    helm.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    assert objects({"privileged": True}) == [
+        {
+            "kind": "Asked",
+            "args": f"template holdfast {CHART} --namespace kube-system --values -",
+            "values": {"privileged": True},
+        }
+    ]
+
+    helm.write_text('#!/bin/sh\necho "Error: no" >&2\nexit 1\n')
+    with pytest.raises(RefusedError, match="Error: no"):
+        render()
