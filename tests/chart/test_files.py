@@ -95,7 +95,8 @@ def test_the_example_of_gvisor_sees_what_runs_in_sandboxes_and_makes_the_class()
     found = settings(objects(values))
 
     assert (found.reclaim.mode, found.reclaim.leaked_sandbox) == ("terminate", "restart")
-    assert "/run/containerd" in _mounts(values)
+    assert found.gpu.device_list_strategy == ("cdi-cri",)
+    assert _mounts(values) >= {"/run/containerd", "/var/run/cdi"}
     assert one(objects(values), "RuntimeClass")["handler"] == "runsc"
 
 

@@ -146,6 +146,9 @@ def test_sys_is_writable_only_where_and_when_something_is_written(
         ({}, False),
         ({"deviceListStrategy": "cdi"}, True),
         ({"gpu": {"deviceListStrategy": ["envvar"]}}, False),
+        ({"gpu": {"deviceListStrategy": ["envvar", "cdi-cri"]}}, True),
+        ({"gpu": {"deviceListStrategy": ["cdi-annotations"]}}, True),
+        ({"gpu": {"enabled": False, "deviceListStrategy": ["cdi-cri"]}}, False),
     ],
 )
 def test_the_folder_of_specs_is_mounted_where_specs_are_written(
@@ -198,6 +201,14 @@ def test_a_folder_that_is_moved_in_the_configuration_is_mounted_there(
     config: dict[str, Any], path: str
 ) -> None:
     assert path in set(_may({"config": config}))
+
+
+def test_a_drivers_root_that_the_host_has_elsewhere_is_mounted_from_there() -> None:
+    values = {"config": {"gpu": {"driverRoot": "/driver-root", "driverRootOnHost": "/"}}}
+
+    assert _mount(values, "/driver-root")["readOnly"] is True
+    (volume,) = [each for each in pod(values)["volumes"] if each["name"] == "driver-root"]
+    assert volume["hostPath"]["path"] == "/"
 
 
 def test_the_pod_resources_folder_moves_with_kubelets_root() -> None:

@@ -35,6 +35,7 @@ _MUCH: dict[str, Any] = {
     "serviceAccount": {"annotations": {"a": "b"}},
     "resourceQuota": {"create": True},
     "podMonitor": {"enabled": True},
+    "prometheusRule": {"enabled": True},
     "dashboards": {"enabled": True},
     "runtimeClasses": {
         "gvisor": {"create": True, "nodeSelector": {"sandbox": "gvisor"}},
@@ -336,6 +337,26 @@ def test_the_monitor_finds_the_daemons_and_nothing_else() -> None:
     assert not wanted <= one(found, "Pod")["metadata"]["labels"].items()
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert monitor["spec"]["podMetricsEndpoints"][0]["path"] == "/metrics"
+
+
+def test_the_rules_are_those_of_the_file_word_for_word() -> None:
+    values = {"prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}}}
+
+    rule = one(objects(values), "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load((REPOSITORY / "deploy/alerts/holdfast.yaml").read_text())
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    assert not [each for each in objects() if each["kind"] == "PrometheusRule"]
+
+
+def test_the_dashboards_are_those_of_the_folder_where_grafana_looks_for_them() -> None:
+    found = objects({"dashboards": {"enabled": True}})
+
+    (only,) = [each for each in found if "dashboards" in each["metadata"]["name"]]
+    assert only["metadata"]["labels"]["grafana_dashboard"] == "1"
+    folder = REPOSITORY / "deploy/dashboards"
+    assert {name: json.loads(text) for name, text in (only["data"] or {}).items()} == {
+        each.name: json.loads(each.read_text()) for each in folder.glob("*.json")
+    }
 
 
 def test_runtime_classes_are_made_when_asked_for() -> None:

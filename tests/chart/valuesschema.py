@@ -134,6 +134,8 @@ def values_schema() -> Schema:
         for parent in parents:
             keys = keys[parent]["properties"]
         keys[last]["pattern"] = "^(/[^:]+)?$" if keys[last]["default"] == "" else "^/[^:]+$"
+    # It alone may be the node's own root.
+    config["properties"]["gpu"]["properties"]["driverRootOnHost"]["pattern"] = "^(/[^:]*)?$"
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the chart holdfast",
