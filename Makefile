@@ -11,6 +11,8 @@ RUNTIME := build/runtime
 ARGS ?=
 # VM cases by a part of their names, such as CASE=vfio; all without it.
 CASE ?=
+# How many minutes `make vm CASE=churn` takes; under one without it.
+MINUTES ?=
 # One guard of `make guards` by name; all without it.
 GUARD ?=
 # Passed to uv by `make lock`, such as UPGRADE="--upgrade-package grpcio".
@@ -35,7 +37,7 @@ help:
 	@echo "make demo    the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
 	@echo "make test    everything: check, then all tests, the VM cases included"
 	@echo "make check   formatting, lint, types and the direction of imports"
-	@echo "make vm      the VM cases alone (CASE= selects)"
+	@echo "make vm      the VM cases alone (CASE= selects; chart: with the daemon as the chart runs it)"
 	@echo "make kills   random stories in which no signal may hit somebody's work (N= how many, SEED= replays)"
 	@echo "make guards  remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
 	@echo "make bench   measure against the budgets; writes build/bench.json"
@@ -58,8 +60,8 @@ check: $(STAMP)
 test: check
 	$(PY) -m pytest
 
-vm: $(STAMP)
-	PYTHONPATH=daemon:tests $(PY) -m vm $(CASE)
+vm: $(STAMP) $(RUNTIME)/.installed
+	MINUTES=$(MINUTES) PYTHONPATH=daemon:tests $(PY) -m vm $(CASE)
 
 kills: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m kills --stories $(N) $(if $(SEED),--seed $(SEED))

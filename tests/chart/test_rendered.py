@@ -11,6 +11,7 @@ from chart.rendering import (
     CHART,
     NAMESPACE,
     REPOSITORY,
+    Values,
     container,
     daemon_set,
     engine,
@@ -376,13 +377,21 @@ def test_the_quota_is_for_pods_of_the_class_that_the_daemon_has() -> None:
     assert scope["values"] == [pod()["priorityClassName"]]
 
 
-def test_the_notes_have_three_commands_to_check_an_installation() -> None:
+def _notes(values: Values) -> str:
     with engine().Chart.load(CHART) as chart:
-        notes = chart.render({}, name="holdfast", namespace=NAMESPACE)[
-            "holdfast/templates/NOTES.txt"
-        ]
+        rendered: dict[str, str] = chart.render(values, name="holdfast", namespace=NAMESPACE)
+    return rendered["holdfast/templates/NOTES.txt"]
 
-    commands = [line.strip() for line in notes.splitlines() if line.startswith("    ")]
+
+def test_the_notes_say_that_a_reset_takes_a_privileged_container() -> None:
+    values: Values = {"config": {"reclaim": {"reset": "afterForcedRelease"}}}
+
+    assert "no function is reset" in _notes(values)
+    assert "no function is reset" not in _notes({**values, "privileged": True})
+
+
+def test_the_notes_have_three_commands_to_check_an_installation() -> None:
+    commands = [line.strip() for line in _notes({}).splitlines() if line.startswith("    ")]
     assert [each.split(" -- ")[-1] for each in commands] == [
         "kubectl --namespace kube-system rollout status daemonset/holdfast",
         "holdfast status",

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from vm.modes import CHART
+
 Function = TypeVar("Function", bound=Callable[..., str])
-_PREFIX = "case_"
+_PREFIX, _CHART = "case_", "chart_"
 PREPARATION = 200.0
 """How many seconds a daemon may take to start before a case, on a machine with much else to do."""
 
@@ -19,8 +21,9 @@ class Case:
 
     `deadline` is in seconds of the guest's clock; a case that is `last` runs after all others,
     since it may leave the kernel in a state that nothing but a boot undoes. `daemon` names the way
-    in which the daemon runs meanwhile (see MODES of guest/stage.py), none if empty. `needs` names
-    a program that does not come with the machine's other parts (see PROGRAMS of packages.py).
+    in which the daemon runs meanwhile (see modes.py), none if empty. `needs` names
+    a program that does not come with the machine's other parts (see PROGRAMS of packages.py). One
+    that is `asked` for runs only where a pattern selects it, not in a run of all cases.
     """
 
     name: str
@@ -29,6 +32,7 @@ class Case:
     last: bool = False
     daemon: str = ""
     needs: str = ""
+    asked: bool = False
 
     @property
     def silence(self) -> float:
@@ -37,13 +41,28 @@ class Case:
 
 
 def case(
-    *, deadline: float = 60.0, last: bool = False, daemon: str = "", needs: str = ""
+    *,
+    deadline: float = 60.0,
+    last: bool = False,
+    daemon: str = "",
+    needs: str = "",
+    chart: str = "",
+    always: bool = False,
 ) -> Callable[[Function], Function]:
-    """Decorate a case that needs other settings than the usual ones."""
+    """Decorate a case that needs other settings than the usual ones.
+
+    One with a daemon is a second case where the daemon runs as the chart does: in the mode *chart*,
+    by default in the same one. Where it does, the case has to be asked for, unless *always*.
+    """
 
     def mark(function: Function) -> Function:
-        settings = {"deadline": deadline, "last": last, "daemon": daemon, "needs": needs}
-        function.case_settings = settings  # type: ignore[attr-defined]
+        settings = {"deadline": deadline, "last": last, "needs": needs}
+        of_chart = daemon.startswith(CHART)
+        ways = [{**settings, "daemon": daemon, "asked": of_chart and not always}]
+        if daemon and not of_chart:
+            mode = f"{CHART}{chart or daemon}"
+            ways.append({**settings, "daemon": mode, "asked": not always})
+        function.case_settings = ways  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -55,11 +74,21 @@ def all_cases() -> tuple[Case, ...]:
     for module in sorted(pkgutil.iter_modules([str(Path(__file__).parent / "cases")])):
         for name, value in vars(importlib.import_module(f"vm.cases.{module.name}")).items():
             if name.startswith(_PREFIX) and value.__module__ == f"vm.cases.{module.name}":
-                settings = getattr(value, "case_settings", {})
-                found.append(Case(name=name.removeprefix(_PREFIX), run=value, **settings))
+                for settings in getattr(value, "case_settings", [{}]):
+                    named = _named(name.removeprefix(_PREFIX), settings.get("daemon", ""))
+                    found.append(Case(name=named, run=value, **settings))
     return tuple(sorted(found, key=lambda case: (case.last, case.daemon)))
 
 
+def _named(name: str, daemon: str) -> str:
+    """Return the name of a case, which tells the way in which its daemon runs."""
+    if not daemon.startswith(CHART) or name.startswith(_CHART):
+        return name
+    return _CHART + name.removeprefix("daemon_")
+
+
 def selected(pattern: str) -> tuple[Case, ...]:
-    """Return the cases whose name contains *pattern*, all of them if it is empty."""
-    return tuple(case for case in all_cases() if pattern in case.name)
+    """Return the cases whose name contains *pattern*; if it is empty, those that need no asking."""
+    return tuple(
+        case for case in all_cases() if pattern in case.name and (pattern or not case.asked)
+    )

@@ -40,11 +40,11 @@ class Machine:
 
 @contextlib.contextmanager
 def booted(
-    parts: Parts, work: Path, *, runner: list[str], programs: Mapping[str, Path]
+    parts: Parts, work: Path, *, runner: list[str], variables: Mapping[str, object]
 ) -> Iterator[Machine]:
     """Boot, with the guest's *runner* started as `python RUNNER...`; power off at the end.
 
-    *programs* are those that some cases need, by the variables that name them in the guest.
+    *variables* are of the guest's environment: where it finds what some cases need.
     """
     (work / "console.log").unlink(missing_ok=True)
     command = [
@@ -56,7 +56,7 @@ def booted(
         f"PYTHONPATH={REPOSITORY / 'tests'}:{REPOSITORY / 'daemon'}",
         f"HOLD_DEVICE={parts.hold_device}",
         f"SHIM={parts.shim}",
-        *(f"{name}={path}" for name, path in programs.items()),
+        *(f"{name}={value}" for name, value in variables.items()),
         sys.executable,
         *runner,
     ]

@@ -2,15 +2,17 @@
 
 import fcntl
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vm import machine, packages, parts
+from vm import charts, machine, packages, parts
 from vm.catalogue import Case
 from vm.lines import SilenceError
+from vm.modes import CHART
 from vm.parts import LackingError
 
 WORK = machine.REPOSITORY / "build/vm"
@@ -55,11 +57,18 @@ def run_cases(
             _lack(cases, f"no test machine: {error}", report)
             return
         left, programs = _with_programs(cases, report, tell)
+        left = _with_charts(left, report)
+        variables = {
+            **programs,
+            "CHART": WORK / "charts.json",
+            "NODE_PYTHON": _node_python(),
+            "MINUTES": os.environ.get("MINUTES", ""),
+        }
         for boot in range(_BOOTS):
             if not left:
                 break
             tell(f"booting {built.release}" + (" again" if boot else ""))
-            left = _one_boot(built, left, programs, report, tell)
+            left = _one_boot(built, left, variables, report, tell)
         for case in left:
             report(Outcome(name=case.name, verdict=FAILED, text="the machine died too often"))
 
@@ -84,10 +93,26 @@ def _with_programs(
     return [case for case in cases if case.needs in {"", *found}], found
 
 
+def _with_charts(cases: Sequence[Case], report: Callable[[Outcome], None]) -> list[Case]:
+    """Write down the pods that the chart makes; return the cases that can run."""
+    try:
+        charts.write((case.daemon for case in cases), WORK / "charts.json")
+    except ImportError as error:  # Helm's engine, which is there on x86-64 alone
+        _lack([case for case in cases if case.daemon.startswith(CHART)], str(error), report)
+        return [case for case in cases if not case.daemon.startswith(CHART)]
+    return list(cases)
+
+
+def _node_python() -> Path:
+    """Return the Python that has what a node has and no more, or where there is none, ours."""
+    node = machine.REPOSITORY / "build/runtime/bin/python"
+    return node if node.exists() else Path(sys.executable)
+
+
 def _one_boot(
     built: parts.Parts,
     cases: Sequence[Case],
-    programs: Mapping[str, Path],
+    variables: Mapping[str, object],
     report: Callable[[Outcome], None],
     tell: Callable[[str], None],
 ) -> list[Case]:
@@ -96,7 +121,7 @@ def _one_boot(
     greeted = False
     runner = [str(_RUNNER), *(case.name for case in cases)]
     try:
-        with machine.booted(built, WORK, runner=runner, programs=programs) as up:
+        with machine.booted(built, WORK, runner=runner, variables=variables) as up:
             machine.serve_until(up, limit=_BOOT_LIMIT, handle=lambda word: word["kind"] == "hello")
             greeted = True
             while left:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from vm.catalogue import case
 from vm.guest.holding import FORKED, IDLE, LEAK, MAPPED, ZOMBIE_LEADER, Holding
 from vm.guest.node import GuestNode
-from vm.guest.stage import OBSERVE, POOL, TPU, PodOnStage
+from vm.guest.stage import PodOnStage
+from vm.modes import OBSERVE, POOL, TPU
 from vm.topology import TPU_CHIPS
 from waiting import wait_until
 

@@ -5,7 +5,7 @@ import time
 
 from vm.catalogue import case
 from vm.guest.node import GuestNode
-from vm.guest.stage import NVME, OBSERVE
+from vm.modes import NVME, OBSERVE
 from waiting import wait_until
 
 

@@ -7,13 +7,13 @@ from vm.cases.daemon import CHIPS, orphaned
 from vm.catalogue import case
 from vm.guest.holding import ALL, IDLE, LEAK
 from vm.guest.node import GuestNode
-from vm.guest.stage import BLIND, OBSERVE, TERMINATE
+from vm.modes import BLIND, OBSERVE, TERMINATE
 from waiting import wait_until
 
 STUBBORN = (*ALL, "ignore-term")
 
 
-@case(daemon=TERMINATE, deadline=90)
+@case(daemon=TERMINATE, deadline=90, always=True)
 def case_daemon_ends_an_orphan_through_cgroup_kill(node: GuestNode) -> str:
     stage = node.stage
     pod = node.run_pod("former", IDLE)
@@ -41,7 +41,7 @@ def case_daemon_ends_an_orphan_through_cgroup_kill(node: GuestNode) -> str:
     )
 
 
-@case(daemon=TERMINATE, deadline=90)
+@case(daemon=TERMINATE, deadline=90, always=True)
 def case_daemon_withholds_from_a_foreign_holder(node: GuestNode) -> str:
     stage, chip = node.stage, node.chips[2]
     tool = node.hold(ALL, chip)
@@ -62,7 +62,7 @@ def case_daemon_withholds_from_a_foreign_holder(node: GuestNode) -> str:
     )
 
 
-@case(daemon=TERMINATE, deadline=90)
+@case(daemon=TERMINATE, deadline=90, always=True)
 def case_daemon_names_a_holder_under_another_uid(node: GuestNode) -> str:
     stage = node.stage
     pod = node.run_pod("former", IDLE)

@@ -7,7 +7,7 @@ from vm.cases.daemon import CHIPS, orphaned
 from vm.catalogue import case
 from vm.guest.holding import ALL, FORKED, LEAK
 from vm.guest.node import GuestNode
-from vm.guest.stage import OBSERVE
+from vm.modes import OBSERVE
 
 
 @case(daemon=OBSERVE, deadline=90)

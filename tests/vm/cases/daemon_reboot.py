@@ -2,7 +2,8 @@
 
 from vm.catalogue import case
 from vm.guest.node import GuestNode
-from vm.guest.stage import BY_NAME, OBSERVE, PodOnStage
+from vm.guest.stage import PodOnStage
+from vm.modes import BY_NAME, OBSERVE
 
 
 @case(daemon=OBSERVE, deadline=240)

@@ -8,7 +8,7 @@ from vm.cases.daemon import CHIPS, orphaned
 from vm.catalogue import case
 from vm.guest.holding import ALL, IDLE, IN_FLIGHT, IN_KVM
 from vm.guest.node import GuestNode
-from vm.guest.stage import OBSERVE, OWN_PIDS, TERMINATE
+from vm.modes import OBSERVE, OPENING, OWN_PIDS, TERMINATE
 from waiting import wait_until
 
 _NOBODY = "no process has it open"
@@ -30,7 +30,7 @@ def case_daemon_fd_in_flight_on_a_free_device(node: GuestNode) -> str:
     return f"withheld: {told}; back {freed} after the kernel let go"
 
 
-@case(daemon=TERMINATE, deadline=90)
+@case(daemon=TERMINATE, deadline=90, always=True)
 def case_daemon_fd_in_flight_after_its_pod(node: GuestNode) -> str:
     stage = node.stage
     pod = node.run_pod("former", IDLE)
@@ -51,7 +51,7 @@ def case_daemon_fd_in_flight_after_its_pod(node: GuestNode) -> str:
     return f"told: {told}; nobody signalled; the next pod started when the kernel let go"
 
 
-@case(daemon=TERMINATE, deadline=90)
+@case(daemon=TERMINATE, chart=OPENING, deadline=90)
 def case_daemon_kernel_reference_by_kvm(node: GuestNode) -> str:
     subprocess.run(["modprobe", "kvm-amd"], check=True)
     stage, chip = node.stage, node.chips[1]

@@ -7,7 +7,7 @@ from vm.catalogue import case
 from vm.guest.gvisor import USE, Contained, Program, Sandbox, runsc_version
 from vm.guest.holding import IDLE
 from vm.guest.node import GuestNode, vfio_fds
-from vm.guest.stage import RESTART, TERMINATE
+from vm.modes import RESTART, TERMINATE
 from vm.packages import RUNSC
 from waiting import wait_until
 

@@ -4,6 +4,7 @@
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 modules=$1 faketpu=$2; shift 2
 exec </dev/null >/dev/ttyS0 2>&1
+mount --make-rshared /  # as systemd does: what is mounted later shows in containers that ask for it
 mount -t tmpfs tmpfs /run
 mkdir -p /dev/pts /dev/shm; mount -t devpts devpts /dev/pts; mount -t tmpfs tmpfs /dev/shm
 mount -t cgroup2 none /sys/fs/cgroup

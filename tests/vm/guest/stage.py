@@ -5,10 +5,9 @@ import contextlib
 import json
 import shutil
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,95 +29,19 @@ from vm.guest.holding import ALL, Holding
 from vm.guest.pci import Function
 from vm.guest.reboot import another_boot_id
 from vm.guest.runtime import GuestRuntime
+from vm.guest.ways import AsChart, Plain
+from vm.modes import CHART, TPU, mode_of
 from waiting import wait_until
 
 T = TypeVar("T")
-TPU = "google.com/tpu"
-POOL = "example.com/edu"
-NVME = "example.com/nvme"
-
-OBSERVE, TERMINATE, BLIND = "observe", "terminate", "without-capabilities"
-OWN_PIDS = "own-pid-namespace"
-RESTART = "with-restart-of-leaked-sandboxes"
-_OWN_PIDS = Path(__file__).with_name("own_pid_namespace.py")
-BY_NAME = "by-name"
-RESET, READ_ONLY = "with-reset", "with-reset-on-a-read-only-sys"
-MODES: Mapping[str, tuple[str, Sequence[str]]] = {
-    OBSERVE: ("observe", ()),
-    TERMINATE: ("terminate", ()),
-    RESTART: ("terminate", ()),
-    # Devices are handed over by CDI name.
-    BY_NAME: ("observe", ()),
-    # It would end orphans if it could see enough; without these it must not.
-    BLIND: (
-        "terminate",
-        (
-            *("setpriv", "--inh-caps=-all"),
-            *("--bounding-set=-sys_ptrace,-dac_read_search,-dac_override", "--"),
-        ),
-    ),
-    # As without hostPID: what runs elsewhere on the node is not there for it.
-    OWN_PIDS: ("terminate", (sys.executable, str(_OWN_PIDS))),
-    RESET: ("terminate", ()),
-    # As in a container that is not privileged; the cgroups are a mount of their own.
-    READ_ONLY: (
-        "terminate",
-        ("unshare", "-m", "sh", "-c", 'mount -o remount,ro,bind /sys && exec "$@"', "sh"),
-    ),
-}
-"""How the daemon can run: its reclaim.mode, and what its command line begins with."""
 
 _PLUGINS = Path("/var/lib/kubelet/device-plugins")
 _POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-_STATE = Path("/var/lib/holdfast")
+STATE = Path("/var/lib/holdfast")
 _RUN = Path("/run/holdfast")
-_SPECS = _RUN / "cdi"
+_SPECS = Path("/var/run/cdi")
 _START = 180.0
 _SLOW = 60.0
-# Where a node waits for minutes, a case waits for seconds; the rescan must never be what helps.
-_SETTINGS: Mapping[str, Any] = {
-    "withholdAfter": "60s",
-    "discovery": {"rescan": "1h"},
-    "kubelet": {"question": {"minInterval": "200ms", "settle": "200ms", "idleInterval": "2s"}},
-    "gate": {"wait": "1s"},
-    "http": {"port": 0},
-    "log": {"format": "json"},
-    "stateDir": str(_STATE),
-    "cdi": {"specDir": str(_SPECS)},
-    "pools": [
-        {
-            "resourceName": POOL,
-            "devices": [topology.EDU],
-            "addresses": [topology.MIXED_GROUP[0], "0000:03:*"],
-        },
-        {"resourceName": NVME, "devices": [topology.NVME]},
-    ],
-}
-_RECLAIM: Mapping[str, Any] = {
-    "letGoGrace": "1s",
-    "orphanGrace": "1s",
-    # An emulated machine takes seconds to look at a sandbox with a dozen processes.
-    "evidenceAge": "15s",
-    "sandboxGrace": "1s",
-    "leakGrace": "1s",
-    "termGrace": "1s",
-    "killGrace": "10s",
-    "unseenGrace": "2s",
-    "retry": {"first": "1s", "last": "2s"},
-}
-_RESETS: Mapping[str, Any] = {
-    "reset": "afterForcedRelease",
-    "resetTimeout": "3s",
-    "rebind": True,
-}
-_CHANGES: Mapping[str, Mapping[str, Any]] = {
-    BY_NAME: {"deviceListStrategy": "cdi"},
-    RESET: {"reclaim": _RESETS},
-    READ_ONLY: {"reclaim": _RESETS},
-    # A sandbox is ended only while a start of its pod waits for it: that has its time here too.
-    RESTART: {"reclaim": {"leakedSandbox": "restart"}, "gate": {"wait": "25s"}},
-}
-"""What the settings are in some modes, where they differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +132,7 @@ class PodOnStage:
         """
 
         def counted() -> bool:
-            record = read_only(_STATE).pods.get(PodUid(self.uid))
+            record = read_only(STATE).pods.get(PodUid(self.uid))
             return record is not None and record.counted_by is not None
 
         wait_until(counted, limit=_SLOW, what=f"{self.pod.spec.name} to be seen counted")
@@ -248,7 +171,10 @@ class Stage:
     """Kubelet, runtime and daemon. Kubelet lives as long as the guest, on a loop of its own."""
 
     runtime: GuestRuntime = field(default_factory=lambda: GuestRuntime(_SPECS))
+    chart: AsChart = field(default_factory=lambda: AsChart(_RUN))
+    """The daemon's own pod, where it runs as the chart does."""
     mode: str = ""
+    _plain: Plain = field(default_factory=lambda: Plain(_RUN, STATE))
     _daemon: subprocess.Popen[bytes] | None = None
     _kubelet: Kubelet | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
@@ -269,21 +195,10 @@ class Stage:
     def start_daemon(self) -> float:
         """Start the daemon; return after how many seconds kubelet had all its lists."""
         before = self._lists()
-        mode, prefix = MODES[self.mode]
-        config = _RUN / "config.json"  # JSON is YAML
-        settings = {**_SETTINGS, "reclaim": {**_RECLAIM, "mode": mode}}
-        for name, change in _CHANGES.get(self.mode, {}).items():
-            settings[name] = {**settings[name], **change} if name in settings else change
-        if self.mode == BY_NAME:
-            _SPECS.mkdir(exist_ok=True)
-        config.write_text(json.dumps(settings))
         began = time.monotonic()
         with self._log.open("ab") as log:
-            self._daemon = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "holdfast", "run", "--config", str(config)],
-                stdout=log,
-                stderr=log,
-            )
+            command, environment = self.way.command(self.mode)
+            self._daemon = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         wait_until(
             lambda: all(self._lists()[name] > before[name] for name in before) and self.answers,
             limit=_START,
@@ -291,9 +206,31 @@ class Stage:
         )
         return time.monotonic() - began
 
+    @property
+    def way(self) -> Plain | AsChart:
+        """The way in which the daemon runs."""
+        return self.chart if self.mode.startswith(CHART) else self._plain
+
+    @contextlib.contextmanager
+    def covered(self, file: str, other: Path) -> Iterator[None]:
+        """Have the daemon find *other*, which lies in its state folder, in the place of *file*."""
+        where = []
+        if self.way is self.chart:
+            where = ["nsenter", "--target", str(self.chart.pid), "--mount"]
+        subprocess.run([*where, "mount", "--bind", str(other), file], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run([*where, "umount", file], check=True)
+
+    def probe(self, name: str) -> tuple[int, str]:
+        """Return the status and the text of a probe that kubelet would make by the manifest."""
+        return self.chart.probe(name)
+
     def _lists(self) -> dict[str, int]:
         """Return how many device lists kubelet has had of each resource."""
-        return {name: len(self.kubelet.messages.get(name, ())) for name in (TPU, POOL, NVME)}
+        names = mode_of(self.mode).resources
+        return {name: len(self.kubelet.messages.get(name, ())) for name in names}
 
     def kill_daemon(self) -> None:
         """End the daemon as a crash does."""
@@ -342,7 +279,7 @@ class Stage:
 
     def ask(self, question: str, **details: object) -> Any:
         """Return the daemon's answer, as `holdfast QUESTION --output json` shows it."""
-        return ask(_STATE, question, patience=10.0, **details)
+        return ask(STATE, question, patience=10.0, **details)
 
     @property
     def words(self) -> list[dict[str, Any]]:
@@ -546,6 +483,6 @@ class Stage:
         except (AssertionError, OSError, HoldfastError):
             # The next case is to begin with a daemon that knows nothing of this one.
             self.kill_daemon()
-            for file in _STATE.glob("*.db*"):
+            for file in STATE.glob("*.db*"):
                 file.unlink()
             raise

@@ -1,0 +1,136 @@
+"""How the daemon can run in the guest: with which settings, which way, and what it lacks there.
+
+A mode's name is that of the settings; `CHART` before it is the way of the chart: as the one container
+of a pod whose manifest the chart makes for these settings, instead of as root with all there is.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vm import topology
+
+TPU = "google.com/tpu"
+POOL = "example.com/edu"
+NVME = "example.com/nvme"
+
+OBSERVE, TERMINATE, BLIND = "observe", "terminate", "without-capabilities"
+OWN_PIDS = "own-pid-namespace"
+RESTART = "with-restart-of-leaked-sandboxes"
+BY_NAME = "by-name"
+RESET, READ_ONLY = "with-reset", "with-reset-on-a-read-only-sys"
+OPENING = "with-every-device"
+NO_PTRACE, NO_SEARCH, NO_KILL = "without-sys-ptrace", "without-dac-read-search", "without-kill"
+MANIFEST = "as-shipped"
+NO_CGROUPS, CHURN = "without-the-cgroup-tree", "in-64-mib"
+CHART = "chart "
+
+_OWN_PIDS = Path(__file__).parent / "guest/own_pid_namespace.py"
+# Where a node waits for minutes, a case waits for seconds; the rescan must never be what helps.
+_SETTINGS: Mapping[str, Any] = {
+    "withholdAfter": "60s",
+    "discovery": {"rescan": "1h"},
+    "kubelet": {"question": {"minInterval": "200ms", "settle": "200ms", "idleInterval": "2s"}},
+    "gate": {"wait": "1s"},
+    "log": {"format": "json"},
+    "pools": [
+        {
+            "resourceName": POOL,
+            "devices": [topology.EDU],
+            "addresses": [topology.MIXED_GROUP[0], "0000:03:*"],
+        },
+        {"resourceName": NVME, "devices": [topology.NVME]},
+    ],
+}
+_RECLAIM: Mapping[str, Any] = {
+    "letGoGrace": "1s",
+    "orphanGrace": "1s",
+    # An emulated machine takes seconds to look at a sandbox with a dozen processes.
+    "evidenceAge": "15s",
+    "sandboxGrace": "1s",
+    "leakGrace": "1s",
+    "termGrace": "1s",
+    "killGrace": "10s",
+    "unseenGrace": "2s",
+    "retry": {"first": "1s", "last": "2s"},
+}
+_RESETS: Mapping[str, Any] = {
+    "reset": "afterForcedRelease",
+    "resetTimeout": "3s",
+    "rebind": True,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """How the daemon runs. `reclaim` is reclaim.mode; `changes` are to the other settings.
+
+    `prefix` is what its command line begins with where it runs as root. `lacks` is what the chart
+    gives and is taken away: a capability, hostPID, or a mount by the beginning of its name.
+    `values` are those of the chart besides `config`.
+    """
+
+    reclaim: str = "terminate"
+    changes: Mapping[str, Mapping[str, Any] | str] = field(default_factory=dict)
+    prefix: Sequence[str] = ()
+    lacks: tuple[str, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
+    as_shipped: bool = False
+    """Whether the pod is that of deploy/manifests, word for word, with no settings of ours."""
+
+    @property
+    def resources(self) -> Sequence[str]:
+        """What kubelet is told of."""
+        return (TPU,) if self.as_shipped else (TPU, POOL, NVME)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The configuration file, without what differs between the ways."""
+        settings = {**_SETTINGS, "reclaim": {**_RECLAIM, "mode": self.reclaim}}
+        for name, change in self.changes.items():
+            settings[name] = change if isinstance(change, str) else {**settings[name], **change}
+        return settings
+
+
+MODES: Mapping[str, Mode] = {
+    OBSERVE: Mode(reclaim="observe"),
+    TERMINATE: Mode(),
+    # A sandbox is ended only while a start of its pod waits for it: that has its time here too.
+    RESTART: Mode(changes={"reclaim": {"leakedSandbox": "restart"}, "gate": {"wait": "25s"}}),
+    # Devices are handed over by CDI name.
+    BY_NAME: Mode(reclaim="observe", changes={"deviceListStrategy": "cdi"}),
+    # It would end orphans if it could see enough; without these it must not.
+    BLIND: Mode(
+        prefix=(
+            *("setpriv", "--inh-caps=-all"),
+            *("--bounding-set=-sys_ptrace,-dac_read_search,-dac_override", "--"),
+        ),
+        lacks=("SYS_PTRACE", "DAC_READ_SEARCH"),
+    ),
+    # As without hostPID: what runs elsewhere on the node is not there for it.
+    OWN_PIDS: Mode(prefix=(sys.executable, str(_OWN_PIDS)), lacks=("hostPID",)),
+    # The chart: a function is reset while its group is held open, which takes every device.
+    RESET: Mode(changes={"reclaim": _RESETS}, values={"privileged": True}),
+    # As in a container that is not privileged; the cgroups are a mount of their own.
+    READ_ONLY: Mode(
+        changes={"reclaim": _RESETS},
+        prefix=("unshare", "-m", "sh", "-c", 'mount -o remount,ro,bind /sys && exec "$@"', "sh"),
+        lacks=("sys-",),
+    ),
+    # The device cgroup of other containers forbids to open the node of a group.
+    OPENING: Mode(values={"privileged": True}),
+    MANIFEST: Mode(as_shipped=True),
+    NO_PTRACE: Mode(lacks=("SYS_PTRACE",)),
+    NO_SEARCH: Mode(lacks=("DAC_READ_SEARCH",)),
+    NO_KILL: Mode(lacks=("KILL",)),
+    NO_CGROUPS: Mode(lacks=("cgroup",)),
+    CHURN: Mode(values={"resources": {"limits": {"memory": "64Mi"}}}),
+}
+"""The modes by name."""
+
+
+def mode_of(name: str) -> Mode:
+    """Return what *name* stands for, the way aside."""
+    return MODES[name.removeprefix(CHART)]
