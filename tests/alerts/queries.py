@@ -65,11 +65,8 @@ def values_told(metric: str) -> set[str]:
     return set(re.findall(r"`([^`]+)`", row))
 
 
-def problems(expression: str, variables: frozenset[str] = frozenset()) -> list[str]:
-    """Return what *expression* names that the daemon does not have.
-
-    Values that begin with one of *variables* are chosen by whoever looks.
-    """
+def problems(expression: str) -> list[str]:
+    """Return what *expression* names that the daemon does not have."""
     known, found = exposed(), []
     every: set[str] = set(SCRAPED)
     for each in selectors(expression):
@@ -81,7 +78,7 @@ def problems(expression: str, variables: frozenset[str] = frozenset()) -> list[s
         for label, _, text in each.matchers:
             if label not in labels:
                 found.append(f"{each.metric} has no label {label}")
-            elif text not in variables and label not in {"node", "instance", "resource"}:
+            elif label not in {"node", "instance", "resource"}:
                 told = values_told(each.metric)
                 found += [
                     f"{each.metric} has no {label} {value}"

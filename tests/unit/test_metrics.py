@@ -109,7 +109,7 @@ def test_a_resource_that_is_gone_is_counted_no_more() -> None:
     [
         (False, Inventory(), 0),
         (True, Inventory(), 1),
-        (True, Inventory(unread=frozenset({_TPU})), 0),
+        (True, Inventory(unread=frozenset({_TPU})), 1),
         (True, _inventory(_device("a")), 0),
     ],
 )

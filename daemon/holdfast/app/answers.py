@@ -38,9 +38,15 @@ def handlers(parts: Parts, board: Board) -> dict[str, Handler]:
         )
         return reports.history_reports(moves)
 
+    def debug(_: object) -> reports.Report:
+        from holdfast.app.debug import debug_state  # noqa: PLC0415 - memory, for what is rare
+
+        return debug_state(parts, board)
+
     return {
         "status": lambda _: _status(parts, board),
         PING: lambda _: PING,
+        "debug": debug,
         "devices": lambda _: inventory_reports(),
         "locks": lambda _: reports.lock_reports(parts.ledger.book.value),
         "holders": holders,

@@ -134,6 +134,14 @@ def status(config: Path | None, state_dir: Path | None, output: str) -> None:
 @commands.command()
 @with_config
 @with_state
+def debug(config: Path | None, state_dir: Path | None) -> None:
+    """Print all that the running daemon knows, as JSON: for a report of a bug."""
+    click.echo(json.dumps(ask_daemon(state_folder(config, state_dir), "debug"), indent=2))
+
+
+@commands.command()
+@with_config
+@with_state
 @with_output
 def devices(config: Path | None, state_dir: Path | None, output: str) -> None:
     """List the devices: health, lock, pod."""

@@ -105,7 +105,8 @@ class LockMetrics:
         *looked*: the hardware was looked at, so that no devices are none.
         """
         self._show_devices(inventory, book)
-        self._no_devices.set(looked and not inventory.devices and not inventory.unread)
+        # What is not read yet is none so far: the driver may never come.
+        self._no_devices.set(looked and not inventory.devices)
         for state in _LOCKED:
             since = [lock.since for lock in book.locks.values() if lock.state is state]
             self._oldest.labels(state.value).set(max(0.0, now - min(since, default=now)))

@@ -1,0 +1,114 @@
+"""What a developer is told at night: everything, as JSON, on the control socket and nowhere else."""
+
+import asyncio
+import enum
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from fakes.running import CHIPS, TPU, running
+from holdfast.app.debug import as_json
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+
+_PARTS = {
+    "versions",
+    "process",
+    "settings",
+    "checks",
+    "inventory",
+    "discovery",
+    "book",
+    "ledger",
+    "kubelet",
+    "cdi",
+    "gate",
+    "watch",
+    "resets",
+    "scan",
+    "lanes",
+    "drift",
+    "gpus",
+}
+
+
+async def test_everything_is_told_as_json(short_path: Path) -> None:
+    async with running(short_path) as node:
+        await node.allocate(CHIPS[0])
+        state = await node.asked("debug")
+
+    assert set(state) == _PARTS
+    assert state["process"]["pid"] == os.getpid()
+    assert state["settings"]["stateDir"] == str(node.state)
+    assert [each["name"]["id"] for each in state["inventory"]["devices"]] == list(CHIPS)
+    assert state["book"]["locks"][f"{TPU}/{CHIPS[0]}"]["state"] == "held"
+    assert state["kubelet"]["registrations"][TPU]["registered"] is True
+    assert state["lanes"]["ledger"]["stuckFor"] is None
+    assert state["scan"]["last"]["gaps"] == []
+    assert any("reclaim/watcher.py" in each for each in state["process"]["tasks"]["watcher"])
+    assert any("lane.py" in each for each in state["process"]["threads"]["lane-scan"])
+    assert state["versions"]["holdfast"]
+    json.dumps(state, allow_nan=False)
+
+
+async def test_nothing_of_it_is_served_over_http(short_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = int(server.getsockname()[1])
+
+    def get(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    async with running(short_path, http={"port": port}):
+        served = {
+            path: await asyncio.to_thread(get, path)
+            for path in ("/livez", "/debug", "/debug/state", "/debug/pprof", "/state", "/config")
+        }
+
+    assert served.pop("/livez") == 200
+    assert set(served.values()) == {404}
+
+
+async def test_the_command_prints_it(short_path: Path) -> None:
+    async with running(short_path) as node:
+        told = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "holdfast", "debug", "--state-dir", str(node.state)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+    assert set(json.loads(told.stdout)) == _PARTS
+
+
+class _Colour(enum.Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (DeviceName(ResourceName("r"), DeviceId("d")), {"resource": "r", "id": "d"}),
+        ({DeviceName(ResourceName("r"), DeviceId("d")): (1, None)}, {"r/d": [1, None]}),
+        (frozenset({"b", "a"}), ["a", "b"]),
+        (_Colour.RED, "red"),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        (Path("/x"), "/x"),
+        (True, True),
+    ],
+)
+def test_every_kind_of_value_becomes_json(value: object, told: object) -> None:
+    assert as_json(value) == told
