@@ -136,3 +136,18 @@ def test_the_numa_node_is_sysfs_word(root: HostRoot, text: str, node: int | None
     files = NvidiaFiles(root)
     assert files.numa_node("0000:65:00.0") == node
     assert files.numa_node("0000:66:00.0") is None
+
+
+def test_nodes_of_a_driver_root_that_is_mounted_elsewhere_are_called_what_the_host_calls_them(
+    root: HostRoot, terminal: str, tmp_path: Path
+) -> None:
+    """Kubelet and runtimes know nothing of the paths in our own container."""
+    loaded(root, terminal)
+    mine = tmp_path / "driver-root/dev"
+    mine.mkdir(parents=True)
+    (mine / "nvidiactl").symlink_to(terminal)
+    for on_host, called in (("/", "/dev"), ("/opt/driver", "/opt/driver/dev"), ("", str(mine))):
+        look = NvidiaFiles(root, driver_root=str(mine.parent), driver_root_on_host=on_host).look()
+        chosen = device_root(look).root
+        assert chosen is not None
+        assert (chosen.folder, chosen.host) == (mine, called)

@@ -19,7 +19,7 @@ _FREE = "daemon/holdfast/model/free.py"
 _GPU_FREE = "daemon/holdfast/model/gpu_free.py"
 _GPU_RULE = "tests/unit/test_gpu_free_rule.py"
 _GPU_NODE = "tests/contract/test_gpu_release.py"
-_GPU_CDI = "daemon/holdfast/model/gpu_cdi.py"
+_GPU_FOUND = "daemon/holdfast/model/gpu_names.py"
 _GPU_NAMES = "tests/integration/test_gpu_cdi.py"
 _PROMISE = "daemon/holdfast/model/promise.py"
 _RESETS = "tests/integration/test_reset.py"
@@ -531,7 +531,9 @@ GUARDS = (
         why="a GPU whose name no CDI spec explains is given to nobody by it",
         edits=(
             Edit(
-                _GPU_CDI, "if not channel or names.devices.get(", "if False and names.devices.get("
+                _GPU_FOUND,
+                "if not channel or names.devices.get(",
+                "if False and names.devices.get(",
             ),
         ),
         tests=(

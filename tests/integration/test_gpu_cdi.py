@@ -5,6 +5,7 @@ The daemon is a process of its own: pynvml has one library for all of a process.
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from fakes.gpustage import GPU, GpuStage, wants
 from fakes.nvml import Slice, uuid
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.demo.pods import Pod
-from holdfast.model.gpu_cdi import GPU_KIND, IMEX_KIND
+from holdfast.model.gpu_names import GPU_KIND, IMEX_KIND
 
 SPEC = "k8s.device-plugin.nvidia.com-gpu.json"
 IMEX = "/dev/nvidia-caps-imex-channels/channel0"
@@ -326,3 +327,20 @@ async def test_a_gpu_without_the_imex_channel_that_is_required_is_given_to_nobod
         assert node.healthy() == set()
         node.gpus.add_imex_channel()
         await node.until_healthy(0)
+
+
+def test_where_no_names_are_handed_over_nothing_of_specs_of_gpus_is_loaded() -> None:
+    code = (
+        "import json, sys, holdfast.app.daemon\n"
+        "print(json.dumps([name for name in sys.modules if name.startswith('holdfast')]))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
+    loaded = set(json.loads(told))
+    assert "holdfast.allocation.gpu_cdi" in loaded
+    assert not loaded & {
+        "holdfast.host.nvidia_driver",
+        "holdfast.host.nvidia_files",
+        "holdfast.model.gpu_cdi",
+    }

@@ -10,19 +10,17 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from holdfast.model.gpu_cdi import (
-    GPU_KIND,
     BesideNodes,
     DriverFiles,
-    GpuNames,
     GpuSpecFacts,
     HookRules,
     SpecFile,
     SpecGpu,
     SpecNode,
-    gpu_names,
+    described,
     gpu_spec_files,
-    unexplained,
 )
+from holdfast.model.gpu_names import GPU_KIND, GpuNames, found_in, unexplained
 from holdfast.model.ids import DeviceId
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cdi"
@@ -185,6 +183,10 @@ def test_container_paths_are_those_of_a_driver_that_is_installed_plainly(case: s
                 assert not mount["containerPath"].startswith(OPERATOR)
 
 
+def _names(facts: GpuSpecFacts, rivals: dict[str, str]) -> GpuNames:
+    return found_in(described(facts, HookRules()), rivals)
+
+
 def _mounts(hooks: HookRules) -> set[str]:
     (text,) = gpu_spec_files(PLAIN, hooks).values()
     return {each["containerPath"] for each in json.loads(text)["containerEdits"]["mounts"]}
@@ -227,7 +229,7 @@ def test_without_gpus_there_is_no_spec_of_gpus_and_a_mode_without_nodes_has_none
 
 
 def test_a_gpu_is_found_by_its_uuid_and_by_its_index() -> None:
-    found = gpu_names(replace(PLAIN, beside=BESIDE), {})
+    found = _names(replace(PLAIN, beside=BESIDE), {})
 
     assert found.devices == {
         f"{GPU_KIND}=GPU-a": "GPU-a",
@@ -240,19 +242,19 @@ def test_a_gpu_is_found_by_its_uuid_and_by_its_index() -> None:
 
 
 def test_a_name_that_another_file_explains_too_is_found_by_nobody() -> None:
-    found = gpu_names(PLAIN, {f"{GPU_KIND}=GPU-a": "/var/run/cdi/nvidia.yaml"})
+    found = _names(PLAIN, {f"{GPU_KIND}=GPU-a": "/var/run/cdi/nvidia.yaml"})
 
     assert f"{GPU_KIND}=GPU-a" not in found.devices
     assert f"{GPU_KIND}=GPU-b" in found.devices
     assert "/var/run/cdi/nvidia.yaml explains it as well" in found.problem
 
 
-ALL = gpu_names(replace(PLAIN, beside=BESIDE), {})
+ALL = _names(replace(PLAIN, beside=BESIDE), {})
 
 
 UUIDS = {DeviceId("GPU-a"): "GPU-a", DeviceId("GPU-b"): "GPU-b"}
 INDEXES = {DeviceId("GPU-a"): "0", DeviceId("GPU-b"): "1"}
-RIVAL = gpu_names(PLAIN, {f"{GPU_KIND}=GPU-a": "/var/run/cdi/nvidia.yaml"})
+RIVAL = _names(PLAIN, {f"{GPU_KIND}=GPU-a": "/var/run/cdi/nvidia.yaml"})
 
 
 @pytest.mark.parametrize(
@@ -261,9 +263,9 @@ RIVAL = gpu_names(PLAIN, {f"{GPU_KIND}=GPU-a": "/var/run/cdi/nvidia.yaml"})
         (UUIDS, ALL, False, set()),
         (INDEXES, ALL, False, set()),
         (UUIDS, ALL, True, set()),
-        (UUIDS, gpu_names(PLAIN, {}), True, {"GPU-a", "GPU-b"}),
+        (UUIDS, _names(PLAIN, {}), True, {"GPU-a", "GPU-b"}),
         (UUIDS, GpuNames(), False, {"GPU-a", "GPU-b"}),
-        (UUIDS, gpu_names(replace(PLAIN, gpus=TWO[:1]), {}), False, {"GPU-b"}),
+        (UUIDS, _names(replace(PLAIN, gpus=TWO[:1]), {}), False, {"GPU-b"}),
         (UUIDS, RIVAL, False, {"GPU-a"}),
         (INDEXES, RIVAL, False, set()),
         ({**INDEXES, DeviceId("GPU-b"): "0"}, ALL, False, {"GPU-b"}),

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.model.cdi import Published, explained
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
-from holdfast.model.gpu_cdi import GPU_KIND, GpuNames
+from holdfast.model.gpu_names import GPU_KIND, GpuNames
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.model.promise import breach

@@ -2,35 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 
 from holdfast.allocation.cdi import SpecWriter
 from holdfast.model.devices import DeviceKind, Fault, FaultKind, Inventory, with_faults
 from holdfast.model.gpu import DriverState
-from holdfast.model.gpu_cdi import (
-    GPU_KINDS,
-    GpuNames,
-    GpuSpecFacts,
-    HookRules,
-    gpu_names,
-    gpu_spec_files,
-    unexplained,
-)
 from holdfast.model.gpu_devices import GpuFacts
 from holdfast.model.gpu_grant import DeviceIds, GpuGrantRules
+from holdfast.model.gpu_names import GPU_KINDS, Described, GpuNames, found_in, unexplained
 from holdfast.model.ids import DeviceId
 
 log = structlog.get_logger(__name__)
-
-
-class Driver(Protocol):
-    """What is known of the driver's files."""
-
-    def facts(self, gpus: GpuFacts) -> GpuSpecFacts:
-        """Return what specs of *gpus* are made of; raise HostError where that cannot be told."""
-        ...
 
 
 class GpuSpecs:
@@ -44,21 +27,19 @@ class GpuSpecs:
         self,
         writer: SpecWriter,
         *,
-        driver: Driver,
+        describe: Callable[[GpuFacts], Described],
         facts: Callable[[], GpuFacts],
-        hooks: HookRules,
         rules: GpuGrantRules,
         promised: Callable[[], bool],
     ) -> None:
-        """Write what *driver* shows of *facts*.
+        """Write what *describe* makes of *facts*, on the writer's lane; it may raise HostError.
 
         Where *rules* give new containers no names, the specs are for those that were *promised*
         some before, and without any the folder is left alone.
         """
         self._writer = writer
-        self._driver = driver
+        self._describe = describe
         self._facts = facts
-        self._hooks = hooks
         self._rules = rules
         self._promised = promised
         self.names = GpuNames()
@@ -90,18 +71,18 @@ class GpuSpecs:
         return replace(inventory, devices=with_faults(inventory.devices, _faults(faults)))
 
     async def _write(self, facts: GpuFacts) -> None:
-        made = GpuSpecFacts()
+        made = Described()
 
         def make() -> Mapping[str, str]:
             nonlocal made
-            made = self._driver.facts(facts)
-            return gpu_spec_files(made, self._hooks)
+            made = self._describe(facts)
+            return made.files
 
         written = await self._writer.write(make, GPU_KINDS)
         if written.problem:
             found = GpuNames(problem=written.problem)
         else:
-            found = gpu_names(made, written.rivals)
+            found = found_in(made, written.rivals)
         if found.problem and found.problem != self.names.problem:
             log.warning("gpus cannot be handed over by name", reason=found.problem)
         self.names = found

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,12 @@ from holdfast.discovery.inventory import Besides
 from holdfast.host.cdi import SpecFolder
 from holdfast.host.gpu_use import GpuUses
 from holdfast.host.nvidia import NvidiaFiles
-from holdfast.host.nvidia_driver import NvidiaDriver
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.gpu import GPU_RESOURCE
-from holdfast.model.gpu_cdi import HookRules
 from holdfast.model.gpu_devices import GpuFacts, gpu_devices
 from holdfast.model.gpu_free import GpuRules
 from holdfast.model.gpu_grant import CDI_VENDOR, DeviceIds, DeviceList, GpuGrantRules, Imex
+from holdfast.model.gpu_names import Described
 from holdfast.model.ids import ResourceName
 from holdfast.model.mig import MigStrategy
 from holdfast.runtime.clock import Clock
@@ -74,7 +74,12 @@ def build_gpus(
     gpu = settings.gpu
     if not gpu.enabled:
         return None
-    files = NvidiaFiles(host.root, driver_root=gpu.driver_root, dev_root=gpu.dev_root)
+    files = NvidiaFiles(
+        host.root,
+        driver_root=gpu.driver_root,
+        driver_root_on_host=gpu.driver_root_on_host,
+        dev_root=gpu.dev_root,
+    )
     rules = _rules(settings)
     source = GpuSource(
         files,
@@ -111,15 +116,8 @@ def build_gpus(
                 SpecFolder(Path(settings.cdi.spec_dir), prefix=CDI_VENDOR, joint="-"),
                 lane=host.lanes["cdi"],
             ),
-            driver=NvidiaDriver(
-                host.root,
-                files,
-                driver_root=gpu.driver_root,
-                driver_root_on_host=gpu.driver_root_on_host,
-                modes=rules.modes,
-            ),
+            describe=partial(_described, settings, host, files),
             facts=lambda: source.facts.value,
-            hooks=HookRules(path=gpu.cdi_hook_path, disabled=frozenset(gpu.cdi_disable_hooks)),
             rules=rules,
             promised=promised,
         ),
@@ -142,6 +140,23 @@ def _imex(settings: Settings) -> Imex:
     if not settings.gpu.imex_channel_ids:
         return Imex.UNWANTED
     return Imex.REQUIRED if settings.gpu.imex_required else Imex.WANTED
+
+
+def _described(settings: Settings, host: Hosts, files: NvidiaFiles, facts: GpuFacts) -> Described:
+    # Loaded only where names are handed over, or were.
+    from holdfast.host.nvidia_driver import NvidiaDriver  # noqa: PLC0415
+    from holdfast.model.gpu_cdi import HookRules, described  # noqa: PLC0415
+
+    gpu = settings.gpu
+    driver = NvidiaDriver(
+        host.root,
+        files,
+        driver_root=gpu.driver_root,
+        driver_root_on_host=gpu.driver_root_on_host,
+        modes=_rules(settings).modes,
+    )
+    hooks = HookRules(path=gpu.cdi_hook_path, disabled=frozenset(gpu.cdi_disable_hooks))
+    return described(driver.facts(facts), hooks)
 
 
 def _nvml(library: str) -> "Nvml":

@@ -34,16 +34,24 @@ class NvidiaFiles:
     """Reads what the node shows of the driver. Blocking: it belongs on a lane."""
 
     def __init__(
-        self, root: HostRoot, *, driver_root: str = "", dev_root: str = "", host_dev: str = "/dev"
+        self,
+        root: HostRoot,
+        *,
+        driver_root: str = "",
+        driver_root_on_host: str = "",
+        dev_root: str = "",
+        host_dev: str = "/dev",
     ) -> None:
         """Look below *root*, and first in what was configured.
 
-        *driver_root* and *dev_root* are the roots of file systems; empty: not configured.
+        *driver_root* and *dev_root* are the roots of file systems; empty: not configured. The host
+        calls the first *driver_root_on_host*, or the same where that is empty.
         """
         self._root = root
         self._procfs = Procfs(root)
         self._driver_root = driver_root
         self._dev_root = dev_root or driver_root
+        self._dev_root_on_host = dev_root or driver_root_on_host or driver_root
         self._host_dev = host_dev
 
     @property
@@ -118,7 +126,7 @@ class NvidiaFiles:
 
     def _device_folders(self) -> Iterator[tuple[Path, str]]:
         if self._dev_root:
-            yield Path(self._dev_root) / "dev", f"{self._dev_root.rstrip('/')}/dev"
+            yield Path(self._dev_root) / "dev", f"{self._dev_root_on_host.rstrip('/')}/dev"
         yield self._root.dev, self._host_dev
         yield self._root.run / OPERATOR / "dev", f"/run/{OPERATOR}/dev"
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
-from holdfast.model.gpu_cdi import GpuNames
+from holdfast.model.gpu_names import GpuNames
 from holdfast.model.grants import VFIO_CONTAINER
 from holdfast.model.ids import DeviceName, ResourceName
 

@@ -6,13 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from holdfast.model.gpu_grant import CDI_VENDOR, MODES
+from holdfast.model.gpu_grant import CDI_VENDOR
+from holdfast.model.gpu_names import GPU_KIND, Described
 from holdfast.model.ids import DeviceId
-
-GPU_KIND = f"{CDI_VENDOR}/gpu"
-IMEX_KIND = f"{CDI_VENDOR}/imex-channel"
-GPU_KINDS = (GPU_KIND, IMEX_KIND, *(f"{CDI_VENDOR}/{mode}" for mode in MODES))
-"""All kinds that answers for GPUs may name."""
 
 # Runtimes refuse a file that uses more than its version has, and older ones a newer version: paths
 # on the host and names that begin with a digit came with 0.5.0, groups with 0.7.0.
@@ -107,61 +103,16 @@ class GpuSpecFacts:
     beside: Mapping[str, BesideNodes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuNames:
-    """What a runtime can look up: the device behind each GPU's name, and the names `beside` them.
-
-    `problem` says why there is less than there should be; empty when there is all.
-    """
-
-    devices: Mapping[str, DeviceId] = field(default_factory=dict)
-    beside: frozenset[str] = frozenset()
-    problem: str = ""
-
-    @property
-    def modes(self) -> frozenset[str]:
-        """Return the modes that can be handed over by name."""
-        return frozenset(mode for mode in MODES if f"{CDI_VENDOR}/{mode}=all" in self.beside)
-
-
-def unexplained(
-    answers: Mapping[DeviceId, str | None], names: GpuNames, *, imex: bool
-) -> Mapping[DeviceId, str]:
-    """Return why devices cannot be handed over by name; nothing for those that can.
-
-    *answers* is what answers would call each, within its kind. With *imex* each of them names
-    channel 0 as well.
-    """
-    channel = not imex or f"{IMEX_KIND}=0" in names.beside
-    why = names.problem or "the driver does not have all of the nodes that it needs"
-    return {
-        id_: f"no CDI spec explains it: {why}"
-        for id_, name in answers.items()
-        if not channel or names.devices.get(f"{GPU_KIND}={name}") != id_
-    }
-
-
-def gpu_names(facts: GpuSpecFacts, rivals: Mapping[str, str]) -> GpuNames:
-    """Return what a runtime finds, once `gpu_spec_files` of the same facts are on disk.
-
-    *rivals* are names that files of others explain too, each with such a file: a runtime takes no
-    explanation when there are two.
-    """
-    devices = {f"{GPU_KIND}={name}": each.id for each in facts.gpus for name in each.names}
-    beside = {
-        f"{CDI_VENDOR}/{kind}={_only(kind)}" for kind, each in facts.beside.items() if each.nodes
-    }
-    ambiguous = sorted((devices.keys() | beside) & rivals.keys())
-    problem = ""
-    if ambiguous:
-        problem = (
-            f"{', '.join(ambiguous)}: {rivals[ambiguous[0]]} explains it as well, and runtimes "
-            "then take neither; remove that file"
-        )
-    return GpuNames(
-        devices={name: id_ for name, id_ in devices.items() if name not in rivals},
-        beside=frozenset(beside - rivals.keys()),
-        problem=problem,
+def described(facts: GpuSpecFacts, hooks: HookRules) -> Described:
+    """Return the specs of *facts*, and the names that they explain."""
+    return Described(
+        files=gpu_spec_files(facts, hooks),
+        devices={f"{GPU_KIND}={name}": each.id for each in facts.gpus for name in each.names},
+        beside=frozenset(
+            f"{CDI_VENDOR}/{kind}={_only(kind)}"
+            for kind, each in facts.beside.items()
+            if each.nodes
+        ),
     )
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from holdfast.model.cdi import Published, cdi_name
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.gpu_cdi import GpuNames
 from holdfast.model.gpu_grant import CDI_VENDOR
+from holdfast.model.gpu_names import GpuNames
 from holdfast.model.kubelet import CheckpointEntry
 
 
