@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from alerts.promtool import promtool
 from alerts.queries import REPOSITORY, problems
+from fetched import program
 
 _FILE = REPOSITORY / "deploy/alerts/holdfast.yaml"
 _STORIES = REPOSITORY / "tests/alerts/stories.yaml"
@@ -73,7 +73,7 @@ def test_the_check_of_names_finds_what_is_wrong(expression: str, told: list[str]
 
 def _run(*arguments: object) -> None:
     ended = subprocess.run(
-        [promtool(), *map(str, arguments)],
+        [program("promtool", package="prometheus"), *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

@@ -1,12 +1,12 @@
 """That containerd 1.x makes of its files what we say it makes: asked with `containerd config dump`."""
 
-import shutil
 import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from fetched import program
 from holdfast.doctor.containerd_files import read_configuration
 from holdfast.doctor.containerd_merge import NEW, OLD, cri_config, table
 from holdfast.doctor.node import Node
@@ -20,14 +20,12 @@ def runtime(plugin: str, name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def containerd() -> str:
-    program = shutil.which("containerd")
-    if program is None:
-        pytest.skip("there is no containerd (apt-get install containerd)")
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+def containerd() -> Path:
+    found = program("containerd", package="containerd")
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=True)
     if " 1." not in said.stdout and " v1." not in said.stdout:
         pytest.skip(f"this containerd is not 1.x: {said.stdout.strip()}")
-    return program
+    return found
 
 
 @pytest.mark.parametrize(
@@ -50,7 +48,7 @@ def containerd() -> str:
 )
 @pytest.mark.parametrize("beside", [False, True])
 def test_it_reads_the_same_runtimes(
-    files: dict[str, str], beside: bool, containerd: str, tmp_path: Path
+    files: dict[str, str], beside: bool, containerd: Path, tmp_path: Path
 ) -> None:
     """*beside*: the pattern has no folder of its own, and containerd looks somewhere else."""
     main = tmp_path / "config.toml"
@@ -59,7 +57,7 @@ def test_it_reads_the_same_runtimes(
         path = tmp_path / f"conf.d/{name}.toml" if name else main
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text if name else f'imports = ["{folder}/*.toml"]\n{text}')
-    command = [containerd, "--config", str(main), "config", "dump"]
+    command = [str(containerd), "--config", str(main), "config", "dump"]
     dumped = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
     plugin = table(table(tomllib.loads(dumped.stdout), "plugins"), OLD)
     theirs = set(table(table(plugin, "containerd"), "runtimes"))

@@ -32,10 +32,12 @@ GOLDEN = """\
             "type": "c",
             "major": 511,
             "minor": 0,
+            "fileMode": 438,
             "permissions": "rw"
           },
           {
             "path": "/dev/vfio/vfio",
+            "fileMode": 438,
             "permissions": "rw"
           }
         ]
@@ -50,6 +52,7 @@ GOLDEN = """\
             "type": "c",
             "major": 511,
             "minor": 2,
+            "fileMode": 438,
             "permissions": "rw"
           },
           {
@@ -57,10 +60,12 @@ GOLDEN = """\
             "type": "c",
             "major": 511,
             "minor": 3,
+            "fileMode": 438,
             "permissions": "rw"
           },
           {
             "path": "/dev/vfio/vfio",
+            "fileMode": 438,
             "permissions": "rw"
           }
         ]

@@ -22,6 +22,8 @@ _DEVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 # may begin with a digit, as PCI addresses do, since 0.5.0, and kinds may have dots since 0.6.0.
 _VERSION = "0.5.0"
 _VERSION_OF_DOTS = "0.6.0"
+_MODE = 0o666
+"""What runc gives a node without a mode; runsc does not start on such a node (gvisor#12616)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +114,14 @@ def _nodes(device: Device) -> list[dict[str, object]]:
             "type": "c",
             "major": _major(node.rdev),
             "minor": _minor(node.rdev),
+            "fileMode": _MODE,
             "permissions": "rw",
         }
         for node in device.nodes
     ]
     if device.kind is DeviceKind.VFIO:
         # Its number is the runtime's to look up: it does not change with the groups.
-        nodes.append({"path": VFIO_CONTAINER, "permissions": "rw"})
+        nodes.append({"path": VFIO_CONTAINER, "fileMode": _MODE, "permissions": "rw"})
     return nodes
 
 
