@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from alerts.promtool import promtool
 from alerts.queries import REPOSITORY, exposed, problems, selectors
+from fetched import program
 
 _BOARD: dict[str, Any] = json.loads((REPOSITORY / "deploy/dashboards/holdfast.json").read_text())
 _PANELS: list[dict[str, Any]] = _BOARD["panels"]
@@ -88,7 +88,10 @@ def test_prometheus_itself_takes_every_query(tmp_path: Path) -> None:
     file = tmp_path / "queries.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
     ended = subprocess.run(
-        [promtool(), "check", "rules", str(file)], capture_output=True, text=True, check=False
+        [program("promtool", package="prometheus"), "check", "rules", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
