@@ -104,7 +104,7 @@ CASES: dict[str, tuple[GpuSpecFacts, HookRules]] = {
         replace(
             PLAIN,
             gpus=tuple(
-                replace(gpu, nodes=tuple(replace(n, mode=0o660, gid=44) for n in gpu.nodes))
+                replace(gpu, nodes=tuple(replace(n, mode=0o1660, gid=44) for n in gpu.nodes))
                 for gpu in TWO
             ),
         ),
@@ -181,6 +181,16 @@ def test_container_paths_are_those_of_a_driver_that_is_installed_plainly(case: s
                 assert node["path"].startswith("/dev/")
             for mount in edits.get("mounts", ()):
                 assert not mount["containerPath"].startswith(OPERATOR)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_node_of_a_gpu_has_a_mode_without_which_runsc_does_not_start(name: str) -> None:
+    spec = SPECS[name]
+    edits = [spec["containerEdits"], *(each["containerEdits"] for each in spec["devices"])]
+
+    for node in (node for each in edits for node in each.get("deviceNodes", ())):
+        assert node["type"] == "c"
+        assert 0 < node["fileMode"] <= 0o777
 
 
 def _names(facts: GpuSpecFacts, rivals: dict[str, str]) -> GpuNames:

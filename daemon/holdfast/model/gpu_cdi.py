@@ -17,6 +17,7 @@ _PLAIN, _PATHS_AND_DIGITS, _GROUPS = "0.3.0", "0.5.0", "0.7.0"
 _READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _SOCKET = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 _EVERYBODY = 0o006
+_BITS = 0o777
 _VOID = "NVIDIA_VISIBLE_DEVICES=void"
 """Keeps NVIDIA's own runtime from handing over what the image asks for as well."""
 
@@ -27,14 +28,15 @@ Edits = dict[str, Any]
 class SpecNode:
     """A device node: `path` in the container, `host_path` where a runtime finds it.
 
-    `mode` are its permission bits and `gid` its group on the host; 0 where they are not known.
+    `mode` are its permission bits, what runc would choose where they are not known; `gid` is its
+    group on the host.
     """
 
     path: str
     host_path: str
     major: int
     minor: int
-    mode: int = 0
+    mode: int = 0o666
     gid: int = 0
 
 
@@ -233,9 +235,8 @@ def _node(node: SpecNode) -> Edits:
     if node.host_path != node.path:
         entry["hostPath"] = node.host_path
     entry |= {"type": "c", "major": node.major, "minor": node.minor}
-    if node.mode:
-        entry["fileMode"] = node.mode
-    entry["permissions"] = "rwm"
+    # Never without: runsc does not start on a node that has no mode (gvisor#12616).
+    entry |= {"fileMode": node.mode & _BITS, "permissions": "rwm"}
     if node.gid:
         entry["gid"] = node.gid
     return entry
