@@ -16,6 +16,8 @@ NODE = 1024 * MIB
 UID = "6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b"
 CONTAINER = "ab" * 32
 POD = f"kubepods/burstable/pod{UID}"
+_CACHE_V1 = f"inactive_file 1\ntotal_active_file {4 * MIB}\ntotal_inactive_file {6 * MIB}"
+_CACHE_V2 = f"anon 5\ninactive_file {16 * MIB}\nactive_file {4 * MIB}\nunevictable {8 * MIB}"
 PRIVATE = "cgroup:[4026532500]"
 
 
@@ -98,7 +100,7 @@ class TestOwnLimit:
         (home / "cgroup").write_text("4:memory:/pod\n1:cpu:/other\n0::/\n")
         write(tree, "memory/pod/memory.limit_in_bytes", 50 * MIB)
         write(tree, "memory/pod/memory.usage_in_bytes", 30 * MIB)
-        write(tree, "memory/pod/memory.stat", f"inactive_file 1\ntotal_inactive_file {10 * MIB}")
+        write(tree, "memory/pod/memory.stat", _CACHE_V1)
         write(tree, "memory/memory.limit_in_bytes", 9223372036854771712)
         own = MemoryReader(tree.root).own()
         assert (own.limit, own.usage, own.headroom) == (50 * MIB, 20 * MIB, 30 * MIB)
@@ -167,7 +169,7 @@ class TestOthers:
         write(tree, f"{POD}/{CONTAINER}/memory.max", 300 * MIB)
         write(tree, f"{POD}/{CONTAINER}/memory.high", 250 * MIB)
         write(tree, f"{POD}/{CONTAINER}/memory.current", 120 * MIB)
-        write(tree, f"{POD}/{CONTAINER}/memory.stat", f"anon 5\ninactive_file {20 * MIB}")
+        write(tree, f"{POD}/{CONTAINER}/memory.stat", _CACHE_V2)
         write(tree, f"{POD}/memory.max", 400 * MIB)
         write(tree, f"{POD}/memory.current", 350 * MIB)
         memory = MemoryReader(tree.root).of_process(71)

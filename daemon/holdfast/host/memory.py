@@ -24,13 +24,20 @@ class _Files:
 
     limit: str
     usage: str
-    cache: str
+    cache: tuple[str, ...]
     high: str = ""
 
 
-_V2 = _Files(limit="memory.max", usage="memory.current", cache="inactive_file", high="memory.high")
+_V2 = _Files(
+    limit="memory.max",
+    usage="memory.current",
+    cache=("active_file", "inactive_file"),
+    high="memory.high",
+)
 _V1 = _Files(
-    limit="memory.limit_in_bytes", usage="memory.usage_in_bytes", cache="total_inactive_file"
+    limit="memory.limit_in_bytes",
+    usage="memory.usage_in_bytes",
+    cache=("total_active_file", "total_inactive_file"),
 )
 _V1_HIERARCHY = "hierarchical_memory_limit"
 """The tightest limit of all ancestors, also of those that no mount shows us."""
@@ -157,7 +164,8 @@ class MemoryReader:
 def _read(folder: Path, name: str, files: _Files) -> CgroupMemory:
     """Return what the cgroup tells; the files are not there where the controller is off."""
     used = _number(_text(folder / files.usage))
-    cache = _line_of(_text(folder / "memory.stat"), files.cache) or 0
+    stat = _text(folder / "memory.stat")
+    cache = sum(_line_of(stat, each) or 0 for each in files.cache)
     return CgroupMemory(
         path=name,
         limit=_number(_text(folder / files.limit)) or None,

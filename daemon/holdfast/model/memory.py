@@ -25,9 +25,9 @@ _LARGER = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 class CgroupMemory:
     """One cgroup's memory in bytes; None: no such limit, or not told.
 
-    `usage` is without the file cache that the kernel gives up first (inactive_file): that never
-    ends in an OOM kill, and kubelet and ``kubectl top`` leave it out too. Above `high` the kernel
-    slows the processes down, and ends none.
+    `usage` is without file cache: the kernel gives that up before it ends anybody, and a program
+    that reads a lot fills whatever limit it has. kubelet and ``kubectl top`` leave out only the
+    part that was not read twice. Above `high` the kernel slows the processes down, and ends none.
     """
 
     path: str
@@ -118,14 +118,15 @@ class Memory:
 def own_share(memory: Memory, resident: int | None) -> float:
     """Return how much of its limit the daemon uses, as a share; 0 where that cannot be told.
 
-    What counts is its own cgroup and its pod's, for there the kernel ends it, and its resident
-    memory. What neighbours use of an outer limit is no business of the daemon's.
+    What counts is its own cgroup and its pod's, for there the kernel ends it. What neighbours use
+    of an outer limit is no business of the daemon's. Where no cgroup tells, *resident* counts, its
+    own memory with the files that it has mapped: too much rather than too little.
     """
     own = memory.cgroups[:1] + tuple(each for each in memory.cgroups[1:] if pod_of(each.path)[0])
-    shares = [1 - each.share_left for each in own if each in memory.limited]
-    if resident is not None and memory.limit:
-        shares.append(resident / memory.limit)
-    return max(shares, default=0.0)
+    told = [each for each in own if each in memory.limited and each.left is not None]
+    if told:
+        return max(1 - each.share_left for each in told)
+    return resident / memory.limit if resident is not None and memory.limit else 0.0
 
 
 def is_tight(share: float, *, before: bool) -> bool:

@@ -23,8 +23,7 @@ class MemoryMetrics:
         )
         self._usage = Gauge(
             "holdfast_memory_usage_bytes",
-            "What this process's cgroup uses, without file cache that is given up first. "
-            "NaN: not known.",
+            "What this process's cgroup uses, without file cache. NaN: not known.",
             registry=registry,
         )
         self._resident = Gauge(
@@ -47,8 +46,7 @@ class MemoryMetrics:
             ),
             "usage": Current(
                 "holdfast_holder_memory_usage_bytes",
-                "Of the same process: what its cgroup uses, without file cache that is given up "
-                "first.",
+                "Of the same process: what its cgroup uses, without file cache.",
                 ["resource", "device"],
                 registry=registry,
             ),
