@@ -1,8 +1,10 @@
 """The command that looks at a node and says what is wrong with it; it changes nothing."""
 
 import json
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from errno import EACCES
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,11 +22,24 @@ if TYPE_CHECKING:  # no other command needs them
 _INDENT = " " * 8
 
 
+def _folder(_context: click.Context, _option: click.Parameter, root: Path) -> Path:
+    try:
+        found = root.stat()
+    except OSError as error:
+        # To look into /proc/1/root takes more than to see that it is there.
+        more = "; it takes root and the capability SYS_PTRACE" if error.errno == EACCES else ""
+        raise click.BadParameter(f"cannot look at {root}: {error.strerror}{more}") from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise click.BadParameter(f"{root} is not a folder")
+    return root.absolute()
+
+
 @click.command()
 @click.option(
     "--root",
     # Not resolved: /proc/1/root is a link to / for whoever reads it, and the host's root to walk.
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
+    callback=_folder,
     default="/",
     help="The root of a copied or mounted node; its programs and sockets are then not asked.",
 )
@@ -54,7 +69,6 @@ def doctor(
     from holdfast.doctor.node import Node  # noqa: PLC0415 - as above
 
     settings, first = _settings(config, changes)
-    root = root.absolute()
     node = Node(settings=settings, root=root, runtime_handlers=handlers)
     found = [first, *examine(node)]
     counts = Counter(finding.level for finding in found)

@@ -15,6 +15,7 @@ from holdfast.doctor.nvidia import nvidia_findings
 from holdfast.doctor.privileges import privileges_findings
 from holdfast.doctor.state import state_findings
 from holdfast.doctor.vfio import vfio_findings
+from holdfast.errors import HostError
 
 AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
     {
@@ -31,9 +32,17 @@ AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
 )
 """What finds out about each area, by the area's name; in the order in which they are shown.
 
+Each may raise PermissionError, or HostError, where the doctor itself may not look.
+
 A check is named by ``check="..."``, a literal at the place where its finding is made: a test holds
 those against the table in docs/doctor.md.
 """
+
+
+def _text(error: OSError | HostError) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename} may not be looked at ({error.strerror})"
+    return str(error)
 
 
 def examine(node: Node) -> Iterator[Finding]:
@@ -41,6 +50,12 @@ def examine(node: Node) -> Iterator[Finding]:
     for name, findings in AREAS.items():
         try:
             yield from findings(node)
+        except (PermissionError, HostError) as error:
+            yield Area(name).warn(
+                check="rights",
+                reason=f"the rest of this area cannot be told: {_text(error)}",
+                remedy="run the doctor as root, in a pod with the daemon's capabilities",
+            )
         except Exception as error:  # noqa: BLE001 - one area's bug must not hide the others' findings
             yield Area(name).fail(
                 check="doctor",

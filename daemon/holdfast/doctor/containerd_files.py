@@ -98,6 +98,8 @@ def read_toml(node: Node, path: str) -> ConfigFile | Unreadable:
     except UnicodeDecodeError as error:
         return Unreadable(path=path, reason=f"it is not UTF-8: {error}")
     except HostError as error:
+        if isinstance(error.__cause__, PermissionError):  # containerd may read what we may not
+            raise
         return Unreadable(path=path, reason=str(error))
 
 

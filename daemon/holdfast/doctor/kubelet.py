@@ -36,7 +36,7 @@ class _Answer:
 
 
 def kubelet_findings(node: Node) -> Iterator[Finding]:
-    """Yield what was found of kubelet and of what it shares with plugins. Never raises."""
+    """Yield what was found of kubelet and of what it shares with plugins."""
     settings = node.settings.kubelet
     folder = node.path(settings.plugin_dir)
     try:

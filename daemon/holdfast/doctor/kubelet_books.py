@@ -37,15 +37,17 @@ class Books:
 
 
 def book_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
-    """Yield what was found of the checkpoint in *folder*. Never raises."""
+    """Yield what was found of the checkpoint in *folder*; HostError where we may not read it."""
     path = folder / CHECKPOINT
     try:
         content = read_bytes(path)
     except HostError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise
         yield _AREA.fail(
             check="checkpoint",
             reason=f"{error}: which pods have which devices is not known",
-            remedy="run as root, with kubelet's plugin folder mounted",
+            remedy="look for errors of the disk (dmesg), and restart kubelet once it is well",
         )
         return
     if content is None:

@@ -41,7 +41,7 @@ _MOVE = "set stateDir to a folder on a local disk of the node, mounted as a host
 
 
 def state_findings(node: Node) -> Iterator[Finding]:
-    """Yield what was found of the state folder. Never raises."""
+    """Yield what was found of the state folder. May raise PermissionError."""
     folder = node.path(node.settings.state_dir)
     try:
         found = folder.stat()
@@ -49,11 +49,13 @@ def state_findings(node: Node) -> Iterator[Finding]:
     except (FileNotFoundError, NotADirectoryError):
         yield _missing(node, folder)
         return
+    except PermissionError:
+        raise
     except OSError as error:
         yield _AREA.fail(
             check="folder",
             reason=f"{folder} cannot be looked at: {error.strerror}",
-            remedy="run the doctor as root",
+            remedy=_MOVE,
         )
         return
     if not stat.S_ISDIR(found.st_mode):
@@ -65,7 +67,7 @@ def state_findings(node: Node) -> Iterator[Finding]:
         return
     yield _AREA.ok(check="folder", reason=f"{folder} is there")
     yield _filesystem(_mount(node, folder), folder)
-    yield _writable(node, folder, disk)
+    yield _writable(node, folder, found, disk)
     yield _space(folder, disk)
     in_use, told = _daemon(node, folder)
     yield told
@@ -117,27 +119,30 @@ def _filesystem(mount: Mount | None, folder: Path) -> Finding:
     return _AREA.ok(check="filesystem", reason=f"{folder} is on {mount.kind}")
 
 
-def _writable(node: Node, folder: Path, disk: os.statvfs_result) -> Finding:
+def _writable(node: Node, folder: Path, found: os.stat_result, disk: os.statvfs_result) -> Finding:
     if disk.f_flag & os.ST_RDONLY:
         return _AREA.fail(
             check="writable",
             reason=f"{folder} is on a filesystem that is mounted read-only",
             remedy="mount it writable; after an error of its disk: mend that first",
         )
-    if not os.access(folder, os.W_OK | os.X_OK):
-        if os.geteuid() == 0:
-            return _AREA.fail(
-                check="writable",
-                reason=f"{folder} does not let root write to it",
-                remedy="look for an immutable flag (lsattr -d), AppArmor or SELinux",
-            )
+    if not node.live:
+        return _AREA.ok(check="writable", reason="it is not mounted read-only")
+    if found.st_uid != 0 or found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
         return _AREA.warn(
             check="writable",
-            reason=f"we are uid {os.geteuid()} and may not write to {folder}",
-            remedy="run the doctor as root",
+            reason=f"{folder} belongs to uid {found.st_uid} with mode "
+            f"{stat.S_IMODE(found.st_mode):o}: root without DAC_OVERRIDE, as the daemon is in its "
+            "pod, cannot write there",
+            remedy=f"chown root {folder}; chmod 700 {folder}",
         )
-    where = "" if node.live else ", as far as a copy tells"
-    return _AREA.ok(check="writable", reason=f"{folder} can be written to{where}")
+    if os.geteuid() == 0 and not os.access(folder, os.W_OK | os.X_OK):
+        return _AREA.fail(
+            check="writable",
+            reason=f"{folder} does not let root write to it",
+            remedy="look for an immutable flag (lsattr -d), AppArmor or SELinux",
+        )
+    return _AREA.ok(check="writable", reason=f"root can write to {folder}")
 
 
 def _space(folder: Path, disk: os.statvfs_result) -> Finding:
@@ -211,7 +216,11 @@ def _ledger(folder: Path, *, in_use: bool) -> Iterator[Finding]:
             "makes an empty one, which kubelet's checkpoint then fills",
         )
     except LedgerError as error:
-        yield _AREA.warn(check="ledger", reason=str(error), remedy="run the doctor as root")
+        yield _AREA.warn(
+            check="ledger",
+            reason=str(error),
+            remedy="run the doctor as root, where it has a /tmp to copy the ledger to",
+        )
     else:
         reason = f"{folder / FILE} is whole, of version {SCHEMA_VERSION} or older"
         yield _AREA.ok(check="ledger", reason=reason)

@@ -26,7 +26,7 @@ _ANYBODY = stat.S_IROTH | stat.S_IWOTH
 
 
 def vfio_findings(node: Node) -> Iterator[Finding]:
-    """Yield what was found of the functions that are granted through VFIO. Never raises."""
+    """Yield what was found of the functions that are granted through VFIO."""
     root = node.host
     try:
         functions = Sysfs(root).pci_functions()
@@ -124,6 +124,8 @@ def _container(node: Node) -> Finding:
     path = node.host.node("/dev/vfio/vfio")
     try:
         found = path.stat()
+    except PermissionError:
+        raise  # the daemon may see what we may not
     except OSError as error:
         if not node.live and not path.parent.is_dir():
             return _AREA.warn(

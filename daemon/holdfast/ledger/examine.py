@@ -1,5 +1,6 @@
 """Looks whether a ledger's file could be used, and changes nothing, not even beside it."""
 
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -7,6 +8,8 @@ from pathlib import Path
 
 from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.ledger.store import FILE, inspect
+
+_TRIES = 5
 
 
 def examine(folder: Path, *, in_use: bool) -> None:
@@ -17,6 +20,8 @@ def examine(folder: Path, *, in_use: bool) -> None:
     path = folder / FILE
     wal = path.with_name(f"{FILE}-wal")
     try:
+        if not os.access(path, os.R_OK):  # of which SQLite says only that it cannot open it
+            raise LedgerError(f"cannot read the ledger {path}: we may not")  # noqa: TRY301 - all that is wrong with the file in one place
         if not wal.exists() or not wal.stat().st_size:
             # Opened as any other file of this kind, it would get two files beside it.
             inspect(path, how="immutable=1")
@@ -24,7 +29,7 @@ def examine(folder: Path, *, in_use: bool) -> None:
             inspect(path)  # everything beside it is there, and locked as among neighbours
         else:
             _inspect_copy(path, wal)
-    except LedgerUnusableError:
+    except LedgerError:
         raise
     except sqlite3.Error as error:
         raise LedgerUnusableError(f"cannot use the ledger {path}: {error}") from error
@@ -33,8 +38,21 @@ def examine(folder: Path, *, in_use: bool) -> None:
 
 
 def _inspect_copy(path: Path, wal: Path) -> None:
-    """Look at a copy: a WAL that a crash left would be folded back by whoever opens it."""
+    """Look at a copy: a WAL that a crash left would be folded back by whoever opens it.
+
+    Where a daemon is at work all the same, its two files must be of one moment.
+    """
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        for file in (path, wal):
-            shutil.copyfile(file, Path(folder) / file.name)
-        inspect(Path(folder) / path.name)
+        for _ in range(_TRIES):
+            before = _moment(path, wal)
+            for file in (path, wal):
+                shutil.copyfile(file, Path(folder) / file.name)
+            if _moment(path, wal) == before:
+                inspect(Path(folder) / path.name)
+                return
+    raise LedgerError(f"cannot read the ledger {path}: it is being written all the time")
+
+
+def _moment(*files: Path) -> list[tuple[int, int, int]]:
+    found = [file.stat() for file in files]
+    return [(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]

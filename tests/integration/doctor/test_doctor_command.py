@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,7 +100,11 @@ def test_people_are_shown_each_area_with_its_findings_remedies_and_a_count(
 
 def test_wrong_usage_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--root", str(tmp_path / "nowhere")]) == 2
-    assert "does not exist" in capsys.readouterr().err
+    assert "nowhere: No such file or directory" in capsys.readouterr().err
+
+    (tmp_path / "file").touch()
+    assert main(["doctor", "--root", str(tmp_path / "file")]) == 2
+    assert "file is not a folder" in capsys.readouterr().err
 
 
 @contextlib.contextmanager
@@ -155,3 +160,58 @@ def test_the_daemon_loads_the_table_of_its_needs_and_no_other_command_any_of_the
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert set(done.stdout.split()) == {"holdfast.doctor", "holdfast.doctor.needs"}
+
+
+_PLACES = (
+    "var/lib/kubelet",
+    "var/lib/kubelet/device-plugins",
+    "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+    "var/lib/kubelet/pod-resources",
+    "var/lib/holdfast",
+    "var/lib/holdfast/ledger.db",
+    "etc",
+    "etc/cdi",
+    "etc/cdi/holdfast_x.json",
+    "etc/containerd/config.toml",
+    "dev/vfio",
+    "proc",
+    "sys",
+    "sys/bus/pci/devices",
+    "sys/kernel",
+    "sys/module",
+    "run",
+    "",
+)
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="to take rights away needs root and setpriv (util-linux)",
+)
+@pytest.mark.parametrize("place", _PLACES)
+def test_what_the_doctor_may_not_read_is_no_verdict_on_it(place: str, node: NodeTree) -> None:
+    (node.folder / "var/lib/holdfast").mkdir()
+    Store(node.folder / "var/lib/holdfast").close()
+    (node.folder / "run").mkdir()
+    node.write("etc/cdi/holdfast_x.json", '{"devices": []}')
+    node.write("etc/containerd/config.toml", "version = 2\n")
+    for folder in (node.folder, *node.folder.parents[:3]):
+        folder.chmod(0o755)
+    closed = node.folder / place
+    os.chown(closed, 65534, 65534)
+    closed.chmod(0)
+    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m"]
+    settings = ("--set", "deviceListStrategy=cdi", "--set", "cdi.specDir=/etc/cdi")
+
+    done = subprocess.run(
+        [*command, "holdfast", "doctor", "-o", "json", "--root", str(node.folder), *settings],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stderr == ""
+    found = json.loads(done.stdout)["findings"]
+    assert "doctor" not in {each["check"] for each in found}, found
+    failed = [each for each in found if each["level"] == "FAIL"]
+    assert not failed, "what is not known is no failure"

@@ -170,10 +170,17 @@ def test_an_old_ledger_is_no_failure_because_a_start_upgrades_it(node: NodeTree)
     assert node.told().of("state", "ledger")["level"] == "OK"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_folder_that_others_own_is_not_called_unusable_by_a_user(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    assert _live(tmp_path)["writable"].level is Level.WARN
+@pytest.mark.skipif(os.geteuid() != 0, reason="to give a folder away needs root")
+@pytest.mark.parametrize(
+    ("owner", "mode", "level"), [(65534, 0o777, "WARN"), (0, 0o500, "WARN"), (0, 0o700, "OK")]
+)
+def test_a_folder_that_only_a_privileged_root_can_write_to_is_warned_of(
+    owner: int, mode: int, level: str, tmp_path: Path
+) -> None:
+    os.chown(tmp_path, owner, -1)
+    tmp_path.chmod(mode)
+
+    assert _live(tmp_path)["writable"].level == level
 
 
 def _mounted(script: str, folder: Path) -> dict[str, dict[str, str]]:
