@@ -1,0 +1,37 @@
+"""Memory on a whole node: what a pod with a device may use, as the running daemon tells it."""
+
+from pathlib import Path
+from typing import Any
+
+from fakes.stage import pod, stage
+from holdfast.cli.tables import table
+
+MIB = 1 << 20
+
+
+async def test_who_has_a_device_is_told_with_its_limit_usage_headroom_and_memlock(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1) as node:
+        one = await node.run(pod("one"))
+        proc, cgroup = node.node.root.proc, node.node.root.cgroup
+        (proc / "meminfo").write_text("MemTotal: 1048576 kB\n")
+        slice_ = f"pod{one.uid.replace('-', '_')}.slice"
+        (folder,) = [each for each in cgroup.rglob("*") if each.name.endswith(slice_)]
+        (folder / "memory.max").write_text(f"{400 * MIB}\n")
+        (folder / "memory.current").write_text(f"{150 * MIB}\n")
+        (folder / "memory.stat").write_text(f"active_file {50 * MIB}\n")
+
+        rows: list[dict[str, Any]] = []
+        while not rows:  # it runs, and opens its device in a moment
+            rows = await node.asked("holders") or []
+        row = rows[0]
+
+        told = {key: row[key] for key in ("limit", "limitAt", "usage", "headroom")}
+        assert told == {
+            "limit": 400 * MIB,
+            "limitAt": f"/{folder.relative_to(cgroup)}",
+            "usage": 100 * MIB,
+            "headroom": 300 * MIB,
+        }
+        assert "300.0 MiB" in table([row], ["headroom"])
