@@ -51,6 +51,29 @@ RIVALS = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraDriver:
+    """A driver of Kubernetes' dynamic resource allocation that hands out the same hardware."""
+
+    name: str
+    asked: Callable[[Settings], bool]
+    instead: str
+
+
+DRA_DRIVERS = (
+    DraDriver(
+        name="gpu.nvidia.com",
+        asked=lambda settings: settings.gpu.enabled,
+        instead="gpu.enabled: false",
+    ),
+    DraDriver(
+        name="tpu.google.com",
+        asked=lambda settings: settings.tpu.enabled,
+        instead="tpu.enabled: false",
+    ),
+)
+
+
 def plugin_findings(node: Node, folder: Path) -> Iterator[Finding]:
     """Yield what was found of the plugins' sockets in *folder*. Never raises."""
     try:
@@ -59,6 +82,7 @@ def plugin_findings(node: Node, folder: Path) -> Iterator[Finding]:
         yield _AREA.warn(check="other-plugins", reason=str(error), remedy="run the doctor as root")
         return
     yield from _rivals(node, folder, names)
+    yield from _dra_drivers(node)
     if node.live:
         yield from _ours(node, folder, names)
 
@@ -90,6 +114,33 @@ def _rivals(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Findin
     if not found:
         yield _AREA.ok(
             check="other-plugins", reason=f"no plugin is known in {folder} that rivals holdfast"
+        )
+
+
+def _dra_drivers(node: Node) -> Iterator[Finding]:
+    """Yield the DRA drivers that registered with this kubelet for what holdfast advertises."""
+    home = Path(node.settings.kubelet.pod_resources_socket).parent.parent
+    folder = node.path(str(home / "plugins_registry"))
+    if not folder.is_dir():
+        return  # mostly not mounted where the daemon runs
+    names = list_names(folder)
+    found = False
+    for driver in DRA_DRIVERS:
+        sockets = [name for name in names if name.startswith(f"{driver.name}-")]
+        if not (sockets and driver.asked(node.settings)):
+            continue
+        if node.live and all(_ask(folder / name)[1] for name in sockets):
+            continue
+        found = True
+        yield _AREA.warn(
+            check="dra-drivers",
+            reason=f"{folder / sockets[0]} is of the DRA driver {driver.name}, which hands out the "
+            "same devices: neither it nor kubelet knows of holdfast's locks",
+            remedy=f"remove it from this node, or set {driver.instead}",
+        )
+    if not found:
+        yield _AREA.ok(
+            check="dra-drivers", reason=f"no DRA driver in {folder} hands out what holdfast does"
         )
 
 

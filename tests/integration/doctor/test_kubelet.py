@@ -1,7 +1,9 @@
 """What can be wrong with kubelet's folder, books and sockets, on copied trees and on live sockets."""
 
 import contextlib
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -365,9 +367,41 @@ def test_our_own_sockets_must_answer_while_the_daemon_runs(folder: Path) -> None
     assert "1 sockets of ours" in down.reason
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may connect to every socket")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="to take rights away needs root and setpriv (util-linux)",
+)
 def test_a_socket_that_may_not_be_asked_is_no_dead_kubelet(folder: Path) -> None:
     path = folder / "dp/kubelet.sock"
+    less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    doctor = [sys.executable, "-m", "holdfast", "doctor", "-o", "json"]
     with _process("kubelet", folder, [path]):
         path.chmod(0)
-        assert _live(folder)["kubelet-socket"].level is Level.WARN
+        settings = f"kubelet.pluginDir={folder / 'dp'}"
+        done = subprocess.run(
+            [*less, *doctor, "--set", settings], capture_output=True, text=True, check=False
+        )
+
+    found = {each["check"]: each for each in json.loads(done.stdout)["findings"]}
+    assert found["kubelet-socket"]["level"] == "WARN"
+    assert found["kubelet-socket"]["reason"] == f"{path} may not be connected to"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "level"),
+    [
+        ("gpu.nvidia.com-reg.sock", (), "WARN"),
+        ("tpu.google.com-1f0c-reg.sock", (), "WARN"),
+        ("gpu.nvidia.com-reg.sock", ("--set", "gpu.enabled=false"), "OK"),
+        ("csi.example.com-reg.sock", (), "OK"),
+    ],
+)
+def test_a_dra_driver_for_the_same_devices_is_warned_of(
+    name: str, settings: tuple[str, ...], level: str, node: NodeTree
+) -> None:
+    node.socket(node.plugins.parent / "plugins_registry" / name)
+
+    found = node.told(*settings).of("kubelet", "dra-drivers")
+
+    assert found["level"] == level
+    assert (name in found["reason"]) is (level == "WARN")
