@@ -7,6 +7,7 @@ from holdfast.doctor.area import Area
 from holdfast.doctor.cdi import cdi_findings
 from holdfast.doctor.containerd import containerd_findings
 from holdfast.doctor.finding import Finding
+from holdfast.doctor.gpu_cdi import gpu_cdi_findings
 from holdfast.doctor.gvisor import gvisor_findings
 from holdfast.doctor.kubelet import kubelet_findings
 from holdfast.doctor.memory import memory_findings
@@ -26,6 +27,7 @@ AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
         "memory": memory_findings,
         "privileges": privileges_findings,
         "nvidia": nvidia_findings,
+        "gpu-cdi": gpu_cdi_findings,
         "containerd": containerd_findings,
         "gvisor": gvisor_findings,
     }
