@@ -33,8 +33,8 @@ from holdfast.telemetry.probes import ProbeServer
 
 log = structlog.get_logger(__name__)
 
-_BEAT = 1.0
-_BEATS_TO_SHOW = 5
+_BEAT = 2.0
+_BEATS_TO_SHOW = 3
 """Metrics are read a few times a minute: no need to set each of them at every beat."""
 _TIDY = 60.0
 _PROOF = 5.0

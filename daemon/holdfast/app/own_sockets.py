@@ -20,9 +20,10 @@ CONTROL = "control"
 PING = "ping"
 """The question whose answer is itself."""
 
-_EACH = 15.0
+_EACH = 60.0
+"""Seconds: a dial costs milliseconds of processor time, and what breaks is mostly heard of."""
 _PATIENCE = 2.0
-_STALE = 4 * _EACH
+_STALE = 3 * _EACH
 
 
 class PluginSockets(Protocol):
