@@ -20,6 +20,7 @@ from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, Re
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
+from waiting import until
 
 CHIP = PciAddress("0000:00:05.0")
 NODE = "/dev/vfio/10"
@@ -140,3 +141,35 @@ async def test_a_holder_seen_by_an_incomplete_scan_is_looked_for_again_after_the
     assert again.holders
     assert not again.gaps
     assert holder in {each.process.pid for each in again.holders}
+
+
+async def test_of_many_holders_a_few_are_followed_and_the_end_of_the_last_is_still_heard_of(
+    watch: Watched,
+) -> None:
+    opened = os.open(watch.node.node(NODE), os.O_RDWR | os.O_NOCTTY)
+    crowd = [subprocess.Popen(["sleep", "600"], pass_fds=[opened]) for _ in range(40)]
+    os.close(opened)
+    try:
+        for each in crowd:
+            watch.node.add_process(each.pid, "/user.slice")
+        await watch.facts()
+        assert len(watch.kernel.holders[watch.device.name]) == 40
+        assert len(watch.kernel._pidfds.watched) == 32
+        followed = {process.pid for process in watch.kernel._pidfds.watched}
+        for each in crowd:
+            if each.pid in followed:
+                _end(watch, each)
+        await until(lambda: watch.device.name not in watch.kernel.holders)
+        await watch.facts()
+        left = {holder.process.pid for holder in watch.kernel.holders[watch.device.name]}
+        assert left == {each.pid for each in crowd} - followed
+    finally:
+        for each in crowd:
+            each.kill()
+            each.wait()
+
+
+def _end(watch: Watched, process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    shutil.rmtree(watch.node.root.proc / str(process.pid))

@@ -141,6 +141,42 @@ def test_of_very_many_riddles_a_few_are_told(tmp_path: Path) -> None:
     assert 1 <= len(HolderScan(tree.root).scan([target], maps=True).gaps) <= 40
 
 
+def test_the_daemon_may_open_as_many_files_as_the_kernel_allows() -> None:
+    code = (
+        "import resource as r; from holdfast.host.openfiles import allow_all; "
+        "most = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (64, most)); "
+        "print(allow_all() == most, r.getrlimit(r.RLIMIT_NOFILE) == (most, most))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "True True\n"
+
+
+def test_of_thousands_of_processes_of_one_pod_what_is_the_same_is_kept_once(
+    tmp_path: Path,
+) -> None:
+    tree = ProcTree(tmp_path)
+    tree.myself()
+    main, other = os.openpty()
+    try:
+        for pid in range(2_000_000, 2_001_000):
+            cgroup = f"/kubepods/burstable/pod{UID}/{'ab' * 32}"
+            tree.open_file(tree.process(pid, cgroup=cgroup), 5, os.ttyname(other))
+        rdev = os.fstat(other).st_rdev
+        target = ScanTarget(device=ONE, rdevs=frozenset({rdev}), addresses=frozenset())
+        scans = HolderScan(tree.root)
+        tracemalloc.start()
+        try:
+            found = scans.scan([target])
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    finally:
+        os.close(main)
+        os.close(other)
+    assert len(found.holders[ONE]) == 1000
+    assert kept < 1000 * 400
+
+
 def test_of_very_long_arguments_the_beginning_is_read(start: Callable[..., int]) -> None:
     pid = start("import sys; print(flush=True); sys.stdin.read()", *["x" * 100_000] * 10)
     arguments = Procfs(HostRoot()).arguments(pid)

@@ -20,6 +20,7 @@ from holdfast.app.showing import observe, show
 from holdfast.control.server import ControlServer
 from holdfast.discovery.scanner import Scanner
 from holdfast.errors import HoldfastError, HostError
+from holdfast.host.openfiles import allow_all
 from holdfast.host.udev import Uevents
 from holdfast.ledger.ledger import InstanceLock, open_ledger
 from holdfast.model.gpu import DriverState
@@ -47,6 +48,7 @@ async def run(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    allow_all()
     state = Path(settings.state_dir)
     clock = SystemClock()
     async with AsyncExitStack() as stack:

@@ -1,6 +1,7 @@
 """Which processes have a device open or mapped: one pass through /proc."""
 
 import errno
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,8 +15,8 @@ from holdfast.host.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.visibility import Visibility, visibility
 from holdfast.model.cgroup_names import pod_of
-from holdfast.model.ids import DeviceName
-from holdfast.model.use import Holder, Scan, ScanTarget
+from holdfast.model.ids import DeviceName, PodUid
+from holdfast.model.use import Grip, Holder, Scan, ScanTarget
 
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR})
 _REEXEC = "exe"
@@ -60,14 +61,20 @@ class HolderScan:
         search = GripSearch(self._root, targets, self._procfs.char_major("vfio"), thorough=maps)
         holders: dict[DeviceName, list[Holder]] = defaultdict(list)
         unattributed: list[Holder] = []
+        known: dict[frozenset[Grip], frozenset[Grip]] = {}
+
+        def shared(grips: set[Grip]) -> frozenset[Grip]:
+            frozen = frozenset(grips)
+            return known.setdefault(frozen, frozen)
+
         for pid in wanted:
             holder, grasp = self._look_at(search, pid, gaps)
             if holder is None:
                 continue
             for device, grips in grasp.grips.items():
-                holders[device].append(replace(holder, grips=frozenset(grips)))
+                holders[device].append(replace(holder, grips=shared(grips)))
             if grasp.loose:
-                unattributed.append(replace(holder, grips=frozenset(grasp.loose)))
+                unattributed.append(replace(holder, grips=shared(grasp.loose)))
         return Scan(
             holders={device: tuple(found) for device, found in holders.items()},
             unattributed=tuple(unattributed),
@@ -121,11 +128,12 @@ class HolderScan:
         pod, container = pod_of(cgroup)
         return Holder(
             process=facts.process,
-            command=program or facts.comm,
+            # Thousands of processes of one pod may have a device open: what is the same is shared.
+            command=sys.intern(program or facts.comm),
             grips=frozenset(),
-            cgroup=cgroup,
-            pod=pod,
-            container=container,
+            cgroup=sys.intern(cgroup),
+            pod=None if pod is None else PodUid(sys.intern(pod)),
+            container=None if container is None else sys.intern(container),
             uid=uid or 0,
             sandbox=sandbox_of(self._procfs, pid),
         )

@@ -16,6 +16,10 @@ _SCAN_SHARE = 0.001
 """How much of the time scans by the clock may take, however many processes there are."""
 
 
+_MOST_FOLLOWED = 32
+"""Of one device; each costs an open file, and without any left nothing works."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
     at: float
@@ -25,7 +29,7 @@ class _Seen:
 class KernelWatch:
     """Asks the cheap question (`enable`) each time, and the dear one (a scan) only when due.
 
-    Every holder that is known is followed by pidfd; `exited` is called on the loop when one ends.
+    Holders are followed by pidfd, a few of many; `exited` is called on the loop when one ends.
     """
 
     def __init__(
@@ -127,7 +131,11 @@ class KernelWatch:
         return facts
 
     def _follow(self) -> None:
-        wanted = {each.process for holders in self.holders.values() for each in holders}
+        # While one of those that are followed lives the device is in use, whoever else exits; when
+        # one exits all are looked for anew. So a few will do, of thousands that inherited the file.
+        wanted = {
+            each.process for holders in self.holders.values() for each in holders[:_MOST_FOLLOWED]
+        }
         for process in self._pidfds.watched - wanted:
             self._pidfds.unwatch(process)
         for process in wanted - self._pidfds.watched:
