@@ -144,11 +144,14 @@ def test_a_configured_root_is_first_and_is_called_what_the_host_calls_it(
     assert elsewhere.driver.root == "/"
 
 
-def test_a_driver_on_the_host_itself_is_found_through_the_nodes_first_process(host: Host) -> None:
+@pytest.mark.parametrize("configured", ["", "/"])
+def test_a_driver_on_the_host_itself_is_found_through_the_nodes_first_process(
+    configured: str, host: Host
+) -> None:
     """Our own root, in a container, has other files than the host's of the same names."""
     host.have(host.root.proc / "1/root", f"usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}")
 
-    found = host.find(host.gpus()).driver
+    found = host.find(host.gpus(), driver_root=configured).driver
 
     assert found.root == "/"
     assert [each.path for each in found.libraries] == [

@@ -12,6 +12,8 @@ from holdfast.settings.nvidia_plugin import OTHERS, flags
 TEXTS = {
     "MIG_STRATEGY": "mixed",
     "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver",
+    "DRIVER_ROOT_CTR_PATH": "/driver-root",
+    "CONTAINER_DRIVER_ROOT": "/driver-root",
     "NVIDIA_DEV_ROOT": "/run/nvidia/driver",
     "DEVICE_LIST_STRATEGY": "envvar,volume-mounts",
     "DEVICE_ID_STRATEGY": "index",
@@ -39,7 +41,7 @@ def test_flags_win_over_variables_and_ours_over_theirs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "key"), [("driver-root", "driver_root"), ("dev-root", "dev_root")]
+    ("flag", "key"), [("driver-root", "driver_root_on_host"), ("dev-root", "dev_root")]
 )
 def test_the_shorter_names_of_the_roots_are_taken(flag: str, key: str) -> None:
     assert getattr(load(None, {}, theirs={flag: "/run/driver"}).gpu, key) == "/run/driver"

@@ -375,7 +375,9 @@ def test_mig_strategy_is_one_of_nvidias_and_another_is_refused_by_its_key() -> N
 @pytest.mark.parametrize(
     ("variable", "text", "key", "value"),
     [
-        ("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver", "driver_root", "/run/nvidia/driver"),
+        ("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver", "driver_root_on_host", "/run/nvidia/driver"),
+        ("DRIVER_ROOT_CTR_PATH", "/driver-root", "driver_root", "/driver-root"),
+        ("CONTAINER_DRIVER_ROOT", "/driver-root", "driver_root", "/driver-root"),
         ("NVIDIA_DEV_ROOT", "/run/nvidia/driver", "dev_root", "/run/nvidia/driver"),
         ("DEVICE_LIST_STRATEGY", "volume-mounts", "device_list_strategy", ("volume-mounts",)),
         (
@@ -420,6 +422,17 @@ def test_each_variable_of_nvidias_plugin_for_grants_and_roots_means_the_same(
     variable: str, text: str, key: str, value: object
 ) -> None:
     assert getattr(load(None, {variable: text}).gpu, key) == value
+
+
+def test_the_drivers_root_is_where_nvidias_variables_say_that_it_is_mounted() -> None:
+    host = {"NVIDIA_DRIVER_ROOT": "/run/nvidia/driver"}
+    assert load(None, host).gpu.driver_root_seen == "/run/nvidia/driver"
+    both = load(None, {**host, "DRIVER_ROOT_CTR_PATH": "/driver-root"}).gpu
+    assert (both.driver_root_seen, both.driver_root_on_host) == (
+        "/driver-root",
+        "/run/nvidia/driver",
+    )
+    assert load(None, {}).gpu.driver_root_seen == ""
 
 
 def test_the_newer_of_nvidias_two_names_for_the_hook_wins() -> None:

@@ -76,7 +76,7 @@ def build_gpus(
         return None
     files = NvidiaFiles(
         host.root,
-        driver_root=gpu.driver_root,
+        driver_root=gpu.driver_root_seen,
         driver_root_on_host=gpu.driver_root_on_host,
         dev_root=gpu.dev_root,
     )
@@ -151,7 +151,7 @@ def _described(settings: Settings, host: Hosts, files: NvidiaFiles, facts: GpuFa
     driver = NvidiaDriver(
         host.root,
         files,
-        driver_root=gpu.driver_root,
+        driver_root=gpu.driver_root_seen,
         driver_root_on_host=gpu.driver_root_on_host,
         modes=_rules(settings).modes,
     )

@@ -109,7 +109,7 @@ def _files(node: Node) -> NvidiaFiles:
     gpu = node.settings.gpu
     return NvidiaFiles(
         node.host,
-        driver_root=str(node.path(gpu.driver_root)) if gpu.driver_root else "",
+        driver_root=str(node.path(gpu.driver_root_seen)) if gpu.driver_root_seen else "",
         dev_root=str(node.path(gpu.dev_root)) if gpu.dev_root else "",
     )
 

@@ -96,7 +96,7 @@ class NvidiaDriver:
         )
 
     def _roots(self) -> Iterator[tuple[Path, str]]:
-        if self._driver_root:
+        if self._driver_root not in {"", "/"}:
             yield Path(self._driver_root), self._on_host
         yield self._root.run / OPERATOR, f"/run/{OPERATOR}"
         # Not our own root, which in a container has other files than the host's of that name.

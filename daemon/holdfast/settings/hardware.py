@@ -43,12 +43,13 @@ class Gpu(Section, frozen=True):
     """On a node without the driver this costs one look at /proc now and then, and loads nothing."""
     driver_root: str = ""
     """The root of the file system with the driver's library, such as ``/run/nvidia/driver``, as
-    this process sees it. Empty: GPU Operator's if it has one, else what the loader knows."""
+    this process sees it. Empty: as driverRootOnHost; where that is empty, too, GPU Operator's if it
+    has one, else what the loader knows."""
     dev_root: str = ""
     """The root of the one with /dev/nvidia*. Empty: driverRoot, the host's own, GPU Operator's."""
     driver_root_on_host: str = ""
     """What the host calls driverRoot, where holdfast runs in a container that has it elsewhere; it
-    is what CDI specs say. Empty: the same."""
+    is what CDI specs and paths of nodes are told by. Empty: the same."""
     device_list_strategy: tuple[
         Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"], ...
     ] = ("envvar",)
@@ -107,6 +108,11 @@ class Gpu(Section, frozen=True):
     for everything; as DP_DISABLE_HEALTHCHECKS of NVIDIA's plugin, which is read too."""
     enable_health_checks: str = ""
     """Xids that count whatever else is said, or ``all``; as DP_ENABLE_HEALTHCHECKS."""
+
+    @property
+    def driver_root_seen(self) -> str:
+        """Return the driver's root as this process sees it; empty: it is looked for."""
+        return self.driver_root or self.driver_root_on_host
 
 
 class Pool(Section, frozen=True):

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 
 VARIABLES: Mapping[str, str] = {
-    "NVIDIA_DRIVER_ROOT": "gpu.driverRoot",
+    "NVIDIA_DRIVER_ROOT": "gpu.driverRootOnHost",
+    "CONTAINER_DRIVER_ROOT": "gpu.driverRoot",
+    "DRIVER_ROOT_CTR_PATH": "gpu.driverRoot",
     "NVIDIA_DEV_ROOT": "gpu.devRoot",
     "DEVICE_LIST_STRATEGY": "gpu.deviceListStrategy",
     "DEVICE_ID_STRATEGY": "gpu.deviceIdStrategy",

@@ -49,8 +49,6 @@ OTHERS: Mapping[str, Other] = {
         why="GPUs are found by NVML alone; for Tegra, and for WSL, stay with NVIDIA's plugin",
         needless=frozenset({"", "auto", "nvml"}),
     ),
-    "DRIVER_ROOT_CTR_PATH": Other(why="gpu.driverRoot is the path as holdfast sees it"),
-    "CONTAINER_DRIVER_ROOT": Other(why="gpu.driverRoot is the path as holdfast sees it"),
     "MPS_ROOT": _NO_SHARING,
     "SHARED_DEVICES_ALLOCATION_POLICY": _NO_SHARING,
     "CDI_FEATURE_FLAGS": Other(
