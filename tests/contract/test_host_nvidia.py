@@ -1,6 +1,9 @@
 """NVIDIA's driver on a node, as files and nodes show it."""
 
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +117,105 @@ def test_a_gpus_node_of_another_major_is_none_of_the_drivers(root: HostRoot, ter
     chosen = device_root(files.look()).root
     assert chosen is not None
     assert files.rdev(chosen, 0) is None
+
+
+def test_control_nodes_of_another_major_are_none_of_the_drivers(
+    root: HostRoot, terminal: str
+) -> None:
+    loaded(root, terminal)
+    major = os.major(Path(terminal).stat().st_rdev)
+    (root.proc / "devices").write_text(
+        f"Character devices:\n{major} nvidia\n{major} nvidia-modeset\n511 nvidia-uvm\n\n"
+    )
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"):
+        (root.dev / name).symlink_to(terminal)
+    files = NvidiaFiles(root)
+    chosen = device_root(files.look()).root
+    assert chosen is not None
+    assert files.control(chosen) == ("/dev/nvidiactl", "/dev/nvidia-modeset")
+
+
+def test_the_drivers_root_is_called_as_the_host_does(
+    root: HostRoot, terminal: str, tmp_path: Path
+) -> None:
+    loaded(root, terminal)
+    mounted = tmp_path / "driver-root"
+    (mounted / "dev").mkdir(parents=True)
+    (mounted / "dev/nvidiactl").symlink_to(terminal)
+    files = NvidiaFiles(root, driver_root=str(mounted), driver_root_on_host="/run/nvidia/driver")
+    chosen = device_root(files.look()).root
+    assert chosen is not None
+    assert (chosen.folder, chosen.host) == (mounted / "dev", "/run/nvidia/driver/dev")
+
+
+_MOUNTS = """
+import sys
+from pathlib import Path
+from holdfast.host.nvidia import NvidiaFiles
+from holdfast.host.root import HostRoot
+from holdfast.model.nvidia_roots import device_root
+
+root = HostRoot.under(Path(sys.argv[1]))
+# What the kernel says of this process's own mounts, among what the test says of the driver.
+(root.proc / "self").mkdir()
+(root.proc / "self/mountinfo").write_text(Path("/proc/self/mountinfo").read_text())
+chosen = device_root(NvidiaFiles(root).look())
+print(chosen.root.host if chosen.root else chosen.reason)
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None,
+    reason="mounts of one's own need root and unshare (util-linux)",
+)
+@pytest.mark.parametrize(
+    ("mount", "told"),
+    [
+        pytest.param("mount --bind $dev $operator", "/dev", id="one folder by two names"),
+        pytest.param(
+            "mount -t tmpfs none $operator; ln -s $node $operator/nvidiactl; rm $dev/nvidiactl",
+            "/run/nvidia/driver/dev",
+            id="a folder of its own",
+        ),
+        pytest.param(
+            "mount -t tmpfs none $dev; ln -s $node $dev/nvidiactl;"
+            "mount --bind $other $operator; ln -s $node $operator/nvidiactl",
+            "/run/nvidia/driver/dev",
+            id="a container has its own /dev",
+        ),
+        pytest.param(
+            "mount -t tmpfs -o nodev none $dev; ln -s $node $dev/nvidiactl;"
+            "rmdir $operator; mkdir $operator",
+            "nodev",
+            id="no node can be opened",
+        ),
+    ],
+)
+def test_overlapping_roots_are_told_apart_by_real_mounts(
+    root: HostRoot, terminal: str, tmp_path: Path, mount: str, told: str
+) -> None:
+    loaded(root, terminal)
+    operator, other = root.run / "nvidia/driver/dev", tmp_path / "other"
+    operator.mkdir(parents=True)
+    other.mkdir()
+    (root.dev / "nvidiactl").symlink_to(terminal)
+    run = subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", f'{mount}; exec "$python" -c "$code" "$tree"'],
+        env={
+            **os.environ,
+            "dev": str(root.dev),
+            "operator": str(operator),
+            "other": str(other),
+            "node": terminal,
+            "python": sys.executable,
+            "code": _MOUNTS,
+            "tree": str(tmp_path),
+        },
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert told in run.stdout
 
 
 def test_links_of_a_driver_container_are_followed_below_its_own_root(

@@ -15,11 +15,12 @@ _POINT, _OPTIONS = 4, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """One mount. `writable`: neither the mount nor its filesystem is read-only."""
+    """One mount. `writable`: neither it nor its filesystem is read-only; `devices`: nodes open."""
 
     point: str
     kind: str
     writable: bool = True
+    devices: bool = True
     options: tuple[str, ...] = ()
     """Those of the filesystem, such as ``hidepid=2`` or ``nsdelegate``."""
 
@@ -41,6 +42,7 @@ def mounts(root: HostRoot, process: str = "self") -> tuple[Mount, ...]:
             Mount(
                 point=_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[_POINT]),
                 kind=rest[0],
+                devices="nodev" not in fields[_OPTIONS].split(","),
                 writable="ro" not in fields[_OPTIONS].split(",") and "ro" not in options,
                 options=options,
             )

@@ -2,12 +2,13 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast.errors import HostError
 from holdfast.host.below import below
 from holdfast.host.mig_caps import MigCaps, read_mig_caps
+from holdfast.host.mounts import mount_of, mounts
 from holdfast.host.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.nvidia_roots import DriverFacts, RootFacts
@@ -24,10 +25,16 @@ LIBRARY_FOLDERS = (
 """Where distributions keep libraries, below a root."""
 OPERATOR = "nvidia/driver"
 """Where GPU Operator mounts the driver container's root, below /run."""
-_CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _IMEX, _IMEX_MAJOR = "nvidia-caps-imex-channels/channel0", "nvidia-caps-imex-channels"
 # In the order in which drivers have called the device over time.
 _MAJORS = ("nvidia-frontend", "nvidia", "nvidiactl")
+_CONTROL: Mapping[str, tuple[str, ...]] = {
+    "nvidiactl": _MAJORS,
+    "nvidia-uvm": ("nvidia-uvm",),
+    "nvidia-uvm-tools": ("nvidia-uvm",),
+    "nvidia-modeset": ("nvidia-modeset", *_MAJORS),
+}
+"""What /proc/devices may call the driver of each node."""
 
 
 class NvidiaFiles:
@@ -67,10 +74,7 @@ class NvidiaFiles:
         return DriverFacts(
             present=True,
             libraries=tuple(self._libraries()),
-            roots=tuple(
-                RootFacts(folder=folder, host=host, control=_major(folder / "nvidiactl"))
-                for folder, host in self._device_folders()
-            ),
+            roots=tuple(self._device_roots()),
             major=next((major for major in majors if major is not None), None),
             load=f"{self._version()} load {driver_load(self._root)}",
         )
@@ -88,17 +92,20 @@ class NvidiaFiles:
             return MigCaps()
 
     def control(self, root: RootFacts) -> tuple[str, ...]:
-        """Return, as the host calls them, the nodes that all users of GPUs need and that exist."""
+        """Return, as the host calls them, the nodes that all users of GPUs need and that exist.
+
+        One of another driver's major is none of them: it was left by a driver that had that number.
+        """
         return tuple(
-            f"{root.host}/{name}" for name in _CONTROL if _rdev(root.folder / name) is not None
+            f"{root.host}/{name}"
+            for name, drivers in _CONTROL.items()
+            if self._is_of(_major(root.folder / name), drivers)
         )
 
     def imex(self, root: RootFacts) -> str:
         """Return what the host calls the node of IMEX channel 0 in *root*; empty: there is none."""
-        found = _rdev(root.folder / _IMEX)
-        major = self._procfs.char_major(_IMEX_MAJOR)
-        wrong = found is None or (major is not None and os.major(found) != major)
-        return "" if wrong else f"{root.host}/{_IMEX}"
+        found = _major(root.folder / _IMEX)
+        return f"{root.host}/{_IMEX}" if self._is_of(found, (_IMEX_MAJOR,)) else ""
 
     def numa_node(self, address: str) -> int | None:
         """Return the NUMA node of a PCI function; None when it has none."""
@@ -124,11 +131,40 @@ class NvidiaFiles:
                 if file is not None:
                     yield file
 
+    def _is_of(self, major: int | None, drivers: tuple[str, ...]) -> bool:
+        """Tell whether a node is of one of *drivers*, or nobody says which number they have."""
+        known = {self._procfs.char_major(name) for name in drivers} - {None}
+        return major is not None and (not known or major in known)
+
+    def _device_roots(self) -> Iterator[RootFacts]:
+        seen = mounts(self._root)
+        for folder, host in self._device_folders():
+            on = mount_of(seen, str(folder.resolve()))
+            own = host == self._host_dev
+            yield RootFacts(
+                folder=folder,
+                host=host,
+                control=_major(folder / "nvidiactl"),
+                own=own,
+                place=_place(folder),
+                nodev=on is not None and not on.devices,
+                # The kernel's own file system is everybody's; a runtime makes each container one.
+                private=own and on is not None and on.kind == "tmpfs",
+            )
+
     def _device_folders(self) -> Iterator[tuple[Path, str]]:
         if self._dev_root:
             yield Path(self._dev_root) / "dev", f"{self._dev_root_on_host.rstrip('/')}/dev"
         yield self._root.dev, self._host_dev
         yield self._root.run / OPERATOR / "dev", f"/run/{OPERATOR}/dev"
+
+
+def _place(folder: Path) -> tuple[int, int] | None:
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _resolved(root: Path, path: str) -> Path | None:

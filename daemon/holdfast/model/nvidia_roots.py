@@ -13,12 +13,19 @@ class RootFacts:
     """One folder in which device nodes may be: `control` is the major number of its nvidiactl.
 
     `control` is None where there is no such character device. `folder` is as this process sees it,
-    `host` the same as the host, and so a container runtime, calls it.
+    `host` the same as the host, and so a container runtime, calls it. `own`: it is called /dev.
+    `place` tells one folder from another, whatever its names. What it is mounted on says whether
+    nodes cannot be opened there (`nodev`), and whether it is a container's, so that the host has
+    another of that name (`private`).
     """
 
     folder: Path
     host: str
     control: int | None
+    own: bool = False
+    place: tuple[int, int] | None = None
+    nodev: bool = False
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,23 +53,22 @@ class DeviceRoot:
 
 
 def device_root(facts: DriverFacts) -> DeviceRoot:
-    """Return the first root whose nvidiactl is the driver's.
+    """Return the first root whose nvidiactl is the driver's and can be opened.
 
     A folder that merely exists proves nothing: GPU Operator keeps the nodes below the driver's
-    root and leaves /dev without them, and an old /dev may have nodes of a former driver.
+    root and leaves /dev without them, and an old /dev may have nodes of a former driver. Where a
+    folder has two names, it is called /dev: the other goes with the driver's container. A /dev
+    that is a container's comes last, for the runtime looks up its names on the host.
     """
     if not facts.present:
         return DeviceRoot(root=None, reason="the kernel has no NVIDIA driver")
     wanted = CONTROL_MAJOR if facts.major is None else facts.major
-    for root in facts.roots:
-        if root.control == wanted:
-            return DeviceRoot(root=root)
-    seen = ", ".join(
-        f"{root.host} has none"
-        if root.control is None
-        else f"that of {root.host} has major {root.control}"
-        for root in facts.roots
-    )
+    fit = [root for root in facts.roots if root.control == wanted and not root.nodev]
+    if fit:
+        first = min(fit, key=lambda root: root.private)
+        names = (each for each in fit if each.place is not None and each.place == first.place)
+        return DeviceRoot(root=next((each for each in names if each.own), first))
+    seen = ", ".join(_unfit(root, wanted) for root in facts.roots)
     return DeviceRoot(
         root=None,
         reason=(
@@ -70,3 +76,11 @@ def device_root(facts: DriverFacts) -> DeviceRoot:
             "where the driver keeps its nodes"
         ),
     )
+
+
+def _unfit(root: RootFacts, wanted: int) -> str:
+    if root.control is None:
+        return f"{root.host} has none"
+    if root.control != wanted:
+        return f"that of {root.host} has major {root.control}"
+    return f"{root.host} is mounted with nodev, so that nothing in it can be opened"
