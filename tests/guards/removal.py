@@ -8,12 +8,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from guards.table import Guard
+from guards.guard import Guard
 
 _COPIED = ("daemon", "tests")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "build")
 _RESULT = re.compile(
-    r"^(?P<how>PASSED|FAILED|ERROR) (?P<test>[^\s\[]+)\S*(?: - (?P<why>.*))?$", re.MULTILINE
+    r"^(?P<how>PASSED|FAILED|ERROR) (?P<test>[^\s\[]+)(?:\[.*?\])?(?: - (?P<why>.*))?$",
+    re.MULTILINE,
 )
 _WIDE = "500"
 """Columns: pytest cuts the reasons in its summary to the width of the terminal."""

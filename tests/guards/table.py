@@ -1,6 +1,7 @@
 """Each guard of a signal, a reset or a free GPU, the edit that removes it, and the tests that then fail."""
 
-from dataclasses import dataclass
+from guards.gpus import GPU_GUARDS
+from guards.guard import Edit, Guard
 
 _ENDING = "daemon/holdfast/model/ending.py"
 _GUARDS = "daemon/holdfast/reclaim/guards.py"
@@ -27,29 +28,6 @@ _LAST = "tests/integration/test_leaks_judged_last.py"
 _SIGNALS = "tests/integration/test_signals_hit_nobody_else.py"
 _FORGETS = "tests/integration/test_kubelet_forgets.py"
 _SANDBOXES = "tests/integration/test_sandboxes.py"
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Text that occurs once in a file of this repository, and what to put in its place."""
-
-    file: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
-    """A guard of a reclaim.
-
-    `edits` are several where two guards stand behind each other: each alone would hold. `tests`
-    are names of test functions with their file; of one with parameters, one case has to fail.
-    """
-
-    name: str
-    why: str
-    edits: tuple[Edit, ...]
-    tests: tuple[str, ...]
 
 
 _ANOTHER_KUBELET = Edit(_ENDING, "if pod.counted_by != facts.kubelet:", "if False:")
@@ -555,4 +533,5 @@ GUARDS = (
         edits=(Edit(_PROMISE, "    if led == own:", "    if True:"),),
         tests=(f"{_GPU_NAMES}::test_an_index_that_is_anothers_since_the_boot_starts_nothing",),
     ),
+    *GPU_GUARDS,
 )

@@ -43,7 +43,9 @@ async def _hang(node: GpuStage, port: int) -> None:
 
     async def named() -> bool:
         status, text = await _probed(port, "/readyz")
-        return status == 503 and "FAILED lane nvml: stuck for" in text
+        return status == 503 and any(
+            line.startswith("FAILED lane nvml") and "stuck" in line for line in text.splitlines()
+        )
 
     await node.stage.until(named, "/readyz to name the lane of NVML")
 

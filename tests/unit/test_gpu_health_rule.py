@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.model.gpu import Gpu, GpuCondition, GpuEvent, GpuEventKind, MigSlice
+from holdfast.model.gpu import (
+    Gpu,
+    GpuCondition,
+    GpuEvent,
+    GpuEventKind,
+    GpuProblem,
+    GpuReading,
+    MigSlice,
+)
 from holdfast.model.gpu_health import (
     GpuState,
     after_event,
@@ -17,6 +25,7 @@ from holdfast.model.gpu_health import (
     verdict,
 )
 from holdfast.model.ids import BootId
+from holdfast.model.mig import hides_some
 from holdfast.model.xid_marks import MOST_MARKS, GpuLook, Place
 from holdfast.model.xids import XidChecks, xid_checks
 
@@ -239,6 +248,14 @@ def test_what_takes_a_new_beginning_is_cleared_by_one_that_was_seen(
     assert healthy(seen(state(xid(number)))) == over
 
 
+@pytest.mark.parametrize("number", [NOTICE, CONTAINED, BAD_MEMORY])
+def test_a_gpu_that_does_not_answer_is_cleared_of_nothing(number: int) -> None:
+    gone = look(state(xid(number)), at=NOW + 1)
+    for later in (AFTER + 1, AFTER + 2):
+        gone = look(gone, LOST, at=later, driver="570", reloaded=True)
+    assert [mark.xid for mark in condemning(gone)] == [number]
+
+
 def test_a_later_harmless_xid_never_clears_an_earlier_fatal_one() -> None:
     after = state(xid(BAD_MEMORY), xid(NOTICE), xid(ILLEGAL_ACCESS))
     assert len(texts(after)) == 2
@@ -440,3 +457,22 @@ def test_a_slice_is_found_on_its_gpu_and_anything_else_is_taken_for_a_gpu() -> N
     gpus = (Gpu(index=0, uuid=OTHER), Gpu(index=1, uuid=GPU, slices=(part,)))
     assert place_of("MIG-1", gpus) == (GPU, (7, 1))
     assert place_of(OTHER, gpus) == (OTHER, None)
+
+
+def test_what_is_not_on_the_list_may_be_a_gpu_that_does_not_say_who_or_how_divided_it_is() -> None:
+    def problem(asked: str) -> GpuProblem:
+        return GpuProblem(asked=asked, error="NVML_ERROR_GPU_IS_LOST", lost=True)
+
+    fine = Gpu(index=0, uuid=GPU)
+    part = MigSlice(uuid="MIG-1", gi=1, ci=0, profile="1g.10gb")
+    hidden = {
+        False: [
+            fine,
+            replace(fine, problems=(problem("memory"),)),
+            replace(fine, mig=True, slices=(part,), problems=(problem("MIG devices"),)),
+        ],
+        True: [replace(fine, uuid=""), replace(fine, problems=(problem("handle"),))],
+    }
+    for expected, gpus in hidden.items():
+        for gpu in gpus:
+            assert hides_some(GpuReading(gpus=(fine, gpu))) is expected, gpu

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from guards.guard import Edit, Guard
 from guards.removal import NotProvenError, remove
-from guards.table import GUARDS, Edit, Guard
+from guards.table import GUARDS
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)

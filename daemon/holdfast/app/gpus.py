@@ -17,20 +17,20 @@ from holdfast.host.cdi import SpecFolder
 from holdfast.host.gpu_use import GpuUses
 from holdfast.host.nvidia import NvidiaFiles
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.gpu import GPU_RESOURCE
+from holdfast.model.gpu import GPU_RESOURCES, DriverState
 from holdfast.model.gpu_devices import GpuFacts, gpu_devices
 from holdfast.model.gpu_free import GpuRules
 from holdfast.model.gpu_grant import CDI_VENDOR, DeviceIds, DeviceList, GpuGrantRules, Imex
 from holdfast.model.gpu_names import Described
-from holdfast.model.ids import ResourceName
-from holdfast.model.mig import MigStrategy
+from holdfast.model.mig import MigStrategy, hides_some
 from holdfast.runtime.clock import Clock
 from holdfast.settings import Settings
 
 if TYPE_CHECKING:
     from holdfast.host.nvml import Nvml
 
-_GPUS = ResourceName(GPU_RESOURCE)
+NO_GPUS = Besides(unseen=GPU_RESOURCES)
+"""What discovery adds while nothing tells of GPUs: those that pods still have may be there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +53,16 @@ class Gpus:
 
     def besides(self) -> Besides:
         """Return what discovery adds to what sysfs shows."""
+        reading = self.source.reading.value
         if not self.source.ever_read:
-            return Besides(unread=frozenset({_GPUS}))
+            absent = reading.state is DriverState.ABSENT and reading.reason
+            return NO_GPUS if absent else Besides(unread=GPU_RESOURCES)
         facts = self.facts()
-        return Besides(resources=facts.layout.resources, devices=gpu_devices(facts))
+        return Besides(
+            resources=facts.layout.resources,
+            devices=gpu_devices(facts),
+            unseen=GPU_RESOURCES if hides_some(self.source.last) else frozenset(),
+        )
 
 
 def build_gpus(

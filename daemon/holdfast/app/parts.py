@@ -11,14 +11,14 @@ from holdfast.allocation.granting import GpuInputs, Granting, TpuInputs
 from holdfast.allocation.preference import Preference
 from holdfast.app.drift import DriftTimes, DriftWatch
 from holdfast.app.foundation import Foundation
-from holdfast.app.gpus import Gpus, build_gpus
+from holdfast.app.gpus import NO_GPUS, Gpus, build_gpus
 from holdfast.app.hosts import Hosts
 from holdfast.app.kubelet_side import Called, KubeletSide, build_kubelet_side, build_registrar
 from holdfast.app.lacks import lacks
 from holdfast.app.memory import MemoryWatch
 from holdfast.app.own_sockets import OwnSockets
 from holdfast.app.reclaiming import Reclaiming, build_leaks, build_reclaiming
-from holdfast.discovery.inventory import Besides, Offered
+from holdfast.discovery.inventory import Offered
 from holdfast.discovery.scanner import Scanner
 from holdfast.discovery.tpu_env import read_tpu_env, tpu_env_path
 from holdfast.host.cdi import SpecFolder
@@ -176,7 +176,7 @@ def _scanner(
         ),
         held=held,
         before=named,
-        besides=gpus.besides if gpus is not None else Besides,
+        besides=gpus.besides if gpus is not None else lambda: NO_GPUS,
         reported=gpus.health.faults if gpus is not None else None,
         rescan=settings.discovery.rescan,
         debounce=settings.discovery.debounce,

@@ -123,6 +123,11 @@ class GpuSource:
         """Whether GPUs were ever enumerated: before, not even that one is gone is known."""
 
     @property
+    def last(self) -> GpuReading:
+        """The last reading that found the driver ready."""
+        return self._last
+
+    @property
     def library(self) -> Library | None:
         """The library that is open, for calls on the same lane; None while there is none."""
         return self._open[1] if self._open is not None else None

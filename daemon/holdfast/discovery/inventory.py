@@ -28,11 +28,12 @@ class Offered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Besides:
-    """What others found: `devices` of `resources`; those of `unread` were not looked at yet."""
+    """What others found: `devices` of `resources`; `unread`, `unseen`: as `Inventory` says."""
 
     resources: tuple[ResourceName, ...] = ()
     devices: tuple[Device, ...] = ()
     unread: frozenset[ResourceName] = frozenset()
+    unseen: frozenset[ResourceName] = frozenset()
 
     def added_to(self, found: Inventory) -> Inventory:
         """Return *found* with all of it at the end."""
@@ -41,6 +42,7 @@ class Besides:
             resources=(*found.resources, *self.resources),
             devices=(*found.devices, *self.devices),
             unread=self.unread,
+            unseen=self.unseen,
         )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from fnmatch import fnmatchcase
 
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 
@@ -100,7 +101,12 @@ class Inventory:
     resources: tuple[ResourceName, ...] = ()
     devices: tuple[Device, ...] = ()
     unread: frozenset[ResourceName] = frozenset()
-    """The resources whose hardware was not looked at yet: their devices may well be there."""
+    """The resources whose hardware was not looked at yet: their devices may well be there.
+
+    Names may have wildcards, here and in `unseen`.
+    """
+    unseen: frozenset[ResourceName] = frozenset()
+    """Those whose hardware cannot be looked at, in whole or in part; there may be more of them."""
 
     def of(self, resource: ResourceName) -> tuple[Device, ...]:
         """Return the devices of *resource*, in order."""
@@ -109,6 +115,10 @@ class Inventory:
     def get(self, name: DeviceName) -> Device | None:
         """Return the device called *name*, or None when the node has none."""
         return next((device for device in self.devices if device.name == name), None)
+
+    def may_have(self, resource: ResourceName) -> bool:
+        """Tell whether devices of *resource* may be there that are not among `devices`."""
+        return any(fnmatchcase(resource, each) for each in self.unread | self.unseen)
 
     def sharing(self, keys: frozenset[HardwareKey]) -> Iterator[Device]:
         """Yield every device that has one of *keys*, under whatever resource name."""

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.model.ids import HardwareKey, PciAddress
+from holdfast.model.ids import HardwareKey, PciAddress, ResourceName
 
 GPU_RESOURCE = "nvidia.com/gpu"
+GPU_RESOURCES = frozenset({ResourceName(GPU_RESOURCE), ResourceName("nvidia.com/mig-*")})
+"""All under which GPUs and slices are advertised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,14 @@ def lay_out(reading: GpuReading, strategy: MigStrategy) -> GpuLayout:
     return GpuLayout(parts=tuple(parts), problems=(*problems, *more))
 
 
+def hides_some(reading: GpuReading) -> bool:
+    """Tell whether *reading* has a GPU that does not say who it is, or how it is divided.
+
+    What is not on the list may then be this one all the same.
+    """
+    return any(not gpu.uuid or (_silent(gpu) and not gpu.slices) for gpu in reading.gpus)
+
+
 def resource_of(piece: MigSlice) -> ResourceName | None:
     """Return the name that strategy mixed gives *piece*; None when its profile makes none.
 

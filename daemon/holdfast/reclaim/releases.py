@@ -101,7 +101,7 @@ class Releases:
         device: Device | None = self._inventory.value.get(lock.device)
         pod = self._former_pod(lock, book, sightings)
         grace = self._unseen_grace
-        if device is None and lock.device.resource in self._inventory.value.unread:
+        if device is None and self._inventory.value.may_have(lock.device.resource):
             return ReleaseFacts(kernel=KernelFacts(), pod=pod, unseen_grace=grace)
         if device is None:  # unplugged: nothing is left that anybody could hold
             return ReleaseFacts(kernel=KernelFacts(holders=()), pod=pod, unseen_grace=grace)
