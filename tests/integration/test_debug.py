@@ -62,22 +62,31 @@ async def test_nothing_of_it_is_served_over_http(short_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = int(server.getsockname()[1])
 
-    def get(path: str) -> int:
+    def get(path: str) -> tuple[int, str]:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-                return int(answer.status)
+                return int(answer.status), answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
-                return error.code
+                return error.code, error.read().decode()
 
-    async with running(short_path, http={"port": port}):
-        served = {
-            path: await asyncio.to_thread(get, path)
-            for path in ("/livez", "/debug", "/debug/state", "/debug/pprof", "/state", "/config")
-        }
+    hidden = ("/debug", "/debug/state", "/debug/pprof", "/state", "/config")
+    async with running(short_path, http={"port": port}) as node:
+        await node.allocate(CHIPS[0])
+        pod = node.counted(CHIPS[0])
 
-    assert served.pop("/livez") == 200
-    assert set(served.values()) == {404}
+        async def known() -> bool:
+            return pod in json.dumps((await node.asked("debug"))["book"]["locks"])
+
+        async with asyncio.timeout(30):
+            while not await known():
+                await asyncio.sleep(0.05)
+        answers = {path: await asyncio.to_thread(get, path) for path in hidden}
+        served = [await asyncio.to_thread(get, path) for path in ("/readyz", "/livez", "/metrics")]
+
+    assert {status for status, _ in answers.values()} == {404}
+    for _, text in (*answers.values(), *served):
+        assert pod not in text, "pods are the node's business"
 
 
 async def test_the_command_prints_it(short_path: Path) -> None:
