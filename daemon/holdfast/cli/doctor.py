@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.options import load_settings, with_config, with_output, with_set
+from holdfast.cli.options import load_settings, with_config, with_output, with_set, with_state
 from holdfast.cli.tables import printable
 from holdfast.errors import SettingsError
 from holdfast.settings import Settings
@@ -53,14 +53,16 @@ def _folder(_context: click.Context, _option: click.Parameter, root: Path) -> Pa
 @click.option("--strict", is_flag=True, help="Exit with 1 for a WARN, too.")
 @with_config
 @with_set
+@with_state
 @with_output
 def doctor(
+    *,
     root: Path,
     handlers: tuple[str, ...],
     config: Path | None,
     changes: dict[str, str],
+    state_dir: Path | None,
     output: str,
-    *,
     strict: bool,
 ) -> None:
     """Say what is wrong with this node, and what to do; exit 1 for a FAIL. Changes nothing."""
@@ -68,7 +70,8 @@ def doctor(
     from holdfast.doctor.finding import Level  # noqa: PLC0415 - as above
     from holdfast.doctor.node import Node  # noqa: PLC0415 - as above
 
-    settings, first = _settings(config, changes)
+    named = {} if state_dir is None else {"stateDir": str(state_dir.absolute())}
+    settings, first = _settings(config, changes | named)
     node = Node(settings=settings, root=root, runtime_handlers=handlers)
     found = [first, *examine(node)]
     counts = Counter(finding.level for finding in found)

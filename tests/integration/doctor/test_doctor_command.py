@@ -38,11 +38,14 @@ def test_on_a_machine_with_nothing_of_all_this_nothing_fails(
 def test_on_this_very_machine_it_says_something_of_every_area(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["doctor", "--set", f"stateDir={tmp_path}", "--output", "json"])
+    main(["doctor", "--state-dir", str(tmp_path), "--output", "json"])
 
     report = json.loads(capsys.readouterr().out)
     assert report["root"] == "/"
-    assert "state" in {finding["area"] for finding in report["findings"]}
+    areas = {finding["area"] for finding in report["findings"]}
+    assert areas >= {"kubelet", "vfio", "cdi", "state", "memory", "privileges", "containerd"}
+    told = [finding["reason"] for finding in report["findings"] if finding["area"] == "state"]
+    assert f"{tmp_path} is there" in told
     for finding in report["findings"]:
         assert finding.keys() == {"area", "check", "level", "reason", "remedy"}
         assert (finding["level"] == "OK") == (finding["remedy"] == ""), finding
