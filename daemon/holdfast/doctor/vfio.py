@@ -19,6 +19,7 @@ from holdfast.host.kernelfile import list_names, read_text
 from holdfast.host.root import HostRoot
 from holdfast.host.sysfs import Sysfs
 from holdfast.model.devices import DeviceKind
+from holdfast.model.viability import is_vfio_driver
 
 _AREA = Area("vfio")
 _OFF = frozenset({"intel_iommu=off", "amd_iommu=off", "iommu=off"})
@@ -103,10 +104,12 @@ def _no_iommu(root: HostRoot) -> Finding:
 
 def _modules(root: HostRoot) -> Iterator[Finding]:
     load = "modprobe vfio-pci, and name it in a file of /etc/modules-load.d for the next boot"
-    if not (root.sys / "bus/pci/drivers/vfio-pci").is_dir():
+    folder = root.sys / "bus/pci/drivers"
+    drivers = [name for name in _names(folder) if is_vfio_driver(name)]
+    if not drivers:
         yield _AREA.fail(
             check="module",
-            reason=f"{root.sys}/bus/pci/drivers/vfio-pci is missing: the driver is not loaded",
+            reason=f"{folder} has neither vfio-pci nor a variant of it: no such driver is loaded",
             remedy=load,
         )
     elif not (root.sys / "module/vfio_iommu_type1").is_dir():
@@ -117,7 +120,9 @@ def _modules(root: HostRoot) -> Iterator[Finding]:
             remedy="modprobe vfio_iommu_type1",
         )
     else:
-        yield _AREA.ok(check="module", reason="vfio-pci and vfio_iommu_type1 are loaded")
+        yield _AREA.ok(
+            check="module", reason=f"{', '.join(drivers)} and vfio_iommu_type1 are loaded"
+        )
 
 
 def _container(node: Node) -> Finding:

@@ -126,6 +126,14 @@ def test_a_driver_that_is_not_loaded_is_told_with_how_to_load_it(node: NodeTree)
     assert "modprobe vfio-pci" in told.of("vfio", "module")["remedy"]
 
 
+def test_a_vendors_variant_of_the_driver_is_as_good(node: NodeTree) -> None:
+    for chip in (CHIP, SECOND):
+        node.host.bind(chip, "google-vfio-pci")
+    node.remove("sys/bus/pci/drivers/vfio-pci")
+
+    assert node.told().bad("vfio") == {}
+
+
 def test_a_module_that_the_kernel_may_yet_load_is_only_warned_of(node: NodeTree) -> None:
     node.remove("sys/module/vfio_iommu_type1")
 
