@@ -173,3 +173,24 @@ def _end(watch: Watched, process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
     shutil.rmtree(watch.node.root.proc / str(process.pid))
+
+
+async def test_what_a_full_look_could_not_see_is_not_forgotten_over_a_look_at_a_few(
+    watch: Watched, holder: int
+) -> None:
+    """Readiness tells of it: that one process could be read says nothing about the others."""
+    hidden = watch.node.root.proc / "4194000"
+    hidden.mkdir()
+    (hidden / "fd").symlink_to("fd")  # cannot be read, for whatever reason
+    (hidden / "stat").write_text(f"4194000 (x) S 1 {' '.join(['0'] * 48)}\n")
+    assert watch.look.full_scan_at is None
+    await watch.look.scan([watch.device], {})
+    assert watch.look.full_gaps
+    await watch.look.scan([watch.device], {}, pids=[holder])
+    assert watch.look.last_scan is not None
+    assert not watch.look.last_scan.gaps
+    assert watch.look.full_gaps
+    assert watch.look.full_scan_at is not None
+    shutil.rmtree(hidden)
+    await watch.look.scan([watch.device], {})
+    assert not watch.look.full_gaps

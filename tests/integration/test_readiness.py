@@ -202,3 +202,15 @@ async def test_a_socket_that_another_has_put_in_place_of_ours_is_not_ours(
 
     assert "it is not there any more" in known[TPU].problem
     assert "no answer within" in known[CONTROL].problem
+
+
+async def test_a_control_socket_that_gives_another_answer_is_not_ours(short_path: Path) -> None:
+    async with mini_kubelet(short_path), kubelet_side(short_path) as side:
+        other = ControlServer(short_path, {"ping": lambda _: "pong"})
+        await other.start()
+        sockets = OwnSockets(side.registrar, short_path, clock=SystemClock())
+        await sockets.dial()
+        known = sockets.known(())
+        await other.close()
+
+    assert "another answers" in known[CONTROL].problem
