@@ -1,12 +1,11 @@
 """NVIDIA GPUs on a simulated node: what the kernel shows, and NVML's stub, kept true together."""
 
-import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fakes.nvml import Card, Event, Node, cards, write
+from holdfast.demo import driver
 from holdfast.demo.node import SimulatedNode
 
 
@@ -20,23 +19,13 @@ class SimulatedGpus:
 
     def arrive(self, count: int, **changes: object) -> None:
         """Load the driver: /proc, the nodes, and then NVML's answers, each GPU with *changes*."""
-        root = self.node.root
         self.show(replace(self.stub, init=0, cards=cards(count, **changes)))
-        for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(count))):
-            if not (root.dev / name).exists():
-                self.node.tree.terminal(f"/dev/{name}")
-        major = os.major((root.dev / "nvidiactl").stat().st_rdev)
-        # The nodes are terminals, so that is the driver's major number here.
-        (root.proc / "devices").write_text(
-            f"Character devices:\n{major} nvidia\n\nBlock devices:\n"
-        )
-        (root.proc / "driver/nvidia").mkdir(parents=True, exist_ok=True)
-        self._tell_version()
+        driver.load(self.node, self.stub.cards, self.stub.driver)
 
     def replace_driver(self, version: str) -> None:
         """Load another version of the kernel's driver, so fast that nobody sees it missing."""
         self.show(replace(self.stub, driver=version))
-        self._tell_version()
+        driver.tell_version(self.node, version)
 
     def add_capabilities(self, *lines: str) -> None:
         """Let the driver have these capabilities of MIG slices."""
@@ -54,12 +43,8 @@ class SimulatedGpus:
 
     def leave(self) -> None:
         """Unload the driver."""
-        shutil.rmtree(self.node.root.proc / "driver/nvidia")
+        driver.unload(self.node)
         self.show(replace(self.stub, init=9))
-
-    def _tell_version(self) -> None:
-        text = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {self.stub.driver}\n"
-        (self.node.root.proc / "driver/nvidia/version").write_text(text)
 
     def show(self, stub: Node) -> None:
         """Let NVML answer as *stub* from now on."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from holdfast.demo import driver
 from holdfast.demo.node import SimulatedNode
 from holdfast.demo.nvml import LIBRARY, Card, Event, Node, cards, write
 
@@ -18,7 +19,7 @@ _CONTEXT = 512 * _MIB
 """What a process that computes on a GPU takes of its memory."""
 _NOT_LOADED, _LOST = 9, 15
 """NVML's codes: the driver is not loaded, the GPU is lost."""
-_SHARED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+_VERSION = Node().driver
 _FELL_OFF = 79
 
 
@@ -44,7 +45,7 @@ class GpuNode(SimulatedNode):
         self._show()
         for index, card in enumerate(self._cards):
             self.tree.function(
-                _address(card),
+                driver.address(card),
                 vendor=_VENDOR,
                 device=_H100,
                 class_code=_CLASS,
@@ -59,31 +60,14 @@ class GpuNode(SimulatedNode):
 
     def load_driver(self) -> None:
         """Let NVIDIA's driver appear, as a driver container makes it: nodes, library, /proc."""
-        for index, card in enumerate(self._cards):
-            self.tree.bind(_address(card), "nvidia")
-            self._rdevs[self.tree.terminal(f"/dev/nvidia{index}")] = index
-        for path in _SHARED:
-            self.tree.terminal(path)
-        # The nodes are terminals, so that is what their numbers stand for on this node.
-        self._write_proc("devices", _devices("136 nvidia", "136 nvidiactl", "136 nvidia-uvm"))
         folder = self.driver_root / "usr/lib64"
         folder.mkdir(parents=True)
         shutil.copy2(self._library, folder / LIBRARY)
+        for card in self._cards:
+            self.tree.bind(driver.address(card), "nvidia")
         self._loaded = True
         self._show()
-        # Last, as the sign by which a daemon knows that there is a driver.
-        proc = self.root.proc / "driver/.nvidia"
-        (proc / "gpus").mkdir(parents=True)
-        for index, card in enumerate(self._cards):
-            about = proc / "gpus" / _address(card)
-            about.mkdir()
-            (about / "information").write_text(
-                f"Model: \t\t {card.name}\nGPU UUID: \t {card.uuid}\nDevice Minor: \t {index}\n"
-            )
-        (proc / "version").write_text(
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 2024\n"
-        )
-        proc.rename(proc.with_name("nvidia"))
+        self._rdevs = driver.load(self, self._cards, _VERSION)
 
     def fall_off(self, index: int) -> None:
         """Let a GPU fall off the bus: an Xid, and from then on no answer but that it is lost."""
@@ -139,19 +123,6 @@ class GpuNode(SimulatedNode):
     def _opened(self, pid: int) -> set[int]:
         """Return which GPUs' nodes a process has open."""
         return {self._rdevs[rdev] for rdev in _open_rdevs(pid) if rdev in self._rdevs}
-
-    def _write_proc(self, name: str, text: str) -> None:
-        (self.root.proc / name).write_text(text)
-
-
-def _address(card: Card) -> str:
-    """Return a card's PCI address as sysfs writes it."""
-    return card.bus.lower().removeprefix("0000")
-
-
-def _devices(*lines: str) -> str:
-    """Return /proc/devices with *lines* among its character devices."""
-    return "\n".join(["Character devices:", "136 pts", *lines, "", "Block devices:", ""])
 
 
 def _open_rdevs(pid: int) -> Iterable[int]:
