@@ -121,8 +121,9 @@ NEEDS: tuple[Need, ...] = (
         check="kill",
         privilege="KILL",
         has=lambda found: found.has(_KILL),
-        lost="a process of another user that outlives its pod is named and waited for, but not "
-        "ended: its device ends up in quarantine",
+        lost="another user's process that outlives its pod gets no SIGTERM: its pod's cgroup is "
+        "killed, without time to finish; where that cannot be (version 1, a read-only tree) it "
+        "lives on, and its device ends up in quarantine",
         remedy=f"{_capability('KILL')}, or set reclaim.mode: observe",
         asked=_terminates,
     ),

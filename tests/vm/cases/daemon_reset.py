@@ -47,6 +47,7 @@ def case_daemon_resets_a_function_that_has_a_reset_of_its_own(node: GuestNode) -
     told = _freed_with(node, function)
     assert f"{function.address} reset (flr)" in told
     assert f"{function.address} checked" in told
+    node.stage.await_health(function.address, "Healthy", NVME)
     node.run_pod("next", resource=NVME)
     return f"{told}; last exit to FREE: {freed}; the next pod uses it"
 

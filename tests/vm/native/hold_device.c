@@ -35,6 +35,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -209,7 +210,10 @@ static int become(const char *number)
 {
 	uid_t uid = (uid_t)atoi(number);
 
-	return setgroups(0, NULL) || setgid(uid) || setuid(uid) ? -1 : 0;
+	if (setgroups(0, NULL) || setgid(uid) || setuid(uid))
+		return -1;
+	/* As a program that this user started: else its files in /proc would stay root's. */
+	return prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
 static int step(const char *name)
