@@ -77,7 +77,7 @@ def test_of_a_daemon_that_answers_its_own_privileges_are_told(short_path: Path) 
     [
         ("sys_ptrace", "sys-ptrace", "no scan proves a device free"),
         ("dac_read_search", "dac-read-search", "no scan proves a device free"),
-        ("kill", "kill", "but not ended"),
+        ("kill", "kill", "gets no SIGTERM"),
     ],
 )
 def test_a_daemon_with_one_capability_less_fails_by_its_name(
