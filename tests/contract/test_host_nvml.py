@@ -130,6 +130,15 @@ def test_text_that_is_garbage_costs_only_that_answer(ask: Ask) -> None:
     assert [each["asked"] for each in gpu["problems"]] == ["name"]
 
 
+@pytest.mark.parametrize("bus", ["\udcff\udcfe", "garbage:00:00.0", "../../..", ":"])
+def test_a_pci_address_that_is_garbage_costs_only_that_answer(ask: Ask, bus: str) -> None:
+    one, two = cards(2)
+    odd, other = ask(Node(cards=(replace(one, bus=bus), two)), READ)["gpus"]
+    assert (odd["uuid"], odd["pci"], odd["minor"]) == (uuid(0), None, 0)
+    assert [each["asked"] for each in odd["problems"]] == ["PCI address"]
+    assert other["problems"] == []
+
+
 def test_the_card_that_drives_a_monitor_is_left_out(ask: Ask) -> None:
     one, two = cards(2)
     reading = ask(Node(cards=(one, replace(two, name="NVIDIA DGX Display"))), READ)

@@ -216,6 +216,23 @@ def _odd_and_back(before: GpuState) -> GpuState:
     return look(look(before, GpuCondition(lost="NVML_ERROR_UNKNOWN"), at=NOW + 5), at=NOW + 6)
 
 
+def _rows_not_told_any_more(before: GpuState) -> GpuState:
+    return look(look(before, GpuCondition(remap_pending=True), at=NOW + 5), at=NOW + 6)
+
+
+def _pages_not_told_any_more(before: GpuState) -> GpuState:
+    return look(look(before, GpuCondition(retired_pending=True), at=NOW + 5), at=NOW + 6)
+
+
+def _recovery_not_told_any_more(before: GpuState) -> GpuState:
+    asked = look(before, GpuCondition(recovery="reset the GPU"), at=NOW + 5)
+    return look(restored(asked.kept, BOOT, CHECKS), at=NOW + 6)
+
+
+def _rows_not_told_for_a_while(before: GpuState) -> GpuState:
+    return look(_rows_not_told_any_more(before), GpuCondition(remap_pending=False), at=NOW + 7)
+
+
 RESETS = [
     _driver_changed,
     _driver_reloaded,
@@ -225,8 +242,17 @@ RESETS = [
     _pages_retired,
     _lost_and_back_over_a_restart,
     _asked_for_and_done,
+    _rows_not_told_for_a_while,
 ]
-NO_RESETS = [_restarted, _only_lost, _odd_and_back, _drained]
+NO_RESETS = [
+    _restarted,
+    _only_lost,
+    _odd_and_back,
+    _drained,
+    _rows_not_told_any_more,
+    _pages_not_told_any_more,
+    _recovery_not_told_any_more,
+]
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,8 @@ def after_look(state: GpuState, look: GpuLook, now: float, *, quiet: float) -> G
             condition=replace(state.condition, lost=look.condition.lost),
             unanswered=state.unanswered + 1,
         )
-    reset = _was_reset(state, look)
+    awaits = _awaits(look.condition, before=state.awaits)
+    reset = _driver_began_anew(state, look) or bool(state.awaits - awaits)
     marks = tuple(
         left
         for mark in state.marks
@@ -109,7 +110,7 @@ def after_look(state: GpuState, look: GpuLook, now: float, *, quiet: float) -> G
         marks=marks,
         driver=look.driver,
         resting=_resting(state.resting, look),
-        awaits=_awaits(look.condition),
+        awaits=_awaits(look.condition) if reset else awaits,
         condition=look.condition,
         hot=_hot(look.condition, was=state.hot),
         unanswered=0,
@@ -183,26 +184,27 @@ def _attributed(mark: XidMark, look: GpuLook) -> XidMark:
     return replace(mark, suspected=False) if look.condition.lost in _LOST else mark
 
 
-def _was_reset(state: GpuState, look: GpuLook) -> bool:
-    """Tell whether the GPU has begun anew since the look before."""
-    if look.reloaded or (state.driver and look.driver != state.driver):
-        return True
-    return bool(state.awaits - _awaits(look.condition))
+def _driver_began_anew(state: GpuState, look: GpuLook) -> bool:
+    return look.reloaded or bool(state.driver and look.driver != state.driver)
 
 
-def _awaits(condition: GpuCondition) -> frozenset[str]:
-    """Return the signs that a reset is due.
+def _awaits(condition: GpuCondition, *, before: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Return the signs that a reset is due; of what is not told, those of *before* stand.
 
     Lost: the driver speaks with such a GPU again only once it has begun anew with it. Bad rows and
-    pages are replaced at a reset and at no other time. And the driver may say so itself.
+    pages are replaced at a reset and at no other time; of a GPU with MIG devices NVML tells no
+    rows. And the driver may say so itself.
     """
+    asked = condition.recovery
     signs = {
         "lost": condition.lost in _LOST,
-        "rows": bool(condition.remap_pending),
-        "pages": bool(condition.retired_pending),
-        "driver": "reset" in (condition.recovery or "") or "reboot" in (condition.recovery or ""),
+        "rows": condition.remap_pending,
+        "pages": condition.retired_pending,
+        "driver": None if asked is None else "reset" in asked or "reboot" in asked,
     }
-    return frozenset(sign for sign, shown in signs.items() if shown)
+    return frozenset(
+        sign for sign, shown in signs.items() if (sign in before if shown is None else shown)
+    )
 
 
 def _resting(known: frozenset[int] | None, look: GpuLook) -> frozenset[int] | None:

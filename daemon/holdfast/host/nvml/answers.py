@@ -1,5 +1,6 @@
 """What NVML's answers and errors mean: an answer, no such thing, or a problem with a name."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -14,6 +15,8 @@ Handle = Any
 
 LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 """The errors that are about the GPU itself, not about one question."""
+
+_ADDRESS = re.compile(r"(?P<domain>[0-9a-f]{4,8}):(?P<rest>[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
 # What a library or a GPU does not have is an answer; what it fails to say is a problem.
 _NONE_OF_IT = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
@@ -50,7 +53,9 @@ def error_name(error: Exception) -> str:
     """Return NVML's own name of an error."""
     if isinstance(error, pynvml.NVMLError):
         return _CODES.get(error.value, f"error {error.value}")
-    return "an answer that is no text"
+    if isinstance(error, UnicodeDecodeError):
+        return "an answer that is no text"
+    return "an answer that makes no sense"
 
 
 def hint(error: Any) -> str:  # noqa: ANN401 - pynvml makes its classes at run time
@@ -73,7 +78,12 @@ def bus(handle: Handle) -> PciAddress:
 
 
 def address(info: Any) -> PciAddress:  # noqa: ANN401 - a structure of pynvml
-    """Return a PCI address as sysfs writes it: NVML gives the domain eight digits."""
+    """Return a PCI address as sysfs writes it: NVML gives the domain eight digits.
+
+    Raise ValueError for what is none: it becomes the name of a folder that is read.
+    """
     text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
-    domain, _, rest = text.lower().partition(":")
-    return PciAddress(f"{int(domain, 16):04x}:{rest}" if rest else text.lower())
+    found = _ADDRESS.fullmatch(text.lower())
+    if found is None:
+        raise ValueError(f"{text!r} is no PCI address")
+    return PciAddress(f"{int(found['domain'], 16):04x}:{found['rest']}")

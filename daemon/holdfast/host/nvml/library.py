@@ -219,7 +219,7 @@ class Nvml:
         def told(asked: str, ask: Callable[[], T]) -> T | None:
             try:
                 return supported(ask)
-            except (pynvml.NVMLError, UnicodeDecodeError) as error:
+            except (pynvml.NVMLError, ValueError) as error:
                 problems.append(problem(asked, error))
                 return None
 
