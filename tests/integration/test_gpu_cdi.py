@@ -180,10 +180,11 @@ async def test_such_a_pod_waits_where_the_spec_that_it_counts_on_cannot_be_writt
         await node.stage.until(lambda: made.starts > starts, "the container to start again")
 
 
+@pytest.mark.parametrize("strategy", ["cdi-cri", "envvar", "volume-mounts"])
 async def test_an_index_that_is_anothers_since_the_boot_starts_nothing(
-    gpu_stage: Any, driver: Path
+    gpu_stage: Any, driver: Path, strategy: str
 ) -> None:
-    chosen = {"deviceListStrategy": ["cdi-cri"], "deviceIdStrategy": "index"}
+    chosen = {"deviceListStrategy": [strategy], "deviceIdStrategy": "index"}
     async with gpu_stage(**chosen, driverRoot=str(driver)) as node:
         node.gpus.arrive(2)
         await node.until_healthy(0, 1)

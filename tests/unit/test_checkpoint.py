@@ -82,6 +82,31 @@ def test_the_promised_names_come_from_the_answers_own_field_and_from_its_annotat
     assert found.promised_names == ("a.com/x=0", "a.com/y=all")
 
 
+ROOT = "/var/run/nvidia-container-devices"
+
+
+@pytest.mark.parametrize(
+    ("visible", "mounted", "promised"),
+    [
+        ("0,3:1", (), ("0", "3:1")),
+        ("GPU-a,MIG-b", (), ()),
+        ("void", (), ()),
+        (ROOT, (f"{ROOT}/2", f"{ROOT}/imex/0", "/etc/5"), ("2",)),
+        ("1", (f"{ROOT}/1", f"{ROOT}/GPU-a"), ("1",)),
+    ],
+)
+def test_the_promised_indexes_are_those_by_which_nvidias_runtime_is_told_of_gpus(
+    visible: str, mounted: tuple[str, ...], promised: tuple[str, ...]
+) -> None:
+    response = api_pb2.ContainerAllocateResponse(
+        envs={"NVIDIA_VISIBLE_DEVICES": visible},
+        mounts=[api_pb2.Mount(container_path=path, host_path="/dev/null") for path in mounted],
+    )
+    stored = base64.b64encode(response.SerializeToString()).decode()
+    (found,) = parse(content(entry(["a"], answer=stored))).entries
+    assert found.promised_indexes == promised
+
+
 @pytest.mark.parametrize(
     "stored", [None, "", "!!! no base64", base64.b64encode(b"\xff\xff").decode()]
 )

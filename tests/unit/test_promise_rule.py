@@ -181,3 +181,38 @@ def test_a_container_starts_on_a_gpus_name_only_where_a_spec_leads_it_to_its_own
         assert broken is not None
         assert says in broken.reason
         assert broken.final is final
+
+
+@pytest.mark.parametrize(
+    ("promised", "today", "kept"),
+    [
+        ((), {"GPU-a": "1"}, True),
+        (("0",), {"GPU-a": "0", "GPU-b": "1"}, True),
+        (("0",), {"GPU-a": "1", "GPU-b": "0"}, False),
+        (("0",), {}, False),
+        (("0", "1"), {"GPU-a": "0", "GPU-b": "1"}, False),
+    ],
+)
+def test_an_index_must_be_that_of_the_gpu_that_the_pod_has(
+    promised: tuple[str, ...], today: dict[str, str], kept: bool
+) -> None:
+    device = Device(
+        name=DeviceName(GPU, DeviceId("GPU-a")),
+        kind=DeviceKind.GPU,
+        keys=frozenset(),
+        nodes=(),
+        functions=(),
+    )
+    entry = CheckpointEntry(
+        pod=PodUid("pod"),
+        container="main",
+        resource=GPU,
+        devices=frozenset({DeviceId("GPU-a")}),
+        promised_indexes=promised,
+    )
+    published = Published(indexes={DeviceId(id_): index for id_, index in today.items()})
+
+    broken = breach(entry, (device,), inventory=Inventory(), published=published)
+
+    assert (broken is None) == kept
+    assert broken is None or (broken.final and "delete the pod" in broken.reason)

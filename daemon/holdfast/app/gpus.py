@@ -22,6 +22,7 @@ from holdfast.model.gpu_devices import GpuFacts, gpu_devices
 from holdfast.model.gpu_free import GpuRules
 from holdfast.model.gpu_grant import CDI_VENDOR, DeviceIds, DeviceList, GpuGrantRules, Imex
 from holdfast.model.gpu_names import Described
+from holdfast.model.ids import DeviceId
 from holdfast.model.mig import MigStrategy, hides_some
 from holdfast.runtime.clock import Clock
 from holdfast.settings import Settings
@@ -50,6 +51,10 @@ class Gpus:
     def notes(self) -> Mapping[str, tuple[str, ...]]:
         """Return, by UUID, what is to be shown of GPUs and slices and makes none Unhealthy."""
         return {uuid: each.notes for uuid, each in self.health.health.value.items() if each.notes}
+
+    def indexes(self) -> Mapping[DeviceId, str]:
+        """Return the index of each GPU and slice that is advertised, as NVML has it today."""
+        return {part.name.id: part.index for part in self.facts().layout.parts}
 
     def besides(self) -> Besides:
         """Return what discovery adds to what sysfs shows."""

@@ -101,7 +101,9 @@ def build(
     reclaiming = build_reclaiming(on, side.accounts, look)
 
     def published() -> Published:
-        return replace(specs.published, gpus=gpus.specs.names) if gpus else specs.published
+        if gpus is None:
+            return specs.published
+        return replace(specs.published, gpus=gpus.specs.names, indexes=gpus.indexes())
 
     gate = _gate(on, side, published=published, look=look, reclaiming=reclaiming)
     allocator = Allocator(

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2
 from holdfast.errors import KubeletError
+from holdfast.model.gpu_grant import told_by_index
 from holdfast.model.ids import DeviceId, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
 
@@ -191,6 +192,9 @@ def _entry(entry: _Entry) -> CheckpointEntry:
         devices=frozenset(DeviceId(id_) for group in groups for id_ in group or ()),
         promised=tuple(dict.fromkeys(spec.host_path for spec in answer.devices)),
         promised_names=tuple(dict.fromkeys(_names(answer))),
+        promised_indexes=told_by_index(
+            answer.envs, (mount.container_path for mount in answer.mounts)
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.gpu_names import GpuNames
 from holdfast.model.grants import VFIO_CONTAINER
-from holdfast.model.ids import DeviceName, ResourceName
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 
 _KIND = re.compile(
     r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/(?P<kind>[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?)"
@@ -37,6 +37,8 @@ class Published:
     problem: str = ""
     gpus: GpuNames = field(default_factory=GpuNames)
     """What runtimes find of GPUs, whose specs have the driver's files as well."""
+    indexes: Mapping[DeviceId, str] = field(default_factory=dict)
+    """What NVIDIA's own runtime calls each GPU and slice where it is told of them by index."""
 
     def covers(self, device: Device) -> bool:
         """Tell whether *device*, handed over by its name, is what the container gets."""

@@ -1,6 +1,7 @@
 """What a container is given for its GPUs, to the byte as NVIDIA's device plugin does."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,6 +16,7 @@ MODES = ("gdrcopy", "gds", "mofed")
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _MOUNTS = "/var/run/nvidia-container-devices"
 _NOTHING = "/dev/null"
+_INDEX = re.compile(r"\d+(:\d+)?")
 
 
 class DeviceList(Enum):
@@ -127,6 +129,19 @@ def gpu_grant(
         annotations=annotations,
         cdi_devices=qualified if DeviceList.CDI_CRI in rules.lists else (),
     )
+
+
+def told_by_index(envs: Mapping[str, str], mounted: Iterable[str]) -> tuple[str, ...]:
+    """Return the indexes by which an answer tells NVIDIA's runtime of GPUs and slices.
+
+    They are in the variable, or in what is *mounted* (paths in the container). UUIDs are none.
+    """
+    folder = f"{_MOUNTS}/"
+    told = [
+        *envs.get(_VISIBLE, "").split(","),
+        *(path.removeprefix(folder) for path in mounted if path.startswith(folder)),
+    ]
+    return tuple(dict.fromkeys(each for each in told if _INDEX.fullmatch(each)))
 
 
 def _nodes(

@@ -11,8 +11,8 @@ class CheckpointEntry:
     """One container's devices of one resource, as kubelet wrote them.
 
     `promised` are the host paths of the device nodes in the answer that kubelet replays at each
-    start of the container, `promised_names` the CDI names in it; both are empty when the answer
-    could not be read.
+    start of the container, `promised_names` the CDI names in it, `promised_indexes` those of GPUs
+    for NVIDIA's runtime; all are empty when the answer could not be read.
     """
 
     pod: PodUid
@@ -21,6 +21,7 @@ class CheckpointEntry:
     devices: frozenset[DeviceId]
     promised: tuple[str, ...] = ()
     promised_names: tuple[str, ...] = ()
+    promised_indexes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ def breach(
 
     Paths of nodes must be theirs, and nobody else's. CDI names must be theirs, and mean today's
     nodes in the spec files: the runtime looks them up there, and an old file names another's chip.
+    Indexes of GPUs must be what NVIDIA's runtime takes for theirs today.
     An answer of another plugin's names promises nothing that can be judged.
     """
     if entry.promised:
@@ -39,7 +40,8 @@ def breach(
     names = names_of_ours(entry)
     broken = _names(names, devices, published) if names else None
     gpus = gpu_names_in(entry)
-    return broken or (_gpus(gpus, devices, published.gpus) if gpus else None)
+    broken = broken or (_gpus(gpus, devices, published.gpus) if gpus else None)
+    return broken or _indexes(entry, devices, published)
 
 
 def names_of_ours(entry: CheckpointEntry) -> frozenset[str]:
@@ -104,6 +106,23 @@ def _gpus(names: frozenset[str], devices: Sequence[Device], found: GpuNames) -> 
     return Breach(
         reason=f"the pod was promised {_list(names)}, which is now {_list(led)}, but what it has "
         f"is {_list(own)}; delete the pod",
+        final=True,
+    )
+
+
+def _indexes(
+    entry: CheckpointEntry, devices: Sequence[Device], published: Published
+) -> Breach | None:
+    if not entry.promised_indexes:
+        return None
+    promised = frozenset(entry.promised_indexes)
+    own = {published.indexes.get(device.name.id, "unknown") for device in devices}
+    if promised == own:
+        return None
+    # NVML gives them anew at each start of the driver, without the GPUs that are lost by then.
+    return Breach(
+        reason=f"the pod was promised index {_list(promised)}, but {_list(entry.devices)} is now "
+        f"{_list(own)}; delete the pod",
         final=True,
     )
 
