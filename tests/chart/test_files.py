@@ -180,6 +180,16 @@ def test_the_unit_is_up_before_kubelet_and_may_what_the_container_may() -> None:
     assert _unit("DevicePolicy") == ["closed"]
 
 
+def test_who_installs_the_unit_is_told_to_make_the_configuration_that_it_starts_with() -> None:
+    (started,) = _unit("ExecStart")
+    program, *_, config = started.split()
+    page = (REPOSITORY / "deploy/README.md").read_text("utf-8").partition("## With systemd")[2]
+
+    commands = [line for line in page.splitlines() if line.startswith("    ")]
+    assert any(line.partition("#")[0].rstrip().endswith(config) for line in commands)
+    assert program.removesuffix("bin/holdfast").rstrip("/") in commands[0].split()
+
+
 def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     tool = shutil.which("systemd-analyze")
     if tool is None:
