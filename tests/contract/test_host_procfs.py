@@ -32,6 +32,15 @@ class TestProcesses:
         assert procfs.uid(os.getpid()) == os.geteuid()
         assert os.getpid() in procfs.pids()
 
+    def test_a_proc_that_is_not_there_or_shows_nothing_is_no_node_without_processes(
+        self, tmp_path: Path
+    ) -> None:
+        (tmp_path / "empty").mkdir()
+        for name in ("missing", "empty"):
+            procfs = Procfs(HostRoot(proc=tmp_path / name))
+            with pytest.raises(HostError, match="mount the host's /proc"):
+                procfs.pids()
+
     def test_a_start_is_told_in_wall_time(self) -> None:
         before = time.time()
         child = subprocess.Popen(["sleep", "60"])

@@ -44,8 +44,15 @@ class Procfs:
         self._proc = str(root.proc)
 
     def pids(self) -> list[int]:
-        """Return the pids that are there now; raise HostError where /proc cannot be listed."""
+        """Return the pids that are there now; raise HostError where /proc cannot be listed.
+
+        One that is missing or empty is none of a kernel's: to see nobody in it proves nothing.
+        """
         names = list_names(self._proc)
+        if not names:
+            raise HostError(
+                f"cannot list {self._proc}: there is nothing in it; mount the host's /proc"
+            )
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     def own_pid(self) -> int:
