@@ -112,6 +112,10 @@ async def test_every_command_of_the_readme_answers_what_the_readme_says(
         await stage.until(lambda: len(node.members(first.uid)) == 1, "it left one process")
         second = await stage.kubelet.submit(_pod("train-1", chips=4, runs_for=60.0))
         await stage.until(lambda: "held by pid" in second.waiting, "the second is told who has it")
+        # Gauges are brought up to date now and then, while what the commands tell is of this moment.
+        shown = f'holdfast_devices{{resource="{_TPU}",state="releasing"}} 2.0'
+        metrics = f"http://127.0.0.1:{port}/metrics"
+        await stage.until(lambda: shown in _get(metrics), "the metrics have the second pod")
 
         for command, promised in commands:
             answered = await asyncio.to_thread(_type, command, stage.state, port)
