@@ -16,9 +16,10 @@ Every key, written from the settings' type by `make chart`; do not edit. The dae
     holdfast run --config /etc/holdfast/config.yaml --set gate.wait=10s
 
 `--set KEY=VALUE` takes every key below, and every command takes it that reads the configuration. `run` has three flags besides:
-`--state-dir` (`stateDir`), `--http-port` (`http.port`), `--log-level` (`log.level`). Variables, flags and the file of NVIDIA's device plugin
-are read too where they mean the same ([nvidia.md](nvidia.md)), and ours win over them. An unknown key, a wrong type and what cannot work are
-refused at the start with the path of the key. `holdfast config` prints all of it with its values, `holdfast config --schema` the JSON schema of the file.
+`--state-dir` (`stateDir`), `--http-port` (`http.port`), `--log-level` (`log.level`). Variables, flags and the file of NVIDIA's device
+plugin are read too where they mean the same ([nvidia.md](nvidia.md)), and ours win over them. An unknown key, a wrong type and what
+cannot work are refused at the start with the path of the key. `holdfast config` prints all of it with its values, `holdfast config
+--schema` the JSON schema of the file.
 
 A duration is a number of seconds, or text such as `250ms`, `30s`, `1h30m`. A list is given in the environment as YAML (`[a, b]`) or as
 `a,b`.
