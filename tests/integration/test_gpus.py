@@ -375,6 +375,27 @@ async def test_a_gpu_divided_anew_is_advertised_anew_without_a_restart(gpu_stage
         await until_offered(half)
 
 
+async def test_a_gpu_is_not_whole_for_others_while_a_pod_has_a_slice_that_it_was_divided_into(
+    gpu_stage: Any,
+) -> None:
+    small = "nvidia.com/mig-1g.10gb"
+    async with gpu_stage(migStrategy="mixed", passDeviceSpecs=False) as node:
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        node.gpus.change(1, lambda card: replace(card, mig=1, slices=(Slice("MIG-a", gi=7),)))
+        await node.stage.until(lambda: node.stage.healthy(small) == {"MIG-a"}, "the slice")
+        made = await node.stage.run(PodSpec(name="sliced", containers=(asks(small, 1),)))
+        node.gpus.change(1, lambda card: replace(card, mig=0, slices=()))
+        await node.stage.until(lambda: not node.stage.healthy(small), "the slice to be gone")
+        await node.stage.until(
+            lambda: uuid(1) in node.stage.kubelet.messages[GPU][-1], "the whole GPU to be there"
+        )
+        await node.stage.for_some_beats()
+        await node.until_healthy(0)
+        await node.stage.end(made)
+        await node.until_healthy(0, 1)
+
+
 def test_a_node_without_the_driver_never_loads_its_library() -> None:
     code = (
         "import json, sys, holdfast.cli, holdfast.app.daemon\n"

@@ -6,8 +6,8 @@ from holdfast.discovery.gpus import _caps
 from holdfast.host.mig_caps import MigCaps
 from holdfast.model.devices import DeviceNode, FaultKind
 from holdfast.model.gpu import DriverState, Gpu, GpuProblem, GpuReading, MigSlice
-from holdfast.model.gpu_devices import GpuFacts, gpu_devices
-from holdfast.model.ids import DeviceId
+from holdfast.model.gpu_devices import GpuFacts, gpu_devices, with_former
+from holdfast.model.ids import DeviceId, HardwareKey
 from holdfast.model.mig import MigStrategy, lay_out
 
 ONE = Gpu(index=0, uuid="GPU-1", minor=0)
@@ -61,3 +61,21 @@ def test_a_slices_capability_nodes_are_where_the_drivers_nodes_are() -> None:
             "/run/nvidia/driver/dev/nvidia-caps/nvidia-cap31",
         )
     }
+
+
+def test_a_slice_that_is_no_more_excludes_what_its_pod_can_reach_while_it_is_locked() -> None:
+    gone, stays = MigSlice(uuid="MIG-gone", gi=7, ci=0, profile=""), HardwareKey("mig/MIG-gone")
+    place, other = replace(gone, uuid="MIG-same-place"), replace(gone, uuid="MIG-other", gi=8)
+    before = with_former({}, [replace(ONE, mig=True, slices=(gone,))])
+    whole, bystander = gpu_devices(replace(facts(ONE, TWO), former=before), {stays})
+    assert stays in whole.keys
+    assert stays not in bystander.keys
+    (whole, _) = gpu_devices(replace(facts(ONE, TWO), former=before))
+    assert stays not in whole.keys, "nobody has it any more"
+
+    sliced = replace(ONE, mig=True, slices=(place, other))
+    layout = lay_out(GpuReading(gpus=(sliced,)), MigStrategy.SINGLE)
+    now = replace(facts(ONE), layout=layout, former=with_former(before, [sliced]))
+    one, two = gpu_devices(now, {stays, other.key})
+    assert one.keys == {place.key, stays}
+    assert two.keys == {other.key}

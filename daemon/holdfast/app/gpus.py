@@ -22,7 +22,7 @@ from holdfast.model.gpu_devices import GpuFacts, gpu_devices
 from holdfast.model.gpu_free import GpuRules
 from holdfast.model.gpu_grant import CDI_VENDOR, DeviceIds, DeviceList, GpuGrantRules, Imex
 from holdfast.model.gpu_names import Described
-from holdfast.model.ids import DeviceId
+from holdfast.model.ids import DeviceId, HardwareKey
 from holdfast.model.mig import MigStrategy, hides_some
 from holdfast.runtime.clock import Clock
 from holdfast.settings import Settings
@@ -43,6 +43,7 @@ class Gpus:
     health: GpuHealthWatch
     rules: GpuGrantRules
     specs: GpuSpecs
+    ledger: Ledger
 
     def facts(self) -> GpuFacts:
         """Return the latest that is known."""
@@ -56,6 +57,10 @@ class Gpus:
         """Return the index of each GPU and slice that is advertised, as NVML has it today."""
         return {part.name.id: part.index for part in self.facts().layout.parts}
 
+    def _locked(self) -> frozenset[HardwareKey]:
+        locks = self.ledger.book.value.locks.values()
+        return frozenset().union(*(lock.keys for lock in locks))
+
     def besides(self) -> Besides:
         """Return what discovery adds to what sysfs shows."""
         reading = self.source.reading.value
@@ -65,7 +70,7 @@ class Gpus:
         facts = self.facts()
         return Besides(
             resources=facts.layout.resources,
-            devices=gpu_devices(facts),
+            devices=gpu_devices(facts, self._locked()),
             unseen=GPU_RESOURCES if hides_some(self.source.last) else frozenset(),
         )
 
@@ -122,6 +127,7 @@ def build_gpus(
             readings=source.reading,
         ),
         rules=rules,
+        ledger=ledger,
         specs=GpuSpecs(
             SpecWriter(
                 SpecFolder(Path(settings.cdi.spec_dir), prefix=CDI_VENDOR, joint="-"),

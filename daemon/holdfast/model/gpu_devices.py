@@ -1,12 +1,12 @@
 """From what is known of the GPUs to the devices that kubelet can grant."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind
-from holdfast.model.gpu import DriverState, Gpu, GpuLinks
+from holdfast.model.gpu import DriverState, Gpu, GpuLinks, MigSlice
 from holdfast.model.gpu_placement import GpuTopology
-from holdfast.model.ids import DeviceId
+from holdfast.model.ids import DeviceId, HardwareKey
 from holdfast.model.mig import GpuLayout, GpuPart
 
 _TOLERATED = frozenset({"memory", "name", "PCI address"})
@@ -22,6 +22,8 @@ class GpuFacts:
     number, `caps` those that a slice needs besides, `control` the host paths of those that every
     GPU user needs; `no_nodes` says why there are none at all. `version` is the driver's.
 
+    `former` are the slices that each GPU, by its UUID, was ever seen to have.
+
     `imex` is the host path of the node of IMEX channel 0, empty where none is to be handed over;
     `no_imex` says why there is none although no container is to start without it.
     """
@@ -34,17 +36,23 @@ class GpuFacts:
     control: tuple[str, ...] = ()
     no_nodes: str = ""
     version: str = ""
+    former: Mapping[str, frozenset[MigSlice]] = field(default_factory=dict)
     imex: str = ""
     no_imex: str = ""
 
 
-def gpu_devices(facts: GpuFacts) -> tuple[Device, ...]:
+def gpu_devices(
+    facts: GpuFacts, locked: Collection[HardwareKey] = frozenset()
+) -> tuple[Device, ...]:
     """Return one device for each part of the layout, in its order.
+
+    Of slices that are no more, those whose keys are *locked* still exclude the whole GPU, and the
+    slice that has their place: their pods may open what these are reached by.
 
     The node of a slice is its GPU's. A GPU that does not tell where its node is or how it is
     divided has a fault, and so have its slices; the others have none of it.
     """
-    return tuple(_device(part, facts) for part in facts.layout.parts)
+    return tuple(_device(part, facts, frozenset(locked)) for part in facts.layout.parts)
 
 
 def gpu_topology(layout: GpuLayout, links: GpuLinks) -> GpuTopology:
@@ -53,14 +61,38 @@ def gpu_topology(layout: GpuLayout, links: GpuLinks) -> GpuTopology:
     return GpuTopology(links=links, parents=parents)
 
 
-def _device(part: GpuPart, facts: GpuFacts) -> Device:
+def with_former(
+    former: Mapping[str, frozenset[MigSlice]], gpus: Iterable[Gpu]
+) -> Mapping[str, frozenset[MigSlice]]:
+    """Return *former* with the slices of *gpus*."""
+    return {
+        **former,
+        **{
+            gpu.uuid: former.get(gpu.uuid, frozenset()) | {*gpu.slices}
+            for gpu in gpus
+            if gpu.slices
+        },
+    }
+
+
+def _gone(part: GpuPart, facts: GpuFacts) -> frozenset[HardwareKey]:
+    """Return the keys of slices that are no more, by whose nodes *part* can be reached."""
+    today = {piece.uuid for piece in part.gpu.slices}
+    return frozenset(
+        piece.key
+        for piece in facts.former.get(part.gpu.uuid, ())
+        if piece.uuid not in today and (part.slice is None or piece.gi == part.slice.gi)
+    )
+
+
+def _device(part: GpuPart, facts: GpuFacts, locked: frozenset[HardwareKey]) -> Device:
     gpu = part.gpu
     node = facts.nodes.get(gpu.minor) if gpu.minor is not None else None
     model = gpu.name if part.slice is None else f"{gpu.name} MIG {part.slice.profile}".strip()
     return Device(
         name=part.name,
         kind=DeviceKind.GPU,
-        keys=part.keys,
+        keys=part.keys | (_gone(part, facts) & locked),
         nodes=() if node is None else (node,),
         functions=(),
         numa_node=gpu.numa_node,
