@@ -151,7 +151,9 @@ def test_helms_test_asks_every_daemon_with_no_privilege_at_all() -> None:
     # A Service leaves out who is not ready, and that is whom the test is about.
     assert service["spec"]["publishNotReadyAddresses"] is True
     assert service["spec"]["clusterIP"] == "None"
-    labels = one(found, "DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    template = one(found, "DaemonSet")["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    assert asking["spec"]["tolerations"] == template["spec"]["tolerations"]
     assert service["spec"]["selector"].items() <= labels.items()
     assert not service["spec"]["selector"].items() <= asking["metadata"]["labels"].items()
     (only,) = asking["spec"]["containers"]
