@@ -22,7 +22,7 @@ from holdfast.model.gpu_devices import GpuFacts, gpu_devices
 from holdfast.model.gpu_free import GpuRules
 from holdfast.model.gpu_grant import CDI_VENDOR, DeviceIds, DeviceList, GpuGrantRules, Imex
 from holdfast.model.gpu_names import Described
-from holdfast.model.ids import DeviceId, HardwareKey
+from holdfast.model.ids import DeviceId
 from holdfast.model.mig import MigStrategy, hides_some
 from holdfast.runtime.clock import Clock
 from holdfast.settings import Settings
@@ -57,10 +57,6 @@ class Gpus:
         """Return the index of each GPU and slice that is advertised, as NVML has it today."""
         return {part.name.id: part.index for part in self.facts().layout.parts}
 
-    def _locked(self) -> frozenset[HardwareKey]:
-        locks = self.ledger.book.value.locks.values()
-        return frozenset().union(*(lock.keys for lock in locks))
-
     def besides(self) -> Besides:
         """Return what discovery adds to what sysfs shows."""
         reading = self.source.reading.value
@@ -68,9 +64,10 @@ class Gpus:
             absent = reading.state is DriverState.ABSENT and reading.reason
             return NO_GPUS if absent else Besides(unread=GPU_RESOURCES)
         facts = self.facts()
+        locks = {name: lock.keys for name, lock in self.ledger.book.value.locks.items()}
         return Besides(
             resources=facts.layout.resources,
-            devices=gpu_devices(facts, self._locked()),
+            devices=gpu_devices(facts, locks),
             unseen=GPU_RESOURCES if hides_some(self.source.last) else frozenset(),
         )
 

@@ -1,12 +1,12 @@
 """From what is known of the GPUs to the devices that kubelet can grant."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind
 from holdfast.model.gpu import DriverState, Gpu, GpuLinks, MigSlice
 from holdfast.model.gpu_placement import GpuTopology
-from holdfast.model.ids import DeviceId, HardwareKey
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey
 from holdfast.model.mig import GpuLayout, GpuPart
 
 _TOLERATED = frozenset({"memory", "name", "PCI address"})
@@ -42,17 +42,22 @@ class GpuFacts:
 
 
 def gpu_devices(
-    facts: GpuFacts, locked: Collection[HardwareKey] = frozenset()
+    facts: GpuFacts, locks: Mapping[DeviceName, frozenset[HardwareKey]] | None = None
 ) -> tuple[Device, ...]:
     """Return one device for each part of the layout, in its order.
 
-    Of slices that are no more, those whose keys are *locked* still exclude the whole GPU, and the
-    slice that has their place: their pods may open what these are reached by.
+    Of slices that are no more, those whose keys are among *locks* still exclude the whole GPU, and
+    the slice that has their place: their pods may open what these are reached by.
 
     The node of a slice is its GPU's. A GPU that does not tell where its node is or how it is
     divided has a fault, and so have its slices; the others have none of it.
     """
-    return tuple(_device(part, facts, frozenset(locked)) for part in facts.layout.parts)
+    parts = facts.layout.parts
+    names = {part.name for part in parts}
+    # A lock of what is there has taken over such keys, and must not keep them alive.
+    left = (keys for name, keys in (locks or {}).items() if name not in names)
+    locked: frozenset[HardwareKey] = frozenset().union(*left)
+    return tuple(_device(part, facts, locked) for part in parts)
 
 
 def gpu_topology(layout: GpuLayout, links: GpuLinks) -> GpuTopology:
