@@ -199,6 +199,18 @@ async def test_a_scan_that_fails_keeps_the_inventory_and_names_the_problem_until
             await until(lambda: scanner.problem == "")
 
 
+async def test_a_sysfs_that_is_not_there_any_more_takes_no_device_away(
+    tree: HostTree, lane: Lane
+) -> None:
+    scanner = _scanner(tree, lane)
+    before = await scanner.scan()
+    assert before.devices
+    tree.root.sys.rename(tree.root.sys.with_name("elsewhere"))
+
+    assert await scanner.scan() is before
+    assert "is no sysfs" in scanner.problem
+
+
 async def test_a_reported_fault_is_published_without_a_scan_and_outlasts_scans(
     tree: HostTree, lane: Lane
 ) -> None:

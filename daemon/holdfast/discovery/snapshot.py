@@ -4,6 +4,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from holdfast.errors import HostError
 from holdfast.host.root import HostRoot
 from holdfast.host.sysfs import PciFunction, Sysfs
 from holdfast.model.ids import PciAddress
@@ -38,7 +39,15 @@ class Snapshot:
     def __init__(
         self, root: HostRoot, sysfs: Sysfs, *, known: frozenset[PciAddress] = frozenset()
     ) -> None:
-        """Read all PCI functions below *root*; *known* were bound to VFIO in the scan before."""
+        """Read all PCI functions below *root*; *known* were bound to VFIO in the scan before.
+
+        Raise HostError where there is no sysfs: its devices would all seem to be gone.
+        """
+        if not sysfs.is_there:
+            raise HostError(
+                f"{root.sys} is no sysfs: it has no folder bus; mount the node's /sys there, or "
+                "set host.sys"
+            )
         self._root = root
         self._sysfs = sysfs
         self._known = known

@@ -48,6 +48,11 @@ class Sysfs:
         self._sys = root.sys
         self._devices = str(root.sys / "bus/pci/devices")
 
+    @property
+    def is_there(self) -> bool:
+        """Tell whether this is a kernel's sysfs: each has buses, also one without any device."""
+        return os.path.isdir(self._sys / "bus")
+
     def pci_functions(self) -> tuple[PciFunction, ...]:
         """Return every PCI function, by address."""
         found = (self.function(PciAddress(name)) for name in list_names(self._devices))
