@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from prometheus_client import Counter, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -18,8 +18,7 @@ SCRAPED = frozenset({"node", "instance", "le"})
 """Labels that scraping and histograms add."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selector:
+class Selector(Struct, frozen=True):
     """One metric as an expression names it, with the values that it matches labels against."""
 
     metric: str

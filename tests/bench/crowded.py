@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from bench.crowd import crowd
 from bench.figures import Figure
@@ -23,8 +24,7 @@ from holdfast.runtime.lane import Lane
 _TICK = 0.001
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crowd:
+class Crowd(Struct, frozen=True, kw_only=True):
     """How many processes are on the node, and how many files each has open."""
 
     processes: int

@@ -4,8 +4,9 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bench.figures import Figure
 from bench.gpus import cube_mesh, switch_pairs
@@ -39,8 +40,7 @@ _EIGHT = 8
 """On nodes with more than these, the median has no budget."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sync:
+class _Sync(Struct, frozen=True, kw_only=True):
     """A file that is synced as the ledger's is: one more page at its end, then fdatasync."""
 
     fd: int
@@ -104,8 +104,7 @@ async def preferred(place: Place, *, n: int = 1000) -> list[Figure]:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(Struct, frozen=True, kw_only=True):
     """A question of GetPreferredAllocation's: how many of a node where all are available."""
 
     size: int

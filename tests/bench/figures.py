@@ -2,15 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 _COLUMNS = ("figure", "unit", "n", "p50", "p99", "budget", "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """One quantity. `budget` has a limit for p50, for p99, for both, or for neither."""
 
     name: str

@@ -9,11 +9,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 from holdfast.demo import nvml
 from holdfast.demo.gpunode import GpuNode
@@ -32,8 +32,7 @@ SOON = {"minInterval": "50ms", "settle": "20ms"}
 """Settings under which kubelet is asked often: its patience is not what is measured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """Where it is measured: with the ledger in *state*, on a disk, and by which Python."""
 
     state: Path

@@ -5,19 +5,18 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.settings import Settings
 from holdfast.settings.duration import Duration, Interval
 from holdfast.settings.section import Section
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class Key(Struct, frozen=True, kw_only=True):
     """One key: its place, what it takes, its default as JSON, and what it is for."""
 
     path: str
@@ -26,8 +25,7 @@ class Key:
     meaning: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """A section, or one entry of a list of sections: its path, what it is about, its own keys."""
 
     path: str

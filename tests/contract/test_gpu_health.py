@@ -4,10 +4,10 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.gpu_health import DEADLINE, QUIET, Follower, Told, following
 from fakes.nvml import Event, Node, Slice, build, cards, uuid

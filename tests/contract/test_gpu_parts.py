@@ -7,11 +7,12 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.nvml import CONTROL, Card, Node, Slice, build, cards, uuid, write
 

@@ -6,10 +6,10 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.gpunode import MIB, POD, Gpus, gpus_on, opened_nvml
 from fakes.nvml import GIB, Slice, cards, uuid

@@ -10,11 +10,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.nvml import CONTROL, GIB, Event, Node, Slice, build, cards, uuid, write
 
@@ -22,14 +22,15 @@ GPU_IS_LOST, NOT_SUPPORTED, UNKNOWN = 15, 3, 999
 Ask = Callable[..., Any]
 
 _PRELUDE = """
-import dataclasses, enum, json, sys
+import enum, json, sys
 from pathlib import Path
+import msgspec
 from holdfast.errors import HostError
 from holdfast.host.nvml import Nvml
 
 def plain(value):
-    if dataclasses.is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(each) for name, each in msgspec.structs.asdict(value).items()}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, dict) or hasattr(value, "items"):

@@ -1,10 +1,10 @@
 """A trial of a device on a tree of plain files: what is reset, bound again, and found to answer."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.hosttree import HostTree
 from holdfast.host.reset import FunctionControl, Written

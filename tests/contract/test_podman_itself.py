@@ -10,11 +10,11 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from fetched import program
 from holdfast.model.gpu_names import GPU_KIND, IMEX_KIND
@@ -32,8 +32,7 @@ exit 1
 """
 
 
-@dataclass(frozen=True)
-class Podman:
+class Podman(Struct, frozen=True):
     """`program`, run with `environ`, calls `conmon`; it keeps what it does below `folder`."""
 
     program: Path

@@ -8,9 +8,11 @@ import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from fakes.books import BOOT, KUBELET, WHOLE, X, allocated, entry, name, silicon
 from fakes.proctree import ProcTree

@@ -13,10 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
+from msgspec import Struct
 
 from fakes.nvml import CONTROL, Node, write
 from holdfast.discovery.gpu_health import GpuHealthWatch
@@ -36,8 +36,7 @@ _TIMES = HealthTimes(beat=0.1, quiet=QUIET, wait=0.3, breath=0.02)
 _LIMIT = 20.0
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(Struct, frozen=True):
     """What the process last told."""
 
     faults: dict[str, list[str]]

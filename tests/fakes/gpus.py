@@ -1,8 +1,10 @@
 """NVIDIA GPUs on a simulated node: what the kernel shows, and NVML's stub, kept true together."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from fakes.nvml import Card, Event, Node, cards, write
 from holdfast.demo import driver

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from holdfast.host.inotify import PathWatcher
 from holdfast.host.peer import peer_of

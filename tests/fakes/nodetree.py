@@ -4,11 +4,11 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from fakes.hosttree import HostTree
 from holdfast.cli import main
@@ -19,8 +19,7 @@ SECOND = "0000:00:06.0"
 BOOT = "5f4d1c2a-6b0e-4c39-9d7e-0a1b2c3d4e5f"
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(Struct, frozen=True):
     """What `holdfast doctor --root` printed of a tree, as JSON, and how it ended."""
 
     code: int

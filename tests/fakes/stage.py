@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec.structs import replace
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.app.daemon import run

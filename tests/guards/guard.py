@@ -1,10 +1,9 @@
 """What a guard is for `make guards`: the edit that removes it, and the tests that then fail."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """Text that occurs once in a file of this repository, and what to put in its place."""
 
     file: str
@@ -12,8 +11,7 @@ class Edit:
     new: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class Guard(Struct, frozen=True, kw_only=True):
     """A guard of a reclaim.
 
     `edits` are several where two guards stand behind each other: each alone would hold. `tests`

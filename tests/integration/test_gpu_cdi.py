@@ -8,11 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.gpustage import GPU, GpuStage, wants
 from fakes.nvml import Slice, uuid

@@ -7,8 +7,9 @@ import asyncio
 import socket
 import urllib.error
 import urllib.request
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from fakes.gpustage import GpuStage, wants
 from fakes.nvml import uuid

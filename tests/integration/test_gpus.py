@@ -7,9 +7,10 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from fakes.gpustage import GPU, RECLAIM, wants
 from fakes.nvml import GIB, Node, Slice, build, uuid

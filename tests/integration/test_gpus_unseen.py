@@ -5,10 +5,10 @@ Each is a restart of the real daemon, so that it knows of them by its ledger alo
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.gpustage import RECLAIM, GpuStage, wants
 from fakes.nvml import Slice, uuid

@@ -1,10 +1,10 @@
 """What kubelet forgets, loses or gets wrong in its books costs no living pod its devices."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.stage import TIMES, TPU, Stage, end, pod, stage
 from holdfast.demo.books import Entry

@@ -3,10 +3,10 @@
 import asyncio
 import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.kubelet_side import (
     OTHER,

@@ -1,10 +1,10 @@
 """A leaking sandbox is ended only while its pod's start still waits, down to the last moment."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import WHOLE, X, allocated, name, silicon
 from fakes.deathbed import Deathbed, Living, deathbed

@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import BOOT, NOW, WHOLE, X, Y, allocated, drafted, keys, name, silicon
 from holdfast.errors import LedgerUnusableError

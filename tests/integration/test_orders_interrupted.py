@@ -5,11 +5,11 @@ The stage asserts of each of them that no program started on a device that someb
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.stage import TIMES, TPU, Stage, asks, end, pod, stage
 from holdfast.demo.books import Endpoint

@@ -6,11 +6,11 @@
 import asyncio
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import KUBELET, X, Y
 from fakes.deathbed import Deathbed, Living, deathbed

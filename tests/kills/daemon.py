@@ -1,8 +1,9 @@
 """The daemon's deciding parts, put together on the kernel in memory; it can be killed anywhere."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from fakes.books import BOOT
 from holdfast.errors import HoldfastError
@@ -44,8 +45,7 @@ OWN_PID = 4_999_999
 Judge = Callable[[EndFacts], str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guards:
+class Guards(Struct, frozen=True, kw_only=True):
     """The guards as they are; a test that shows what one is for takes it away."""
 
     judge: Judge = why_spare

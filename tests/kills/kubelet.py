@@ -1,8 +1,9 @@
 """Kubelet with its checkpoint, and the daemon's view of both, which may be old, lost or corrupt."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from holdfast.model.ids import DeviceId, PodUid
 from holdfast.model.kubelet import CheckpointEntry, KubeletView

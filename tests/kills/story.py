@@ -5,9 +5,10 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
+
+from msgspec import Struct
 
 from fakes.books import inventory, silicon
 from holdfast.model.ids import DeviceId, DeviceName, PodUid
@@ -23,8 +24,7 @@ _IDS = frozenset(device.name.id for device in _NODE.devices)
 _SHM = Path("/dev/shm")  # the ledger is proved against power cuts elsewhere: here it is to be quick
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """How a story ended. `ended` counts processes, `wrong` names each signal at somebody's work."""
 
     seed: int

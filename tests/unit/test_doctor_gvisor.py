@@ -1,8 +1,7 @@
 """What the doctor says of gVisor, for what it may find: one table of cases for each rule."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from holdfast.doctor.containerd_merge import RuntimeTable
 from holdfast.doctor.finding import Finding, Level

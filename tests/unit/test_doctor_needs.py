@@ -1,9 +1,9 @@
 """What the daemon lacks is told with the feature that is lost, and only where a feature asks."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.doctor.finding import Level
 from holdfast.doctor.needs import NEEDS

@@ -1,11 +1,11 @@
 """The elementary moves of a book, and who comes first when several want the same hardware."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fakes.books import (
     HALF,

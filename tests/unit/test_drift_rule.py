@@ -1,9 +1,9 @@
 """Where the truths part: each kind of disagreement, and what looks like one and is none."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import (
     NOW,

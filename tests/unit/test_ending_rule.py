@@ -1,9 +1,9 @@
 """May this process be ended? Each guard is shown by the one case that it alone decides."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import BOOT, KUBELET, NOW, X, Y
 from holdfast.model.book import PodRecord

@@ -1,8 +1,7 @@
 """May a sandbox be ended? What runs in one is no process of the node: its runtime has to say."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import BOOT, KUBELET, NOW, X
 from holdfast.model.book import PodRecord

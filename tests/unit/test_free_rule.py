@@ -1,8 +1,7 @@
 """When a device is free: the table of cases, by kind of device and by what can be seen."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import X
 from holdfast.model.devices import DeviceKind

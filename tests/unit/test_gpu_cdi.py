@@ -2,12 +2,12 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from msgspec.structs import replace
 
 from holdfast.model.gpu_cdi import (
     BesideNodes,

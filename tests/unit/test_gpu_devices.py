@@ -1,6 +1,6 @@
 """What is advertised of GPUs: one that errs, a driver that is away, nodes that are missing."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from holdfast.discovery.gpus import _caps
 from holdfast.host.mig_caps import MigCaps

@@ -1,8 +1,7 @@
 """When a GPU is free: the tables of cases for model.gpu_free, and what they mean for a release."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.free import (

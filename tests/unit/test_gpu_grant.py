@@ -1,10 +1,10 @@
 """What containers are given for GPUs: to the byte what NVIDIA's plugin answers."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from google.protobuf.text_format import MessageToString
+from msgspec.structs import replace
 
 from holdfast.kubelet.messages import container_answer
 from holdfast.model.gpu_grant import (

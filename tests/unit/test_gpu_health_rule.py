@@ -1,9 +1,9 @@
 """What condemns a GPU or a slice, and what has to be seen before it is trusted again."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.model.gpu import (
     Gpu,

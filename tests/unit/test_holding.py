@@ -1,8 +1,7 @@
 """Who holds a device, told to people: gVisor's leak is named with its cause and its cure."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import X, Y
 from holdfast.model.free import KernelFacts, judge_kernel

@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from holdfast.model.ending import EndFacts, why_spare
 from kills.daemon import Guards

@@ -1,9 +1,9 @@
 """May a living pod's sandbox be ended? Each guard is shown by the one case that it alone decides."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import BOOT, X, Y, name
 from holdfast.model.book import PodRecord

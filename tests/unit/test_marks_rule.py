@@ -1,9 +1,9 @@
 """What is withheld by hand: from whom, at the gate, in the queue, and in what kubelet is told."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import (
     BOOT,

@@ -1,10 +1,9 @@
 """Memory: what the tightest limit, the headroom and a warning are, by cases and by law."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast.model.memory import CgroupMemory, Memory, is_tight, least, own_share
 

@@ -1,8 +1,7 @@
 """What is advertised of a node's GPUs under each of NVIDIA's strategies for MIG."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from holdfast.model.gpu import DriverState, Gpu, GpuProblem, GpuReading, MigSlice
 from holdfast.model.ids import HardwareKey

@@ -1,8 +1,7 @@
 """When an Allocation is over."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import BOOT, HALF, NOW, WHOLE, X, Y, entry, seen, silicon
 from holdfast.model.book import Allocation, Phase

@@ -1,8 +1,7 @@
 """What a pod was promised and what it would get now: the rule, case by case."""
 
-from dataclasses import dataclass
-
 import pytest
+from msgspec import Struct
 
 from holdfast.model.cdi import Published, explained
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
@@ -34,8 +33,7 @@ NOTHING = Published()
 READ_ONLY = Published(problem="cannot write the spec: Read-only file system")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     published: Published = NOTHING

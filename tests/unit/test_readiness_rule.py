@@ -1,9 +1,9 @@
 """Readiness: each check, what alone makes it fail, and that nothing else would have noticed."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.model.ids import ResourceName
 from holdfast.model.readiness import (

@@ -1,10 +1,9 @@
 """The plan of a reclaim: whatever prefix of it was done, it comes to the same end."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast.model.reclaim import Attempt, ReclaimStep, ReclaimTimes, next_step
 

@@ -1,8 +1,7 @@
 """Bringing the book in line with kubelet's books, order of events by order of events."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import (
     BOOT,
@@ -346,7 +345,7 @@ def test_after_a_reboot_locks_are_held_until_the_checkpoint_says_otherwise() -> 
 
 
 def _record(book: Book, **facts: object) -> Book:
-    return replace(book, pods={X: replace(book.pods[X], **facts)})  # type: ignore[arg-type]
+    return replace(book, pods={X: replace(book.pods[X], **facts)})
 
 
 def test_a_pods_cgroup_is_written_down_when_it_is_seen() -> None:

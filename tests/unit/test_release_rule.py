@@ -1,9 +1,9 @@
 """May a device be released by hand, and which processes a person's word is enough to end."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import BOOT, KUBELET, NOW, X, Y, keys, name
 from holdfast.model.book import PodRecord

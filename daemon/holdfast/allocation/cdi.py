@@ -1,10 +1,10 @@
 """Keeps the CDI spec files true, so that names handed over long ago lead to the right devices."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
+from msgspec import Struct, field
 
 from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.cdi import SpecFolder
@@ -15,8 +15,7 @@ from holdfast.runtime.lane import Lane
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Written(Struct, frozen=True, kw_only=True):
     """What became of spec files.
 
     `rivals` are names that files of others explain too, each with such a file. `problem` says why

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.allocation.outcomes import Outcome
 from holdfast.allocation.starts import Start, Starts
@@ -46,8 +47,7 @@ class KubeletBooks(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateTimes:
+class GateTimes(Struct, frozen=True, kw_only=True):
     """Durations of the gate, in seconds. Kubelet itself gives up after 30."""
 
     wait: float = 25.0

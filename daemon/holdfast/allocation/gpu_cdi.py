@@ -1,9 +1,9 @@
 """Keeps the CDI specs of GPUs true; a GPU that no spec explains is given to nobody by its name."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import structlog
+from msgspec.structs import replace
 
 from holdfast.allocation.cdi import SpecWriter
 from holdfast.model.devices import DeviceKind, Fault, FaultKind, Inventory, with_faults

@@ -2,7 +2,8 @@
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.model.cdi import Published, cdi_name
 from holdfast.model.devices import Device, DeviceKind, Inventory
@@ -18,8 +19,7 @@ def _fresh() -> str:
     return str(uuid.uuid4())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TpuInputs:
+class TpuInputs(Struct, frozen=True, kw_only=True):
     """Where the TPU environment comes from, besides the hardware.
 
     `generation` overrules what the PCI ids say; empty: it does not.
@@ -30,8 +30,7 @@ class TpuInputs:
     generation: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuInputs:
+class GpuInputs(Struct, frozen=True, kw_only=True):
     """Where GPUs' grants come from; `facts` is the latest that is known of them.
 
     `modes` are those that can be handed over by name; `answer_id` returns a fresh UUID.

@@ -13,10 +13,12 @@ import time
 import traceback
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from importlib import metadata
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 import holdfast
 from holdfast.app.parts import Parts
@@ -97,13 +99,13 @@ def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
 
 
 def as_json(value: object) -> Any:  # noqa: ANN401 - JSON
-    """Return *value* as JSON has it: dataclasses as objects, keys and what is unknown as text."""
+    """Return *value* as JSON has it: structs as objects, keys and what is unknown as text."""
     value = value.value if isinstance(value, Enum) else value
     if value is None or isinstance(value, (bool, int, float, str)):
         # JSON has no NaN and no infinity.
         return value if not isinstance(value, float) or math.isfinite(value) else str(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Struct):
+        return {name: as_json(each) for name, each in asdict(value).items()}
     if isinstance(value, Mapping):
         return {str(key): as_json(each) for key, each in value.items()}
     if isinstance(value, AbstractSet):

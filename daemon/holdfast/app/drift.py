@@ -1,9 +1,9 @@
 """Tells once of each disagreement between the ledger, kubelet's books and the kernel."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 from holdfast.allocation.preference import Preference
 from holdfast.ledger.ledger import Ledger
@@ -27,8 +27,7 @@ log = structlog.get_logger(__name__)
 _LEAST_PAUSE = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriftTimes:
+class DriftTimes(Struct, frozen=True, kw_only=True):
     """Durations in seconds."""
 
     settle: float = 30.0
@@ -39,8 +38,7 @@ class DriftTimes:
     """How long a lock may be without a pod that kubelet knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Struct, frozen=True):
     """When a disagreement was seen first and last, by the monotonic clock."""
 
     first: float

@@ -1,6 +1,6 @@
 """What the builders of the daemon's parts all build on."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from holdfast.app.hosts import Hosts
 from holdfast.discovery.scanner import Scanner
@@ -9,8 +9,7 @@ from holdfast.runtime.clock import Clock
 from holdfast.settings import Settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Foundation:
+class Foundation(Struct, frozen=True, kw_only=True):
     """The settings, the node, the book, the hardware and the time."""
 
     settings: Settings

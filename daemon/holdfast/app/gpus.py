@@ -1,10 +1,11 @@
 """Builds what knows NVIDIA's GPUs; on a node without the driver none of it is ever loaded."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from holdfast.allocation.cdi import SpecWriter
 from holdfast.allocation.gpu_cdi import GpuSpecs
@@ -34,8 +35,7 @@ NO_GPUS = Besides(unseen=GPU_RESOURCES)
 """What discovery adds while nothing tells of GPUs: those that pods still have may be there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpus:
+class Gpus(Struct, frozen=True, kw_only=True):
     """What knows the GPUs, who uses them, and how they are."""
 
     source: GpuSource

@@ -1,8 +1,9 @@
 """Opens what every part reads the node through: its folders, its events and the lanes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from holdfast.host.boot import boot_id
 from holdfast.host.inotify import PathWatcher
@@ -24,8 +25,7 @@ _LANES = {
 """Each lane with its deadline in seconds; a call that takes longer is a fact for /readyz."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hosts:
+class Hosts(Struct, frozen=True, kw_only=True):
     """What every other part reads the node through."""
 
     root: HostRoot

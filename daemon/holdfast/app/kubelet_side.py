@@ -1,9 +1,10 @@
 """Builds what faces kubelet: its folder, its books, and the device lists it is sent."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from holdfast.app.foundation import Foundation
 from holdfast.host.peer import peer_of
@@ -21,8 +22,7 @@ Called = Callable[[str, str, str, float], None]
 """Hears of one of kubelet's calls: the resource, the call's name, its status code, its seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletSide:
+class KubeletSide(Struct, frozen=True, kw_only=True):
     """What knows kubelet."""
 
     folder: FolderWatch

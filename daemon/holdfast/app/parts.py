@@ -1,8 +1,10 @@
 """Wires the parts of the daemon; what depends on what is read off here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.allocation.allocator import Allocator
 from holdfast.allocation.cdi import CdiSpecs, SpecWriter
@@ -47,8 +49,7 @@ from holdfast.runtime.clock import Clock
 from holdfast.settings import Settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     """The running daemon."""
 
     settings: Settings

@@ -1,7 +1,8 @@
 """Builds the way out: who watches locks, ends what outlives its pod, and checks what was freed."""
 
 import os
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.app.foundation import Foundation
 from holdfast.host.cgroups import Cgroups
@@ -25,8 +26,7 @@ from holdfast.reclaim.watcher import Watcher, WatchTimes
 from holdfast.runtime.watched import Watched
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reclaiming:
+class Reclaiming(Struct, frozen=True, kw_only=True):
     """The parts that bring devices back."""
 
     kernel: KernelWatch

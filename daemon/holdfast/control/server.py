@@ -8,11 +8,11 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
 from holdfast.control.client import MOST_BYTES, SOCKET
 from holdfast.errors import HoldfastError
@@ -29,8 +29,7 @@ It is given the question's details, and under ``caller`` the pid and uid that th
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Caller:
+class _Caller(Struct, frozen=True, kw_only=True):
     pid: int
     uid: int
 

@@ -3,13 +3,13 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedNode:
+
+class NamedNode(Struct, frozen=True, kw_only=True):
     """A device node that a name stands for; `rdev` None: the runtime asks the host's node."""
 
     path: str

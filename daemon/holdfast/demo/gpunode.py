@@ -3,8 +3,9 @@
 import contextlib
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from holdfast.demo import driver
 from holdfast.demo.node import SimulatedNode

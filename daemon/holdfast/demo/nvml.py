@@ -3,8 +3,10 @@
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.errors import HostError
 
@@ -22,8 +24,7 @@ _COMPILERS = ("cc", "gcc", "clang")
 _SAME_SWITCH, _OTHER_CPU = 20, 50
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """One MIG device. `processes` as those of a card; `used` in bytes."""
 
     uuid: str
@@ -36,8 +37,7 @@ class Slice:
     processes: tuple[tuple[str, int, int], ...] = ()
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(Struct, frozen=True):
     """One GPU. `processes` are (compute|graphics|mps, pid, bytes).
 
     `errors` (NVML's codes) and `hangs` (seconds) are by the function that they concern; `*`: all.
@@ -64,8 +64,7 @@ class Card:
     hangs: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(Struct, frozen=True):
     """Something that happened to the GPU `uuid`; empty: NVML cannot say to which."""
 
     uuid: str
@@ -75,8 +74,7 @@ class Event:
     ci: int = _ANY
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Struct, frozen=True):
     """All that the library answers from; `init` is what its start, `wait` what a wait fails with.
 
     `stall`: a wait for events does not come back.
@@ -114,7 +112,7 @@ def cards(count: int, **changes: object) -> tuple[Card, ...]:
                     if other != index
                 },
             ),
-            **changes,  # type: ignore[arg-type]
+            **changes,
         )
         for index in range(count)
     )

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from uuid import uuid4
+
+from msgspec import Struct, field
 
 
 class Phase(Enum):
@@ -21,8 +22,7 @@ class Phase(Enum):
         return self in {Phase.SUCCEEDED, Phase.FAILED}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Struct, frozen=True, kw_only=True):
     """What a container's program does with the nodes it is given.
 
     `opens`: it opens them all. `runs_for`: it ends by itself after so many seconds. `orphan`: a
@@ -36,8 +36,7 @@ class Workload:
     ignores_term: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
+class Container(Struct, frozen=True, kw_only=True):
     """One container of a pod: how many of which resource, and what it does."""
 
     name: str = "main"
@@ -47,8 +46,7 @@ class Container:
     """For an init container: it is a sidecar, which runs beside the main ones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSpec:
+class PodSpec(Struct, frozen=True, kw_only=True):
     """A pod as it is submitted. `restart` is its restartPolicy: Always or Never."""
 
     name: str
@@ -61,8 +59,7 @@ class PodSpec:
     """How many seconds its images take to be pulled."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Pod:
+class Pod(Struct, kw_only=True):
     """A pod and its status; kubelet changes it, everybody may read it."""
 
     spec: PodSpec

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from grpc import aio
+from msgspec import Struct
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.demo.books import Books
@@ -34,8 +34,7 @@ class Runtime(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletTimes:
+class KubeletTimes(Struct, frozen=True, kw_only=True):
     """What the real one was seen to do, in seconds."""
 
     dial: float = 10.0

@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
+
+from msgspec.structs import asdict
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.demo.cdi import resolve

@@ -5,10 +5,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import structlog
+from msgspec import Struct
 
 from holdfast.errors import HoldfastError
 from holdfast.model.gpu import GpuEvent
@@ -44,8 +44,7 @@ class EventSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """Whose events are wanted.
 
     `library` as `GpuReading` has it; another `generation` is the same library, begun anew.

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 
 from holdfast.discovery.gpu_events import GpuEars, Wanted
 from holdfast.discovery.gpu_looks import HealthTimes, Probe, look_at, unanswered

@@ -1,8 +1,9 @@
 """Looks at one GPU: how it is, and, where that decides something, who is on it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from holdfast.discovery.gpu_events import EventSource
 from holdfast.model.gpu import Gpu, GpuCondition, GpuUse
@@ -13,8 +14,7 @@ from holdfast.model.xids import Cure
 _MPS = "mps"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthTimes:
+class HealthTimes(Struct, frozen=True, kw_only=True):
     """In seconds: `beat` between looks without cause, `quiet` the quiet period, `wait` per wait.
 
     `breath` is the least between two looks, and two commits: Xids come in storms.

@@ -1,11 +1,12 @@
 """Keeps what is known of the node's GPUs true: the driver may come late, go away, and come back."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 import structlog
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, HostError
 from holdfast.host.mig_caps import MigCaps
@@ -61,8 +62,7 @@ class Library(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _Seen(Struct, frozen=True, kw_only=True):
     """One look: what NVML told, and what the node shows beside it."""
 
     reading: GpuReading

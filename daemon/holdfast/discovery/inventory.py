@@ -1,7 +1,9 @@
 """Puts what the finders found into one inventory, in the order that everybody relies on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.discovery.pools import pool_devices
 from holdfast.discovery.snapshot import Snapshot
@@ -12,8 +14,7 @@ from holdfast.model.pools import PoolSpec
 from holdfast.model.tpu import TPU_RESOURCE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
+class Offered(Struct, frozen=True, kw_only=True):
     """What this node advertises. `tpu` None: TPU chips are not advertised."""
 
     tpu: ResourceName | None = TPU_RESOURCE
@@ -26,8 +27,7 @@ class Offered:
         return tuple(dict.fromkeys([*names, *(pool.resource for pool in self.pools)]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Besides:
+class Besides(Struct, frozen=True, kw_only=True):
     """What others found: `devices` of `resources`; `unread`, `unseen`: as `Inventory` says."""
 
     resources: tuple[ResourceName, ...] = ()

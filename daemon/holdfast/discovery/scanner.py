@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import replace
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 
 from holdfast.discovery.inventory import Besides, Offered, take_inventory
 from holdfast.discovery.snapshot import Snapshot, driver_of

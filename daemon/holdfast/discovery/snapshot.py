@@ -2,7 +2,8 @@
 
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.root import HostRoot
@@ -25,8 +26,7 @@ def driver_of(root: HostRoot, address: PciAddress) -> str | None:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccelNode:
+class AccelNode(Struct, frozen=True, kw_only=True):
     """A node of the accel class and the number that sysfs gives it."""
 
     name: str

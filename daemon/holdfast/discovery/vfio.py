@@ -1,7 +1,8 @@
 """Makes devices of PCI functions that are granted through their IOMMU groups."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.discovery.snapshot import Snapshot
 from holdfast.host.sysfs import PciFunction
@@ -17,8 +18,7 @@ from holdfast.model.viability import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class Match(Struct, frozen=True, kw_only=True):
     """A function that belongs to a resource. `chip_functions` of its slot make one chip."""
 
     function: PciFunction

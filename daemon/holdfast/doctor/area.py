@@ -1,12 +1,11 @@
 """Makes the findings of one area; a finding that is not OK cannot be made without its remedy."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from holdfast.doctor.finding import Finding, Level
 
 
-@dataclass(frozen=True, slots=True)
-class Area:
+class Area(Struct, frozen=True):
     """What a group of checks is about. Each check is named by a literal, which the docs list."""
 
     name: str

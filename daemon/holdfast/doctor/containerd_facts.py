@@ -3,7 +3,8 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.doctor.containerd_files import PLACES, Configuration, read_configuration
 from holdfast.doctor.containerd_merge import OLD_VERSION, CriConfig, cri_config
@@ -25,8 +26,7 @@ _VERSION = re.compile(r"\bv?([0-9]+)\.([0-9]+)\.[0-9]+")
 _CONFIG_FLAGS = ("--config", "-c")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class Started(Struct, frozen=True, kw_only=True):
     """How the process of containerd that serves pods was started."""
 
     config: str = ""
@@ -38,8 +38,7 @@ class Started:
     """Whether it has other mounts than this process: its files are not those that we see."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerdFacts:
+class ContainerdFacts(Struct, frozen=True, kw_only=True):
     """All that findings about containerd are made of."""
 
     configuration: Configuration

@@ -3,8 +3,9 @@
 import os
 import tomllib
 from collections import deque
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from msgspec import Struct
 
 from holdfast.doctor.containerd_merge import ConfigFile
 from holdfast.doctor.node import Node
@@ -27,16 +28,14 @@ _MOST_FILES = 200
 """Of a configuration that makes sense; more is a mistake in a pattern."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True, kw_only=True):
     """A file that cannot be used, and why."""
 
     path: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
+class Configuration(Struct, frozen=True, kw_only=True):
     """The files in the order in which containerd loads them; none where no place has one."""
 
     files: tuple[ConfigFile, ...] = ()

@@ -5,7 +5,8 @@ by key, and first moves what files of older versions say to where version 3 has 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 Table = Mapping[str, object]
 
@@ -21,8 +22,7 @@ _EMPTY: Table = {}
 _DISABLES = frozenset({_FIRST, OLD, NEW})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigFile:
+class ConfigFile(Struct, frozen=True, kw_only=True):
     """One file of the configuration, by its path on the node."""
 
     path: str
@@ -44,8 +44,7 @@ class ConfigFile:
         return table(table(self.content, "plugins"), name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeTable:
+class RuntimeTable(Struct, frozen=True, kw_only=True):
     """One runtime that pods can ask for: its name is what a RuntimeClass calls its handler."""
 
     name: str
@@ -62,8 +61,7 @@ class RuntimeTable:
     """The annotations of pods that are passed on to it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CriConfig:
+class CriConfig(Struct, frozen=True, kw_only=True):
     """What is set for Kubernetes once all files are merged; None and "" are what nobody set."""
 
     runtimes: tuple[RuntimeTable, ...] = ()
@@ -78,8 +76,7 @@ class CriConfig:
         return next((found for found in self.runtimes if found.name == name), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ignored:
+class Ignored(Struct, frozen=True, kw_only=True):
     """A table that containerd does not read in that file."""
 
     path: str

@@ -1,7 +1,8 @@
 """What a look at the node found: one line with its level, its reason and what to do."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Level(StrEnum):
@@ -14,8 +15,7 @@ class Level(StrEnum):
     """Something that was asked for cannot work until it is mended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One fact about the node, with what to do where it is not as it should be."""
 
     area: str

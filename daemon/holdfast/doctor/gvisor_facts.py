@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from holdfast.doctor.cdi_nodes import nodes_without_mode
 from holdfast.doctor.containerd_facts import ContainerdFacts
@@ -28,8 +29,7 @@ _VFIO = "vfio-pci"
 _DRIVER = re.compile(r"[0-9]+(\.[0-9]+)+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Release:
+class Release(Struct, frozen=True, kw_only=True, order=True):
     """A release of gVisor: its date as one number, and its count on that day."""
 
     date: int
@@ -39,8 +39,7 @@ class Release:
         return f"release-{self.date}.{self.count}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShimConfig:
+class ShimConfig(Struct, frozen=True, kw_only=True):
     """What a table's runsc.toml says; `problem` is why it cannot be told."""
 
     path: str
@@ -59,8 +58,7 @@ class ShimConfig:
         return self.flags.get(flag, "").lower() in {"true", "1", "t"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxRuntime:
+class SandboxRuntime(Struct, frozen=True, kw_only=True):
     """A runtime table that means gVisor, with the configuration of its shim; None: it has none."""
 
     table: RuntimeTable
@@ -71,8 +69,7 @@ class SandboxRuntime:
         return self.config is not None and self.config.on(flag)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GvisorFacts:
+class GvisorFacts(Struct, frozen=True, kw_only=True):
     """All that findings about gVisor are made of."""
 
     runtimes: tuple[SandboxRuntime, ...] = ()

@@ -3,8 +3,9 @@
 import os
 import stat
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
@@ -26,8 +27,7 @@ _FORGETFUL = frozenset({"tmpfs", "ramfs"})
 _UNASKED = "a copied node's sockets answer nobody, so it was not asked"
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """Who answers on a socket: a pid, 0 for one out of sight; or why nobody does."""
 
     pid: int = 0

@@ -6,9 +6,10 @@ The parts that live by the checkpoint have a reader of their own above this laye
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
@@ -26,8 +27,7 @@ _GPU = "nvidia.com/gpu"
 _SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
+class Books(Struct, frozen=True, kw_only=True):
     """What a checkpoint says. `plain_lists`: of no NUMA node, as before Kubernetes 1.20."""
 
     entries: tuple[tuple[str, str, frozenset[str]], ...]

@@ -4,7 +4,8 @@ The one table of it: deploy/ and the docs say the same, and tests hold them agai
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.host.privileges import Privileges, confined
 from holdfast.settings import Settings
@@ -16,8 +17,7 @@ _UNSEEN = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class Need(Struct, frozen=True, kw_only=True):
     """One thing that the daemon must be allowed."""
 
     check: str

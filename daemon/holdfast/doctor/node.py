@@ -1,15 +1,15 @@
 """The node that is looked at: where its files lie, and what may be asked of it besides files."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from holdfast.host.below import below
 from holdfast.host.root import HostRoot
 from holdfast.settings import Settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """The live node, or a copied or mounted one under a root of its own.
 
     Every path of the node, also one read from a configuration file, is looked up with `path`.

@@ -4,8 +4,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from holdfast.doctor.node import Node
 from holdfast.errors import HostError
@@ -38,8 +39,7 @@ _COMM = 15
 """As much of a program's name as the kernel keeps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class NodeFacts(Struct, frozen=True, kw_only=True):
     """A device node of the driver's; `wanted` is the major number that the kernel gave its driver.
 
     None of `major`: there is no such device. None of `wanted`: the kernel has no such driver.
@@ -53,8 +53,7 @@ class NodeFacts:
     """Whether it is that of unified memory, which CUDA opens first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvidiaFacts:
+class NvidiaFacts(Struct, frozen=True, kw_only=True):
     """All that findings about NVIDIA's driver are made of."""
 
     driver: DriverFacts

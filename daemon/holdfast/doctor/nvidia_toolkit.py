@@ -1,7 +1,8 @@
 """Judges whether somebody on the node acts on what gpu.deviceListStrategy tells of a GPU."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.containerd_facts import ContainerdFacts
@@ -30,8 +31,7 @@ _MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 _NEED_IT = ("envvar", "volume-mounts")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolkitFacts:
+class ToolkitFacts(Struct, frozen=True, kw_only=True):
     """What the node has of NVIDIA's container toolkit."""
 
     program: str = ""

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
@@ -17,8 +18,7 @@ from holdfast.settings import Settings
 _AREA = Area("kubelet")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rival:
+class Rival(Struct, frozen=True, kw_only=True):
     """A plugin that advertises what holdfast does, known by the name of its socket."""
 
     who: str
@@ -51,8 +51,7 @@ RIVALS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraDriver:
+class DraDriver(Struct, frozen=True, kw_only=True):
     """A driver of Kubernetes' dynamic resource allocation that hands out the same hardware."""
 
     name: str

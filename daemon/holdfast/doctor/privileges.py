@@ -1,7 +1,8 @@
 """Checks what the daemon is allowed, and says which feature is lost without what it lacks."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding

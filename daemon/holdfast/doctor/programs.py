@@ -6,7 +6,8 @@ import stat
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.doctor.node import Node
 
@@ -28,8 +29,7 @@ _LAST_PATIENCE = 1.0
 _SHOWN = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What a program said on its standard output, or why it said nothing of use."""
 
     text: str = ""

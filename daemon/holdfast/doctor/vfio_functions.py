@@ -5,7 +5,8 @@ The rules are those by which discovery calls a device Unhealthy.
 
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
@@ -34,8 +35,7 @@ _ACCELERATOR = 0x12
 _OTHERS = stat.S_IROTH | stat.S_IWOTH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """A function that the settings want granted."""
 
     function: PciFunction

@@ -4,8 +4,9 @@ import errno
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.kernelfile import read_link, read_text
@@ -26,8 +27,7 @@ _INIT_CGROUP_NAMESPACE = "cgroup:[4026531835]"
 """PROC_CGROUP_INIT_INO, the same on every kernel."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodCgroup:
+class PodCgroup(Struct, frozen=True, kw_only=True):
     """A pod's cgroup. `path` is absolute in the host's tree; `pids` also lists what is below."""
 
     path: str

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from holdfast.errors import LaneStuckError
 from holdfast.model.devices import Device, DeviceKind

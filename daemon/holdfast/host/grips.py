@@ -4,7 +4,8 @@ import errno
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.host.mappings import VFIO_DEVICE, mapped_files, names_a_device
 from holdfast.host.root import HostRoot
@@ -192,8 +193,7 @@ def _fdinfo(path: str) -> list[bytes]:
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class _Many:
+class _Many(Struct, frozen=True):
     """The numbers of a process's open files, a bit for each: a million names take 50 MiB."""
 
     bits: bytes

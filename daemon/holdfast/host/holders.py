@@ -5,7 +5,8 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from holdfast.errors import HostError
 from holdfast.host.cgroups import Cgroups

@@ -3,8 +3,9 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.cgroups import Cgroups
@@ -18,8 +19,7 @@ _IPC_LOCK = 14
 """CAP_IPC_LOCK as a bit of CapEff."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Files:
+class _Files(Struct, frozen=True, kw_only=True):
     """What a version of the memory controller calls its files."""
 
     limit: str

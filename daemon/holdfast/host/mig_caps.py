@@ -3,7 +3,8 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from holdfast.host.kernelfile import read_text
 from holdfast.host.root import HostRoot
@@ -14,8 +15,7 @@ _LINE = re.compile(r"gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)")
 _MAJOR = re.compile(r"^\s*(\d+) nvidia-caps$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigCaps:
+class MigCaps(Struct, frozen=True, kw_only=True):
     """The capabilities of all slices the driver could have. `major` None: there are no nodes."""
 
     major: int | None = None

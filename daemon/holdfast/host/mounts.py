@@ -2,8 +2,9 @@
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.kernelfile import read_text
@@ -13,8 +14,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 _POINT, _OPTIONS = 4, 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
+class Mount(Struct, frozen=True, kw_only=True):
     """One mount. `writable`: neither it nor its filesystem is read-only; `devices`: nodes open."""
 
     point: str

@@ -1,8 +1,9 @@
 """What a process may do and see on this host: its capabilities, namespaces, mounts, confinement."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.kernelfile import read_link, read_text
@@ -16,8 +17,7 @@ _INIT_CGROUP_NAMESPACE = "cgroup:[4026531835]"
 _V1_TREES = ("systemd", "pids", "memory", "cpu")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Privileges:
+class Privileges(Struct, frozen=True, kw_only=True):
     """What was seen of one process; None where it could not be told.
 
     `label` is what AppArmor or SELinux calls it, empty where neither does.

@@ -2,7 +2,8 @@
 
 import os
 import time
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.kernelfile import list_names, read_bytes, read_text
@@ -15,8 +16,7 @@ _LONGEST = 1 << 16
 _LONGEST_NAME = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessFacts:
+class ProcessFacts(Struct, frozen=True, kw_only=True):
     """One process at one moment. `threads` counts a leader that has exited before its threads.
 
     `state` is the letter that the kernel gives: ``Z`` for a leader that has exited.

@@ -4,8 +4,9 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.kernelfile import read_text
@@ -31,8 +32,7 @@ class Written(Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What became of a write, and the kernel's words for it."""
 
     written: Written

@@ -1,12 +1,12 @@
 """Says where the files of the host's kernel lie, so that tests and the demo can bring their own."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRoot:
+
+class HostRoot(Struct, frozen=True, kw_only=True):
     """The folders that everything in `holdfast.host` reads and writes.
 
     `cgroup` is the cgroup filesystem of the host, not of our own container.

@@ -3,7 +3,8 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.kernelfile import list_names, read_link, read_text
@@ -18,8 +19,7 @@ _SHOWN = 40
 """How much of an odd file is repeated in a problem text."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PciFunction:
+class PciFunction(Struct, frozen=True, kw_only=True):
     """One PCI function as sysfs shows it.
 
     An id that cannot be read is 0, any other value None, and `problems` says what was odd.

@@ -1,7 +1,8 @@
 """What this process can see of others: the facts that bound what any scan can prove."""
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.kernelfile import read_link, read_text
@@ -17,8 +18,7 @@ _REFUSES = frozenset({"1", "noaccess"})
 """Shows every process and refuses its files: that is met as EACCES, process by process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visibility:
+class Visibility(Struct, frozen=True, kw_only=True):
     """What limits our sight; None where the kernel does not say.
 
     `capabilities` is the effective set as a mask. `hidepid` is the mount option of /proc, empty

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, KubeletError
 from holdfast.kubelet.checkpoint import Checkpoint, CheckpointState, FileId, read
@@ -31,8 +32,7 @@ class Listing(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionTimes:
+class QuestionTimes(Struct, frozen=True, kw_only=True):
     """Durations in seconds."""
 
     min_interval: float = 1.0

@@ -4,12 +4,12 @@ import base64
 import binascii
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 import msgspec
 from google.protobuf.message import DecodeError
+from msgspec import Struct, field
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2
 from holdfast.errors import KubeletError
@@ -23,8 +23,7 @@ CHECKPOINT_NAME = "kubelet_internal_checkpoint"
 _LARGEST = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class FileId:
+class FileId(Struct, frozen=True):
     """Which file lies at a path, and which of its contents.
 
     Inode numbers are given away again at once, so the time of the last write (ns) is part of it.
@@ -73,8 +72,7 @@ class CheckpointState(Enum):
     """It was read, but it is not what any known kubelet writes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, kw_only=True):
     """One look at the file. `entries` are empty and `problem` is not, unless it was READ.
 
     `written_at` is in seconds since the epoch, 0 where the file could not be looked at.
@@ -89,8 +87,7 @@ class Checkpoint:
     """The devices that kubelet takes for healthy, by resource."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class Contents(Struct, frozen=True, kw_only=True):
     """What one checkpoint says."""
 
     entries: tuple[CheckpointEntry, ...]

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 
 import structlog
 from grpc import aio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 from holdfast.errors import KubeletError
@@ -25,8 +26,7 @@ log = structlog.get_logger(__name__)
 _LONG = 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class Registration(Struct, frozen=True, kw_only=True):
     """Where one resource stands with kubelet.
 
     `since` is when `registered` last changed, in seconds since the epoch; `problem` says why it is
@@ -43,8 +43,7 @@ class Registration:
     registrations: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnrolmentTimes:
+class EnrolmentTimes(Struct, frozen=True, kw_only=True):
     """Durations in seconds. `register` is above the 10 s that kubelet takes to dial us back."""
 
     first_delay: float = 0.01

@@ -1,10 +1,10 @@
 """Watches the device-plugins folder: kubelet's socket, its checkpoint and our own sockets."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
+from msgspec import Struct, field
 
 from holdfast.errors import HostError
 from holdfast.host.inotify import PathWatcher
@@ -20,8 +20,7 @@ KUBELET_SOCKET = "kubelet.sock"
 _RARELY = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderState:
+class FolderState(Struct, frozen=True, kw_only=True):
     """What lies in the folder. `folder` is None while it does not exist."""
 
     folder: tuple[int, int] | None = None

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import grpc
 import structlog
 from grpc import aio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 from holdfast.errors import HoldfastError
@@ -67,8 +68,7 @@ class Preferring(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
+class Streams(Struct, frozen=True, kw_only=True):
     """The ListAndWatch streams of one resource.
 
     An era begins with each Register. `opened` and `ended` count the streams of this era alone: the

@@ -1,7 +1,8 @@
 """Whose device is it: VFIO device fds that the kernel does not name the function of."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from holdfast.model.ids import DeviceName
 from holdfast.model.locks import DeviceLock

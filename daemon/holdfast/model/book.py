@@ -1,8 +1,9 @@
 """The book: every live Allocation and lock at one moment, as one frozen value."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from holdfast.model.gpu_health import GpuState
 from holdfast.model.ids import (
@@ -28,8 +29,7 @@ class Phase(Enum):
     """Its gate has passed, which counts as a hold before the first open."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(Struct, frozen=True, kw_only=True):
     """The record of one Allocate: which devices, with which keys, for whom once that is known.
 
     Ids grow with time, so the smaller id is the older Allocation. `checkpoint_at` is the
@@ -61,8 +61,7 @@ class Allocation:
         return ((DeviceName(self.resource, id_), keys) for id_, keys in self.devices.items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRecord:
+class PodRecord(Struct, frozen=True, kw_only=True):
     """What is known of a pod that has, or lately had, a lock.
 
     `cgroup` and `inode` are its cgroup as it was seen to exist; None: never seen. `counted_by` is
@@ -91,8 +90,7 @@ class PodRecord:
         return f"{self.namespace}/{self.name} ({self.uid})" if self.name else self.uid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Book:
+class Book(Struct, frozen=True, kw_only=True):
     """All that the ledger holds at one moment; `fence` and `last_allocation` never go back."""
 
     fence: int = 0

@@ -1,7 +1,9 @@
 """What a person may ask for by hand, and what follows in the book; each request is told in it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import RequestRefusedError
 from holdfast.model.book import Book
@@ -13,8 +15,7 @@ from holdfast.model.marks import Mark, Quarantine
 from holdfast.model.queue import settle
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """The device that a person means, with its hardware."""
 
     device: DeviceName
@@ -60,8 +61,7 @@ def quarantine(draft: Draft, what: Target, mark: Mark) -> str:
     return done
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lifted:
+class Lifted(Struct, frozen=True, kw_only=True):
     """The outcome of `unquarantine`; `retry` is the pod whose reclaim is to be tried again now."""
 
     text: str
@@ -130,8 +130,7 @@ def undrain(draft: Draft, devices: Iterable[Target], mark: Mark) -> str:
     return f"holdfast is not draining any more{rest}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovalFacts:
+class RemovalFacts(Struct, frozen=True, kw_only=True):
     """What decides whether the plugin can be taken off the node.
 
     `offered` are the devices that kubelet is told to be Healthy, `problem` says why kubelet's books

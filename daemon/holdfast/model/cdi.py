@@ -6,7 +6,8 @@ Names that kubelet replays after a reboot still lead to the right chip; the path
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.gpu_names import GpuNames
@@ -26,8 +27,7 @@ _MODE = 0o666
 """What runc gives a node without a mode; runsc does not start on such a node (gvisor#12616)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(Struct, frozen=True, kw_only=True):
     """What the spec files on disk say: the nodes behind each name that a runtime can resolve.
 
     `problem` says why they are not as they should be; empty when they are.

@@ -1,9 +1,11 @@
 """Devices and inventories: what discovery finds and every other part reads."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 
@@ -44,16 +46,14 @@ class FaultKind(Enum):
         return self in {FaultKind.GONE, FaultKind.NOT_VIABLE, FaultKind.WRONG_NODE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """One reason why a device is Unhealthy; `text` names the thing and what was seen."""
 
     kind: FaultKind
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class DeviceNode:
+class DeviceNode(Struct, frozen=True, kw_only=True, order=True):
     """A device node on the host; `path` starts with /dev and is the same inside the container.
 
     `rdev` is the kernel's device number of the device (from sysfs), as os.makedev gives it.
@@ -63,8 +63,7 @@ class DeviceNode:
     rdev: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """One unit that kubelet can grant.
 
     `keys` are the pieces of silicon that nobody else may have at the same time: every function of
@@ -89,8 +88,7 @@ class Device:
         return not self.faults
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class Inventory(Struct, frozen=True, kw_only=True):
     """All devices of the node at one moment. `generation` grows with each change.
 
     `resources` are the names that are advertised, also those without any device. Devices are

@@ -1,8 +1,9 @@
 """A draft of the next book: the few elementary moves from which every rule builds its change."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from holdfast.errors import LedgerError
 from holdfast.model.book import Allocation, Book, Phase, PodRecord, same_pod

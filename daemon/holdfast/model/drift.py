@@ -1,8 +1,9 @@
 """Where the truths about a device part: the ledger, kubelet's two books and the kernel."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from holdfast.model.book import Book
 from holdfast.model.devices import Inventory
@@ -35,8 +36,7 @@ class Drift(Enum):
     """By the kernel, somebody else uses a device than who it was granted to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Disagreement:
+class Disagreement(Struct, frozen=True, kw_only=True, order=True):
     """Two truths that differ about *subject*, and what a person can do about it."""
 
     kind: str
@@ -46,8 +46,7 @@ class Disagreement:
     advice: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriftFacts:
+class DriftFacts(Struct, frozen=True, kw_only=True):
     """The truths at one moment.
 
     `holders` are the processes known to use each device. `kept_back` are the devices that kubelet

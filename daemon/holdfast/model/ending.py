@@ -1,7 +1,8 @@
 """May this process be ended? The guards that keep a signal from hitting somebody's work."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.model.book import PodRecord
 from holdfast.model.ids import PodUid, ProcessId
@@ -15,8 +16,7 @@ SHIMS = frozenset({"containerd-shim", "conmon", "conmonrs"})
 RUNTIMES = frozenset({"containerd", "crio", "dockerd", "kubelet"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Struct, frozen=True, kw_only=True):
     """A live process in a pod's cgroup, and what its parent is."""
 
     process: ProcessId
@@ -57,8 +57,7 @@ class Member:
         return self.sandbox is not Sandbox.MACHINE and self.parent_command not in {*SHIMS, ""}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndFacts:
+class EndFacts(Struct, frozen=True, kw_only=True):
     """Everything that has to be so before a process is ended.
 
     Times are monotonic seconds: a grace must not end because somebody set the clock forward.

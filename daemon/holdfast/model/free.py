@@ -1,7 +1,8 @@
 """What is free: from what the kernel and kubelet show to a verdict with its reason."""
 
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from holdfast.model.devices import DeviceKind
 from holdfast.model.gpu_free import GpuSight, judge_gpu
@@ -19,8 +20,7 @@ class Opened(Enum):
     UNAVAILABLE = "unavailable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelFacts:
+class KernelFacts(Struct, frozen=True, kw_only=True):
     """What one look at the kernel showed of one device.
 
     `enabled` are the VFIO-bound functions above their idle baseline. `holders` is None when no
@@ -36,8 +36,7 @@ class KernelFacts:
     """What NVML showed, for GPUs alone; their `holders` are those that are in the way."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormerPod:
+class FormerPod(Struct, frozen=True, kw_only=True):
     """What is known of the pod a lock belongs to.
 
     `counted` is None while kubelet's books cannot be read. `processes` are the live ones in its
@@ -51,8 +50,7 @@ class FormerPod:
     uncounted_for: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseFacts:
+class ReleaseFacts(Struct, frozen=True, kw_only=True):
     """All that decides whether an ending lock may become FREE; `pod` is None where it has none."""
 
     kernel: KernelFacts

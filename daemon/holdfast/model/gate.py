@@ -1,7 +1,8 @@
 """The gate's rules: whose container is about to start, and whether its pod may pass."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.model.book import Allocation, Book, Phase, same_pod
 from holdfast.model.draft import Draft
@@ -12,8 +13,7 @@ from holdfast.model.marks import why_withheld
 from holdfast.model.queue import settle
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passage:
+class Passage(Struct, frozen=True, kw_only=True):
     """What asks to pass: a container start on these devices of *resource*.
 
     `asked` are the ids kubelet named; `devices` the same by our ids, with their keys.
@@ -29,8 +29,7 @@ class Passage:
         return frozenset().union(*self.devices.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(Struct, frozen=True, kw_only=True):
     """Whose container starts. Several pods: kubelet gave the same devices twice."""
 
     pods: tuple[PodUid, ...] = ()

@@ -1,8 +1,9 @@
 """What NVML tells of a node's GPUs, as values; the driver itself is behind host.nvml."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from holdfast.model.ids import HardwareKey, PciAddress, ResourceName
 
@@ -11,8 +12,7 @@ GPU_RESOURCES = frozenset({ResourceName(GPU_RESOURCE), ResourceName("nvidia.com/
 """All under which GPUs and slices are advertised."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuProblem:
+class GpuProblem(Struct, frozen=True, kw_only=True):
     """Why something could not be learned of a GPU: what was asked, and what NVML said.
 
     `error` is NVML's own name for it, such as ``NVML_ERROR_GPU_IS_LOST``. `lost`: the GPU itself
@@ -28,8 +28,7 @@ class GpuProblem:
         return f"NVML cannot tell its {self.asked}: {self.error}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigSlice:
+class MigSlice(Struct, frozen=True, kw_only=True):
     """One MIG device of a GPU: a GPU instance `gi` with a compute instance `ci`.
 
     `profile` is as NVML names it, such as ``1g.10gb`` or ``1g.10gb+me``; `slices` are how many
@@ -52,8 +51,7 @@ class MigSlice:
         return HardwareKey(f"mig/{self.uuid}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     """One GPU as NVML enumerates it.
 
     A GPU that answers nothing still has its `index`, and `problems` that say why; `uuid` is then
@@ -90,8 +88,7 @@ class DriverState(Enum):
     READY = "ready"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReading:
+class GpuReading(Struct, frozen=True, kw_only=True):
     """One enumeration. `reason` says why there is nothing, or less, to see; for people."""
 
     state: DriverState = DriverState.ABSENT
@@ -102,8 +99,7 @@ class GpuReading:
     gpus: tuple[Gpu, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuProcess:
+class GpuProcess(Struct, frozen=True, kw_only=True):
     """One process that NVML names on a GPU or slice, in the host's pid namespace."""
 
     pid: int
@@ -112,8 +108,7 @@ class GpuProcess:
     memory: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUse:
+class GpuUse(Struct, frozen=True, kw_only=True):
     """Who uses a GPU or a slice; `problem` says that it cannot be told, which proves nothing.
 
     `memory_used` is in bytes, None where NVML does not tell (MIG, some drivers).
@@ -132,8 +127,7 @@ class GpuEventKind(Enum):
     DOUBLE_BIT_ECC = "double-bit-ecc"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuEvent:
+class GpuEvent(Struct, frozen=True, kw_only=True):
     """One event. `uuid` is the GPU's, empty when NVML could not say; `gi` and `ci` its slice's."""
 
     kind: GpuEventKind
@@ -143,8 +137,7 @@ class GpuEvent:
     ci: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuCondition:
+class GpuCondition(Struct, frozen=True, kw_only=True):
     """What NVML tells of a GPU's state besides events; None: not supported, or not told."""
 
     remap_failed: bool | None = None
@@ -173,8 +166,7 @@ class Link(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuLinks:
+class GpuLinks(Struct, frozen=True, kw_only=True):
     """The topology: for pairs of UUIDs (in order), the PCI distance and the number of NVLinks.
 
     `switched` are the GPUs whose NVLinks lead to NVSwitches: all of them reach each other.

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
+
+from msgspec import Struct, field
 
 from holdfast.model.gpu_grant import CDI_VENDOR
 from holdfast.model.gpu_names import GPU_KIND, Described
@@ -24,8 +25,7 @@ _VOID = "NVIDIA_VISIBLE_DEVICES=void"
 Edits = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecNode:
+class SpecNode(Struct, frozen=True, kw_only=True):
     """A device node: `path` in the container, `host_path` where a runtime finds it.
 
     `mode` are its permission bits, what runc would choose where they are not known; `gid` is its
@@ -40,8 +40,7 @@ class SpecNode:
     gid: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecFile:
+class SpecFile(Struct, frozen=True, kw_only=True):
     """A file below the driver's root: called `path` in the container, it lies at `source`.
 
     Both are absolute and without the root; they differ where `path` is a link.
@@ -51,8 +50,7 @@ class SpecFile:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverFiles:
+class DriverFiles(Struct, frozen=True, kw_only=True):
     """What of the driver every container with a GPU needs; `root` is what the host calls its root.
 
     `links` are the links that lead to one of `libraries`, such as libcuda.so.1.
@@ -68,8 +66,7 @@ class DriverFiles:
     control: tuple[SpecNode, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecGpu:
+class SpecGpu(Struct, frozen=True, kw_only=True):
     """A GPU or slice: `names` are its UUID and its index, `nodes` its own."""
 
     id: DeviceId
@@ -77,16 +74,14 @@ class SpecGpu:
     nodes: tuple[SpecNode, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BesideNodes:
+class BesideNodes(Struct, frozen=True, kw_only=True):
     """What a mode or the IMEX channel hands over; `mounts` are paths of the host and the same."""
 
     nodes: tuple[SpecNode, ...] = ()
     mounts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookRules:
+class HookRules(Struct, frozen=True, kw_only=True):
     """`path` is NVIDIA's nvidia-ctk or nvidia-cdi-hook on the host; empty: there is none.
 
     `disabled` are the names of hooks that are left out, ``all`` for each of them.
@@ -96,8 +91,7 @@ class HookRules:
     disabled: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSpecFacts:
+class GpuSpecFacts(Struct, frozen=True, kw_only=True):
     """All that the specs of a node's GPUs are made of. `beside` is by the kind's last part."""
 
     driver: DriverFiles = field(default_factory=DriverFiles)

@@ -1,7 +1,8 @@
 """From what is known of the GPUs to the devices that kubelet can grant."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind
 from holdfast.model.gpu import DriverState, Gpu, GpuLinks, MigSlice
@@ -13,8 +14,7 @@ _TOLERATED = frozenset({"memory", "name", "PCI address"})
 """What a GPU can fail to tell and work all the same."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFacts:
+class GpuFacts(Struct, frozen=True, kw_only=True):
     """All that decides what is advertised of the GPUs.
 
     `layout` is what the last reading that had any showed: while the driver is away its parts stay

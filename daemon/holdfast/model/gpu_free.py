@@ -1,8 +1,10 @@
 """What is free of a GPU: who of those that NVML and /proc show uses it, and is its memory back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import Enum
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.model.devices import Device
 from holdfast.model.gpu import GpuUse
@@ -40,8 +42,7 @@ _MIB = 1 << 20
 _GRIPS: Mapping[str, Grip] = {"graphics": Grip.DRAWS}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRules:
+class GpuRules(Struct, frozen=True, kw_only=True):
     """What can be set: commands as /proc shows them, and for how long memory may stay, seconds."""
 
     monitors: tuple[str, ...] = MONITORS
@@ -58,8 +59,7 @@ class Bystander(Enum):
     ONLOOKER = "which has it open and does not use it"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class Level(Struct, frozen=True, kw_only=True):
     """The memory of one GPU that nobody uses, in bytes.
 
     `idle` is None until it was seen while the GPU was granted to nobody. `above_since` (monotonic
@@ -70,8 +70,7 @@ class Level:
     above_since: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSight:
+class GpuSight(Struct, frozen=True, kw_only=True):
     """What NVML showed of a GPU besides processes that are in the way.
 
     `problem` says why it could not be asked. `ended` are pids that it names and that are no
@@ -95,8 +94,7 @@ class GpuSight:
         return self.memory - self.idle
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
+class Granted(Struct, frozen=True, kw_only=True):
     """To whom a GPU or slice was granted, and what its node alone tells of them.
 
     None among `pods`: to a pod that is over and was never identified. `elsewhere` are the pods that
@@ -109,8 +107,7 @@ class Granted:
     unowned: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True):
     """Everybody that has to do with a GPU, sorted: `holders` are in the way, others are told of."""
 
     holders: tuple[Holder, ...] = ()

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
 
@@ -50,8 +51,7 @@ class Imex(Enum):
     """A node that has it not offers no GPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuGrantRules:
+class GpuGrantRules(Struct, frozen=True, kw_only=True):
     """What the operator chose, under the names of NVIDIA's plugin.
 
     `modes` are those of MODES that are turned on.
@@ -69,8 +69,7 @@ class GpuGrantRules:
         return any(each.is_cdi for each in self.lists)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrantedGpu:
+class GrantedGpu(Struct, frozen=True, kw_only=True):
     """A GPU or slice of a grant: its index is ``3`` or ``3:1``, `nodes` are host paths."""
 
     uuid: str
@@ -78,8 +77,7 @@ class GrantedGpu:
     nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BesideGpus:
+class BesideGpus(Struct, frozen=True, kw_only=True):
     """What the node has beside the GPUs themselves, for each answer.
 
     `control` are the host paths of the nodes that every GPU user needs and that exist; `imex` is

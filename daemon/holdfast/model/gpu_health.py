@@ -6,7 +6,9 @@ it for as long as it is so. What NVML does not tell condemns nobody.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.model.devices import Fault, FaultKind
 from holdfast.model.gpu import Gpu, GpuCondition, GpuEvent, GpuEventKind
@@ -30,8 +32,7 @@ _NOT_OF_ONE_GPU = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuState:
+class GpuState(Struct, frozen=True, kw_only=True):
     """All that is remembered of one GPU.
 
     `boot` and `driver`, its version and load, are those that `marks` are of. `resting` are the
@@ -65,8 +66,7 @@ class GpuState:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuHealth:
+class GpuHealth(Struct, frozen=True, kw_only=True):
     """What is wrong with a GPU or a slice; `notes` are reasons to show that condemn nobody."""
 
     faults: tuple[Fault, ...] = ()

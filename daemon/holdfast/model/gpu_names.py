@@ -1,7 +1,8 @@
 """The CDI names of GPUs: which a container runtime can look up, and what it finds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from holdfast.model.gpu_grant import CDI_VENDOR, MODES
 from holdfast.model.ids import DeviceId
@@ -12,8 +13,7 @@ GPU_KINDS = (GPU_KIND, IMEX_KIND, *(f"{CDI_VENDOR}/{mode}" for mode in MODES))
 """All kinds that answers for GPUs may name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class Described(Struct, frozen=True, kw_only=True):
     """The specs of a node's GPUs, by the end of the files' names, and the names they explain.
 
     `devices` has the device behind each name of a GPU or slice; `beside` are the other names.
@@ -24,8 +24,7 @@ class Described:
     beside: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuNames:
+class GpuNames(Struct, frozen=True, kw_only=True):
     """What a runtime can look up: the device behind each GPU's name, and the names `beside` them.
 
     `problem` says why there is less than there should be; empty when there is all.

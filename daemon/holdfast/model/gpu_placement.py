@@ -7,8 +7,9 @@ cannot tell apart are counted, not enumerated, and the search is bounded.
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Self
+
+from msgspec import Struct, field
 
 from holdfast.model.devices import Device
 from holdfast.model.gpu import GpuLinks, Link
@@ -38,16 +39,14 @@ _MOST_SEEDS = 24
 _MOST_SWAPS = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuTopology:
+class GpuTopology(Struct, frozen=True, kw_only=True):
     """How the node's GPUs reach each other, and the GPU that each MIG slice (by id) is part of."""
 
     links: GpuLinks = field(default_factory=GpuLinks)
     parents: Mapping[DeviceId, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuBoard:
+class GpuBoard(Struct, frozen=True, kw_only=True):
     """The devices of a resource by how near they are; made once for an inventory and a topology.
 
     `kinds` are sets of devices, in inventory order, that nothing distinguishes: all are equally
@@ -140,8 +139,7 @@ class GpuBoard:
         return self.order.get(name, len(self.order)), name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
+class _Search(Struct, frozen=True, kw_only=True):
     """Which kinds to take from, each as often as it is named.
 
     `room`: how many there are of each; `gains`: what one is worth alone; `near`: what a pair adds.

@@ -1,14 +1,14 @@
 """What a container is given for the devices it was granted."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 VFIO_CONTAINER = "/dev/vfio/vfio"
 """The node every VFIO user needs beside its groups; shared by all and exclusive to none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrantedNode:
+class GrantedNode(Struct, frozen=True, kw_only=True):
     """A device node to put into the container; `permissions` are letters of ``rwm``."""
 
     host_path: str
@@ -16,8 +16,7 @@ class GrantedNode:
     permissions: str = "rw"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrantedMount:
+class GrantedMount(Struct, frozen=True, kw_only=True):
     """A host path to mount into the container."""
 
     host_path: str
@@ -25,8 +24,7 @@ class GrantedMount:
     read_only: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerGrant:
+class ContainerGrant(Struct, frozen=True, kw_only=True):
     """The answer to one container's Allocate: nodes, environment, mounts, annotations, CDI.
 
     `cdi_devices` are qualified names, ``kind=device``, which the runtime looks up itself.

@@ -1,7 +1,8 @@
 """Names and identities that every other module speaks in."""
 
-from dataclasses import dataclass
 from typing import NewType
+
+from msgspec import Struct
 
 ResourceName = NewType("ResourceName", str)
 """An extended resource, such as ``google.com/tpu``."""
@@ -22,8 +23,7 @@ BootId = NewType("BootId", str)
 """The kernel's random id of this boot (/proc/sys/kernel/random/boot_id)."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class DeviceName:
+class DeviceName(Struct, frozen=True, order=True):
     """A device as kubelet knows it: its resource and its id within that resource."""
 
     resource: ResourceName
@@ -34,8 +34,7 @@ class DeviceName:
         return f"{self.resource}/{self.id}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ProcessId:
+class ProcessId(Struct, frozen=True, order=True):
     """A process that cannot be mistaken for a later one with the same pid.
 
     `start_ticks` is field 22 of /proc/PID/stat, in clock ticks since boot.

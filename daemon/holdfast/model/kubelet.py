@@ -1,13 +1,13 @@
 """What kubelet has in its books: facts read from its checkpoint and from PodResources."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ProcessId, ResourceName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointEntry:
+class CheckpointEntry(Struct, frozen=True, kw_only=True):
     """One container's devices of one resource, as kubelet wrote them.
 
     `promised` are the host paths of the device nodes in the answer that kubelet replays at each
@@ -24,8 +24,7 @@ class CheckpointEntry:
     promised_indexes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedPod:
+class ListedPod(Struct, frozen=True, kw_only=True):
     """A pod that PodResources List names. It has no UID there."""
 
     namespace: str
@@ -33,8 +32,7 @@ class ListedPod:
     devices: frozenset[DeviceName]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletView:
+class KubeletView(Struct, frozen=True, kw_only=True):
     """The latest that is known of kubelet's books.
 
     A *question* is: List, send the unchanged devices once more, read the checkpoint that kubelet

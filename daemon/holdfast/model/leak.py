@@ -1,7 +1,8 @@
 """The one case in which a living pod's sandbox may be ended: it stands in the pod's own way."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.model.book import PodRecord
 from holdfast.model.ending import Member
@@ -12,8 +13,7 @@ from holdfast.model.sandbox import GVISOR, Sandbox
 from holdfast.model.use import Grip, Holder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldUp:
+class HeldUp(Struct, frozen=True, kw_only=True):
     """A container start that waits at the gate for nobody but its own pod's processes."""
 
     pod: PodUid
@@ -26,8 +26,7 @@ def held_up(pod: PodUid | None, device: DeviceName, holders: Iterable[Holder]) -
     return frozenset({HeldUp(pod=pod, device=device)} if pod is not None and pods == {pod} else ())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeakFacts:
+class LeakFacts(Struct, frozen=True, kw_only=True):
     """All that has to be so before the sandbox of a living pod is ended; times in seconds.
 
     `lock` is that of the device that a start of `pod` is `held_up` by, and `counted` whether

@@ -1,7 +1,8 @@
 """Lock states, and the only moves between them; docs/lock-states.md tells the same for people."""
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from holdfast.model.ids import BootId, DeviceName, HardwareKey, PodUid
 
@@ -33,8 +34,7 @@ ENDING = frozenset({LockState.RELEASING, LockState.RECLAIMING, LockState.QUARANT
 """The states of a lock whose pod is over while the device is not yet free."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceLock:
+class DeviceLock(Struct, frozen=True, kw_only=True):
     """The exclusive hold on one device's keys.
 
     `fence` grows with each move and never repeats, across all devices. `allocation` is the
@@ -57,8 +57,7 @@ MOST_MOVES = 2000
 """How many lines of history one answer has at the most: all at once are in the daemon's memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Move(Struct, frozen=True, kw_only=True):
     """One line of a device's history: what moved, and what had been seen."""
 
     at: float

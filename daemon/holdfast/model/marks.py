@@ -5,14 +5,15 @@ that nobody new may have it; so a running pod keeps its device, and no retry can
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.model.ids import DeviceName, HardwareKey
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
+class Asker(Struct, frozen=True, kw_only=True):
     """Who asked for something by hand, by the kernel's word about the other end of the socket."""
 
     uid: int
@@ -23,8 +24,7 @@ class Asker:
         return f"asked by uid {self.uid}, pid {self.pid}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(Struct, frozen=True, kw_only=True):
     """That a person asked, when (seconds since the epoch), and why; the reason may be empty."""
 
     asker: Asker
@@ -38,8 +38,7 @@ class Mark:
         return f"{self.reason} ({told})" if self.reason else told
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantine:
+class Quarantine(Struct, frozen=True, kw_only=True):
     """A device that a person withholds, with the hardware that it had when they asked."""
 
     device: DeviceName
@@ -47,8 +46,7 @@ class Quarantine:
     mark: Mark
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
+class Marks(Struct, frozen=True, kw_only=True):
     """All that is withheld by hand; `drain` is set while the whole node is."""
 
     quarantines: Mapping[DeviceName, Quarantine] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """How much memory a process may use, and how much it may lock: what the node's numbers mean."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.model.cgroup_names import pod_of
 
@@ -21,8 +22,7 @@ VFIO_MEMLOCK = 64 << 30
 _LARGER = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CgroupMemory:
+class CgroupMemory(Struct, frozen=True, kw_only=True):
     """One cgroup's memory in bytes; None: no such limit, or not told.
 
     `usage` is without file cache: the kernel gives that up before it ends anybody, and a program
@@ -48,8 +48,7 @@ class CgroupMemory:
         return 1.0 if self.left is None or not self.limit else self.left / self.limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Struct, frozen=True, kw_only=True):
     """What a process may use: the node's memory, or the tightest limit of all cgroups around it.
 
     `cgroups` are those that could be seen, its own first. `total` and `available` are the node's,
@@ -137,8 +136,7 @@ def is_tight(share: float, *, before: bool) -> bool:
     return share >= (_CALM_AT if before else _WARN_AT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memlock:
+class Memlock(Struct, frozen=True, kw_only=True):
     """How much memory a process may lock, in bytes; `limit` None: without limit.
 
     `exempt`: it has CAP_IPC_LOCK, and no limit counts. `locked` is what it has locked now, with
@@ -160,8 +158,7 @@ class Memlock:
         return self.bounded is not None and self.bounded < VFIO_MEMLOCK
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HolderMemory:
+class HolderMemory(Struct, frozen=True, kw_only=True):
     """What a process that holds a device may use and lock; `memlock` None: not told."""
 
     memory: Memory

@@ -3,8 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.model.gpu import GPU_RESOURCE, Gpu, GpuReading, MigSlice
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
@@ -27,8 +29,7 @@ class MigStrategy(Enum):
     """Each profile under a name of its own; GPUs not in MIG mode stay nvidia.com/gpu."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPart:
+class GpuPart(Struct, frozen=True, kw_only=True):
     """A whole GPU, or one MIG slice of it, as it is advertised. `slice` None: the whole."""
 
     name: DeviceName
@@ -51,8 +52,7 @@ class GpuPart:
         return None if self.slice is None else self.gpu.uuid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuLayout:
+class GpuLayout(Struct, frozen=True, kw_only=True):
     """What is advertised, in NVML's order; `problems` say what is not, and what to do."""
 
     parts: tuple[GpuPart, ...] = ()

@@ -1,15 +1,15 @@
 """Where NVIDIA's driver is: the kernel says that it is there, mounts only where its files are."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 CONTROL_MAJOR = 195
 """The major number of nvidiactl and of each GPU's node, where /proc/devices does not say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RootFacts:
+class RootFacts(Struct, frozen=True, kw_only=True):
     """One folder in which device nodes may be: `control` is the major number of its nvidiactl.
 
     `control` is None where there is no such character device. `folder` is as this process sees it,
@@ -28,8 +28,7 @@ class RootFacts:
     private: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverFacts:
+class DriverFacts(Struct, frozen=True, kw_only=True):
     """What the node shows of the driver; `present`: the kernel has /proc/driver/nvidia.
 
     `libraries` are the files called libnvidia-ml.so.1 that were found, the most trusted first; the
@@ -44,8 +43,7 @@ class DriverFacts:
     load: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRoot:
+class DeviceRoot(Struct, frozen=True, kw_only=True):
     """The folder whose nodes are the driver's; `reason` says why there is none."""
 
     root: RootFacts | None

@@ -1,14 +1,14 @@
 """What kubelet is told: the devices of each resource, and whether each may be granted anew."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.locks import DeviceLock, LockState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class OfferedDevice:
+class OfferedDevice(Struct, frozen=True, kw_only=True, order=True):
     """One line of a ListAndWatch message."""
 
     id: DeviceId
@@ -16,8 +16,7 @@ class OfferedDevice:
     numa_node: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offers:
+class Offers(Struct, frozen=True, kw_only=True):
     """The device lists of all resources.
 
     `resend` grows when an unchanged list must be sent once more, which makes kubelet write its
@@ -32,8 +31,7 @@ class Offers:
         return self.devices.get(resource, ())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferFacts:
+class OfferFacts(Struct, frozen=True, kw_only=True):
     """What decides whether kubelet is told that a device is Healthy.
 
     `lock` is any lock on its keys. `has_or_awaits`: a pod that kubelet counts, or is about to,

@@ -1,14 +1,13 @@
 """When an Allocation is over that no container was started on, or whose pod kubelet let go of."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from holdfast.model.book import Allocation, Phase
 from holdfast.model.ids import PodUid
 from holdfast.model.kubelet import KubeletView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationFacts:
+class AllocationFacts(Struct, frozen=True, kw_only=True):
     """What decides whether an Allocation is over.
 
     `allocated_again`: a younger Allocation names one of its ids, and the checkpoint is newer than

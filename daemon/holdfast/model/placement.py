@@ -1,8 +1,9 @@
 """Which devices kubelet should pick, when it may choose: free ones, close together, in a box."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations, islice
+
+from msgspec import Struct, field
 
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceId
@@ -46,8 +47,7 @@ def preferred(
     return tuple(board.ids[place] for place in _places(chosen))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Board:
+class _Board(Struct, frozen=True, kw_only=True):
     """The devices at their places; sets of places are the bits of an int."""
 
     ids: tuple[DeviceId, ...]
@@ -135,8 +135,7 @@ class _Board:
                 yield places
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Picker:
+class _Picker(Struct, frozen=True, kw_only=True):
     """Halves the host's box again and again; each half's question is answered once."""
 
     board: _Board

@@ -1,8 +1,9 @@
 """Pools: which VFIO devices, other than TPU chips, are advertised under which resource name."""
 
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+from msgspec import Struct
 
 from holdfast.model.ids import PciAddress, ResourceName
 
@@ -13,8 +14,7 @@ _RESOURCE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSpec:
+class PoolSpec(Struct, frozen=True, kw_only=True):
     """One rule that says which PCI functions belong to a resource.
 
     `devices` are ``vendor:device`` in hex, where ``*`` and ``?`` stand for any digits;

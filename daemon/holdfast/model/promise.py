@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.model.cdi import Published, cdi_name
 from holdfast.model.devices import Device, Inventory
@@ -11,8 +12,7 @@ from holdfast.model.gpu_names import GpuNames
 from holdfast.model.kubelet import CheckpointEntry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breach:
+class Breach(Struct, frozen=True, kw_only=True):
     """Why a container must not start on the answer that it has. `final`: waiting mends nothing."""
 
     reason: str

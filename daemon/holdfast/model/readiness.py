@@ -1,13 +1,13 @@
 """Whether the daemon is ready: each check from plain facts, with what it saw and when."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.model.ids import ResourceName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """One readiness check; `reason` says what is wrong, or what was seen.
 
     `seen` is when its fact was last learned (monotonic seconds), None for what is always at hand.
@@ -19,8 +19,7 @@ class Check:
     seen: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(Struct, frozen=True, kw_only=True):
     """What a part that looks again and again knows: its `problem`, empty for none.
 
     `at` is when it last looked with an answer (monotonic seconds), None before the first time;
@@ -32,8 +31,7 @@ class Known:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """Where one resource stands with kubelet."""
 
     registered: bool = False
@@ -41,8 +39,7 @@ class Standing:
     problem: str = "not registered yet"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadinessFacts:
+class ReadinessFacts(Struct, frozen=True, kw_only=True):
     """What the checks are made of, at the moment `now` (monotonic seconds).
 
     `resources` are all that are configured or were found; `sockets` our own, by what they serve;

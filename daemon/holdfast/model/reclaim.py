@@ -1,7 +1,8 @@
 """The plan of a reclaim: which step comes next, from what was done so far and when."""
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 _MOST_DOUBLINGS = 30  # far beyond any pause; a float would overflow after days of retries
 
@@ -16,8 +17,7 @@ class ReclaimStep(Enum):
     RETRY = "retry"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReclaimTimes:
+class ReclaimTimes(Struct, frozen=True, kw_only=True):
     """Durations of a reclaim, in seconds."""
 
     term_grace: float = 10.0
@@ -28,8 +28,7 @@ class ReclaimTimes:
     retry_last: float = 300.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """One try to end what holds a device; times are monotonic seconds, None: not done.
 
     It lives in memory alone. A daemon that starts anew begins a new attempt: asking a process that

@@ -1,7 +1,9 @@
 """Bringing the book in line with kubelet's books: whose Allocations are, and which are over."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.model.book import Allocation, Book, Phase, PodRecord, same_pod
 from holdfast.model.devices import Device, Inventory
@@ -13,8 +15,7 @@ from holdfast.model.pending import AllocationFacts, over
 from holdfast.model.queue import settle
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSighting:
+class PodSighting(Struct, frozen=True, kw_only=True):
     """A pod's cgroup as it was just seen; `processes` are the live pids in it and below."""
 
     cgroup: str
@@ -22,8 +23,7 @@ class PodSighting:
     processes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, kw_only=True):
     """What the book is compared with."""
 
     view: KubeletView

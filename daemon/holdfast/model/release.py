@@ -1,7 +1,8 @@
 """May a device be released by hand? What a person is shown, and when their word is not enough."""
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from holdfast.model.book import PodRecord
 from holdfast.model.ids import DeviceName, ProcessId
@@ -20,8 +21,7 @@ class ByHand(Enum):
     """End what holds the device, although its pod lives: the person typed the pod's name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandFacts:
+class HandFacts(Struct, frozen=True, kw_only=True):
     """What decides whether a lock may be released by hand.
 
     `lock` is the one on the device's hardware, None when it is free. `shown` is the fence of what
@@ -39,8 +39,7 @@ class HandFacts:
     typed: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandVerdict:
+class HandVerdict(Struct, frozen=True, kw_only=True):
     """What may be done; `refusal` tells why not, and `forced` that ``--force`` would change it."""
 
     order: ByHand = ByHand.NOTHING
@@ -101,8 +100,7 @@ def _alive(facts: HandFacts, lock: DeviceLock, pod: PodRecord) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warrant:
+class Warrant(Struct, frozen=True, kw_only=True):
     """On whose word, and on which evidence, processes of a pod may be ended.
 
     `complete`: the scan that found them was. `only` are the processes that are meant, None for

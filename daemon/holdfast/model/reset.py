@@ -1,7 +1,8 @@
 """Whether a function may be reset after a forced release, and whether it answers afterwards."""
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from holdfast.model.devices import Device, pci_addresses
 from holdfast.model.ids import PciAddress
@@ -25,8 +26,7 @@ class ResetPolicy(Enum):
     AFTER_FORCED_RELEASE = "afterForcedRelease"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionLook:
+class FunctionLook(Struct, frozen=True, kw_only=True):
     """What sysfs shows of one function now.
 
     `methods` is None where the kernel does not say how it would reset it. `vendor` is read from the

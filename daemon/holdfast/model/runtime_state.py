@@ -1,13 +1,13 @@
 """What runs in a pod's sandbox, by what its container runtime keeps on disk."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.model.ids import PodUid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeTask:
+class RuntimeTask(Struct, frozen=True, kw_only=True):
     """One container as a file of the runtime's has it.
 
     `sandbox` is the id of its sandbox, and `pod` its pod, each None where the file does not tell.
@@ -23,8 +23,7 @@ class RuntimeTask:
     unreadable: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeState:
+class RuntimeState(Struct, frozen=True, kw_only=True):
     """What the runtime's files say of one pod; `problem` is why they say nothing, or is empty."""
 
     containers: tuple[str, ...] = ()

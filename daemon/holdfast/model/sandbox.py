@@ -1,8 +1,9 @@
 """Which processes are those of a sandbox: gVisor's sentry with its helpers, or a Kata VM."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 # Names as /proc/PID/comm shows them, cut to 15 characters by the kernel. gVisor runs itself again
 # by way of /proc/self/exe, so its command can be a bare "exe".
@@ -33,8 +34,7 @@ GVISOR = frozenset({Sandbox.SENTRY, Sandbox.STUB, Sandbox.GOFER})
 """What belongs to a gVisor sandbox."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(Struct, frozen=True, kw_only=True):
     """What a process runs: the kernel's name for it, and the arguments that it was started with."""
 
     command: str

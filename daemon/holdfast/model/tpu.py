@@ -8,8 +8,9 @@ calls a TPU is a row, because a chip that is left out cannot be granted at all.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from holdfast.model.devices import DeviceKind
 from holdfast.model.ids import PciAddress, ResourceName
@@ -28,8 +29,7 @@ CHIP_BOUNDS: Mapping[int, tuple[int, int, int]] = MappingProxyType(
 """The box that each host shape is, in chips."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TpuGeneration:
+class TpuGeneration(Struct, frozen=True, kw_only=True):
     """One kind of TPU chip.
 
     `kind` is the driver its machines come with. `functions_per_chip` PCI functions make one chip.
@@ -142,8 +142,7 @@ GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType(
 """Every generation by its name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TpuPciId:
+class TpuPciId(Struct, frozen=True, kw_only=True):
     """One PCI device id of a generation; `subsystem` None stands for any."""
 
     device: int

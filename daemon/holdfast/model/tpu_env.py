@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import repeat
+
+from msgspec import Struct
 
 from holdfast.model.tpu import CHIP_BOUNDS, TpuGeneration, parse_topology, single_host_topology
 
@@ -13,8 +14,7 @@ _LITE_RING = 16
 _ONE_PROCESS = "1,1,1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TpuHostFacts:
+class TpuHostFacts(Struct, frozen=True, kw_only=True):
     """What is known of the slice that this host is part of; None and empty mean unknown.
 
     `topology` is the slice's, in chips: ``2x4``, ``4x4x8``. `worker_hostnames` are those of all

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from holdfast.model.tpu import parse_topology
 from holdfast.model.tpu_env import TpuHostFacts
@@ -14,8 +15,7 @@ _MOST_PROBLEMS = 8
 _MOST_SHOWN = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TpuEnvFile:
+class TpuEnvFile(Struct, frozen=True, kw_only=True):
     """What the file says. `problems` name each line or value that could not be used."""
 
     values: Mapping[str, str] = field(default_factory=dict)

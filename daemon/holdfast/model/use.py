@@ -1,8 +1,9 @@
 """Who uses a device: the facts a look at the kernel yields."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from holdfast.model.ids import DeviceName, PciAddress, PodUid, ProcessId
 from holdfast.model.sandbox import Sandbox
@@ -27,8 +28,7 @@ class Grip(Enum):
     """NVML names it as a program that draws on the GPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class Holder(Struct, frozen=True, kw_only=True):
     """A process that has a device open or mapped. `cgroup` is absolute in the host's hierarchy."""
 
     process: ProcessId
@@ -48,8 +48,7 @@ class Holder:
         return f"pid {self.process} ({self.command}){where} [{grips}]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanTarget:
+class ScanTarget(Struct, frozen=True, kw_only=True):
     """What a scan looks for on behalf of one device."""
 
     device: DeviceName
@@ -57,8 +56,7 @@ class ScanTarget:
     addresses: frozenset[PciAddress]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
+class Scan(Struct, frozen=True, kw_only=True):
     """What one look through /proc found.
 
     `unattributed` are processes with a VFIO device fd, or a mapping of one, that the kernel does

@@ -1,7 +1,8 @@
 """A decision on whether a device is free, and the words that explain it."""
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from holdfast.model.use import Holder
 
@@ -14,8 +15,7 @@ class Freedom(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """A decision and the words that explain it."""
 
     freedom: Freedom

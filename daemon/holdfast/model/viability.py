@@ -1,7 +1,8 @@
 """Whether a device can be used at all: rules from what sysfs and /dev show to named faults."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.model.devices import Fault, FaultKind
 from holdfast.model.ids import PciAddress
@@ -11,8 +12,7 @@ _HARMLESS_DRIVERS = frozenset({"pci-stub", "pcieport"})
 """Drivers whose device does no DMA of its own, so the kernel lets its group be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionFacts:
+class FunctionFacts(Struct, frozen=True, kw_only=True):
     """One PCI function of a group. `was_bound`: it was seen on a VFIO driver while it was there."""
 
     address: PciAddress
@@ -21,8 +21,7 @@ class FunctionFacts:
     was_bound: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class NodeFacts(Struct, frozen=True, kw_only=True):
     """A device node as sysfs and /dev show it; `problem` says why /dev could not be looked at.
 
     `expected` is the device number that sysfs names, `found` that of the character device at

@@ -1,7 +1,9 @@
 """The marks that Xids leave on a GPU: what each condemns, and what has to be seen to clear it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.model.gpu import GpuCondition, GpuEvent
 from holdfast.model.xids import Cure, rule_of
@@ -16,8 +18,7 @@ Place = tuple[int, int] | None
 """A slice as GPU instance and compute instance; None: the whole GPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XidMark:
+class XidMark(Struct, frozen=True, kw_only=True):
     """One Xid that a GPU, or the slice `gi` and `ci` of it, has not been cleared of.
 
     Times are in seconds since the epoch. `suspected`: the driver could not say which GPU it was, so
@@ -56,8 +57,7 @@ class XidMark:
         return f"Xid {self.xid}{where} ({rule_of(self.xid).meaning}): {self.cure.told}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuLook:
+class GpuLook(Struct, frozen=True, kw_only=True):
     """What one look at a GPU found.
 
     `at` is when it began. `users` are the processes on each slice, or on the GPU under None; None

@@ -1,8 +1,9 @@
 """The table of Xids: what each error of NVIDIA's driver means for a GPU, and what clears it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 IGNORED = frozenset({13, 31, 43, 45, 68, 109})
 """Errors of applications, as NVIDIA's plugin ignores them unless DP_ENABLE_HEALTHCHECKS names them.
@@ -42,8 +43,7 @@ _TOLD: Mapping[Cure, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XidRule:
+class XidRule(Struct, frozen=True, kw_only=True):
     """What one Xid means. Every rule is fatal: whatever is watched makes the device Unhealthy."""
 
     xid: int
@@ -166,8 +166,7 @@ _RULES: Mapping[int, XidRule] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class XidChecks:
+class XidChecks(Struct, frozen=True, kw_only=True):
     """Which Xids make a GPU Unhealthy, by the two variables of NVIDIA's plugin.
 
     `conditions`: whether what NVML tells besides events counts too; `DP_DISABLE_HEALTHCHECKS=all`

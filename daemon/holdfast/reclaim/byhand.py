@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.errors import RequestRefusedError
 from holdfast.host.look import Look
@@ -26,8 +27,7 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Shown(Struct, frozen=True, kw_only=True):
     """One device as a person is to see it before they agree: its lock, its pod, who has it."""
 
     target: Target
@@ -53,8 +53,7 @@ class Shown:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class Begun(Struct, frozen=True, kw_only=True):
     """What a release did, in words; `follows`: the watcher goes on with it."""
 
     text: str

@@ -1,8 +1,9 @@
 """May a process of an ending pod be ended? Gathers what is known of it, and asks the rule."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.ending import EndFacts, Member, why_spare
@@ -33,8 +34,7 @@ class KubeletBooks(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReclaimRules:
+class ReclaimRules(Struct, frozen=True, kw_only=True):
     """What the operator allows, and how long to wait; durations in seconds."""
 
     terminate: bool = False

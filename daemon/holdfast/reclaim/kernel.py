@@ -1,7 +1,9 @@
 """What the kernel shows of each device, remembered: /proc is read only when it may differ."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.host.look import Look
 from holdfast.host.pidfd import Pidfds
@@ -20,8 +22,7 @@ _MOST_FOLLOWED = 32
 """Of one device; each costs an open file, and without any left nothing works."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _Seen(Struct, frozen=True, kw_only=True):
     at: float
     facts: KernelFacts
 

@@ -2,9 +2,10 @@
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
 from holdfast.host.cgroups import Cgroups
@@ -35,8 +36,7 @@ _IDLE = 3600.0
 _MOST_DOUBLINGS = 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeakRules:
+class LeakRules(Struct, frozen=True, kw_only=True):
     """What the operator allows, and how long to wait; durations in seconds.
 
     `first` and `last` bound the pause until a pod's sandbox may be ended once more, which doubles.

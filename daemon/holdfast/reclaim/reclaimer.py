@@ -1,9 +1,9 @@
 """Ends what still holds a device whose pod is over, one step at a time, if every guard agrees."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 import structlog
+from msgspec.structs import replace
 
 from holdfast.errors import LaneStuckError, LedgerError
 from holdfast.host.cgroups import Cgroups

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import structlog
+from msgspec import Struct, field
 
 from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
 from holdfast.host.reset import FunctionControl
@@ -28,8 +28,7 @@ _FRESH = 10.0
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetRules:
+class ResetRules(Struct, frozen=True, kw_only=True):
     """What the operator allows; durations in seconds."""
 
     policy: ResetPolicy = ResetPolicy.NEVER
@@ -39,8 +38,7 @@ class ResetRules:
     """Of these, the pauses between two tries."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Running:
+class _Running(Struct, kw_only=True):
     """A trial that was begun for the lock with `fence`, and what came of it."""
 
     fence: int

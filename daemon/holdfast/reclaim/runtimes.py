@@ -1,7 +1,8 @@
 """Since when the container runtime has let go of each pod that is over."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.errors import LaneStuckError
 from holdfast.host.runtimestate import RuntimeFiles
@@ -12,8 +13,7 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LetGo:
+class LetGo(Struct, frozen=True, kw_only=True):
     """What has been seen of the runtime's letting go of one pod; times in monotonic seconds.
 
     `gone_at` is since when no process of it has shown a container. `state` is None where the pod

@@ -2,9 +2,9 @@
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 from holdfast.host.pidfd import Pidfds
 from holdfast.ledger.ledger import Ledger
@@ -22,16 +22,14 @@ from holdfast.runtime.clock import Clock
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Word:
+class _Word(Struct, frozen=True, kw_only=True):
     """Kubelet's word: when it wrote (since the epoch), and when we had it (monotonic seconds)."""
 
     written_at: float
     had_at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Errand:
+class _Errand(Struct, frozen=True, kw_only=True):
     """Whom to end, how, and on whose word; `opened` are those whose pidfd is held."""
 
     lock: DeviceLock

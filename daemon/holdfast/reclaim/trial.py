@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from holdfast.host.reset import FunctionControl, Written
 from holdfast.model.devices import Device
 from holdfast.model.free import Opened
@@ -28,8 +30,7 @@ _OUTCOMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Did:
+class Did(Struct, frozen=True, kw_only=True):
     """One thing that was done or left out; `step` and `outcome` are from closed sets."""
 
     step: str
@@ -49,8 +50,7 @@ class Findings:
         self.did.append(Did(step=step, outcome=outcome, text=text))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Trial(Struct, frozen=True, kw_only=True):
     """What to try. `idle`: it was just proven that nobody uses the device.
 
     `wanted` is asked on the lane before each reset: the lock may have moved since.

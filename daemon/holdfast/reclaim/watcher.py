@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
+from msgspec import Struct
 
 from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
 from holdfast.ledger.ledger import Ledger
@@ -51,8 +51,7 @@ class KubeletBooks(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchTimes:
+class WatchTimes(Struct, frozen=True, kw_only=True):
     """Durations of the watch, in seconds."""
 
     poll: float = 1.0

@@ -5,8 +5,9 @@ the rest: some of it needs nothing, some is refused and told what to use instead
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from msgspec import Struct
 
 from holdfast.errors import SettingsError
 from holdfast.settings.nvidia import VARIABLES
@@ -31,8 +32,7 @@ _ELSEWHERE = frozenset({"version", "resources", "flags.gfd"})
 """What its file may say that its plugin does not heed either, or another program does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Other:
+class Other(Struct, frozen=True, kw_only=True):
     """An option without a key. `needless` are the values that ask for nothing; None: any does."""
 
     why: str

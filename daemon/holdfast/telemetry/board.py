@@ -1,21 +1,20 @@
 """What the loop publishes of itself, for the probes to read from threads of their own."""
 
 import time
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from holdfast.model.readiness import Check
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Posted:
+class Posted(Struct, frozen=True, kw_only=True):
     """One check, and since when it has passed or failed (monotonic seconds)."""
 
     check: Check
     since: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Readiness:
+class Readiness(Struct, frozen=True, kw_only=True):
     """All checks, as the loop published them at `at` (monotonic seconds)."""
 
     posted: tuple[Posted, ...]
