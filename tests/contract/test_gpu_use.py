@@ -175,8 +175,8 @@ async def test_an_nvml_that_hangs_is_waited_for_a_while_and_is_unknown(
 async def test_a_slice_is_asked_itself_and_its_gpu_is_asked_with_all_its_slices(
     gpus: Gpus,
 ) -> None:
-    one, two = gpus.device("mig/MIG-1"), gpus.device("mig/MIG-2")
-    whole = gpus.device(f"gpu/{uuid(0)}", "mig/MIG-1", "mig/MIG-2")
+    one, two = gpus.device("mig/GPU-1/1/MIG-1"), gpus.device("mig/GPU-1/2/MIG-2")
+    whole = gpus.device(f"gpu/{uuid(0)}", "mig/GPU-1/1/MIG-1", "mig/GPU-1/2/MIG-2")
     with gpus.process(pod=POD) as pid:
         slices = (Slice("MIG-1", gi=1, processes=(("compute", pid, GIB),)), Slice("MIG-2", gi=2))
         gpus.show(cards(1, mig=1, slices=slices)[0])

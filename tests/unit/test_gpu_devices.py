@@ -6,8 +6,8 @@ from holdfast.discovery.gpus import _caps
 from holdfast.host.mig_caps import MigCaps
 from holdfast.model.devices import DeviceNode, FaultKind
 from holdfast.model.gpu import DriverState, Gpu, GpuProblem, GpuReading, MigSlice
-from holdfast.model.gpu_devices import GpuFacts, gpu_devices, with_former
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.gpu_devices import GpuFacts, gpu_devices
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.mig import MigStrategy, lay_out
 
 ONE = Gpu(index=0, uuid="GPU-1", minor=0)
@@ -64,25 +64,27 @@ def test_a_slices_capability_nodes_are_where_the_drivers_nodes_are() -> None:
 
 
 def test_a_slice_that_is_no_more_excludes_what_its_pod_can_reach_while_it_is_locked() -> None:
-    gone, stays = MigSlice(uuid="MIG-gone", gi=7, ci=0, profile=""), HardwareKey("mig/MIG-gone")
+    gone = MigSlice(uuid="MIG-gone", gi=7, ci=0, profile="")
+    stays = ONE.key_of(gone)
     place, other = replace(gone, uuid="MIG-same-place"), replace(gone, uuid="MIG-other", gi=8)
     had = {
         DeviceName(ResourceName("nvidia.com/mig-1g.10gb"), DeviceId("MIG-gone")): frozenset({stays})
     }
-    before = with_former({}, [replace(ONE, mig=True, slices=(gone,))])
-    whole, bystander = gpu_devices(replace(facts(ONE, TWO), former=before), had)
+    whole, bystander = gpu_devices(facts(ONE, TWO), had)
     assert stays in whole.keys
     assert stays not in bystander.keys
-    (whole, _) = gpu_devices(replace(facts(ONE, TWO), former=before))
+    (whole, _) = gpu_devices(facts(ONE, TWO))
     assert stays not in whole.keys, "nobody has it any more"
-    (whole, _) = gpu_devices(
-        replace(facts(ONE, TWO), former=before), {whole.name: whole.keys | {stays}}
-    )
+    (whole, _) = gpu_devices(facts(ONE, TWO), {whole.name: whole.keys | {stays}})
     assert stays not in whole.keys, "it is the whole GPU's own lock that has it"
 
     sliced = replace(ONE, mig=True, slices=(place, other))
     layout = lay_out(GpuReading(gpus=(sliced,)), MigStrategy.SINGLE)
-    now = replace(facts(ONE), layout=layout, former=with_former(before, [sliced]))
+    now = replace(facts(ONE), layout=layout)
     one, two = gpu_devices(now, had)
-    assert one.keys == {place.key, stays}
-    assert two.keys == {other.key}
+    assert one.keys == {ONE.key_of(place), stays}
+    assert two.keys == {ONE.key_of(other)}
+
+    had = {DeviceName(ResourceName("nvidia.com/gpu"), DeviceId("GPU-1")): frozenset({ONE.key})}
+    one, two = gpu_devices(now, had)
+    assert ONE.key in one.keys & two.keys, "a pod has the GPU whole, from before it was divided"

@@ -303,11 +303,19 @@ def lock(of: Device, state: LockState, pod: PodUid | None) -> dict[DeviceName, D
 
 
 def test_a_gpu_in_mig_mode_is_asked_for_itself_and_for_every_slice() -> None:
-    assert uuids(device("gpu/GPU-1", "mig/MIG-2", "mig/MIG-1")) == ("GPU-1", "MIG-1", "MIG-2")
-    assert uuids(device("mig/MIG-1")) == ("MIG-1",)
+    assert uuids(device("gpu/GPU-1", "mig/GPU-1/2/MIG-2", "mig/GPU-1/1/MIG-1")) == (
+        "GPU-1",
+        "MIG-1",
+        "MIG-2",
+    )
+    assert uuids(device("mig/GPU-1/1/MIG-1")) == ("MIG-1",)
 
 
-WHOLE, ONE, TWO = device("gpu/GPU-1", "mig/MIG-1"), device("mig/MIG-1"), device("mig/MIG-2")
+WHOLE, ONE, TWO = (
+    device("gpu/GPU-1", "mig/GPU-1/1/MIG-1"),
+    device("mig/GPU-1/1/MIG-1"),
+    device("mig/GPU-1/2/MIG-2"),
+)
 ELSEWHERE = device("gpu/GPU-2")
 
 

@@ -13,7 +13,7 @@ from holdfast.host.mig_caps import MigCaps
 from holdfast.host.nvidia import NvidiaFiles
 from holdfast.model.devices import DeviceNode
 from holdfast.model.gpu import DriverState, GpuLinks, GpuReading, GpuUse
-from holdfast.model.gpu_devices import GpuFacts, gpu_topology, with_former
+from holdfast.model.gpu_devices import GpuFacts, gpu_topology
 from holdfast.model.gpu_grant import Imex
 from holdfast.model.gpu_placement import GpuTopology
 from holdfast.model.ids import DeviceId
@@ -181,7 +181,6 @@ class GpuSource:
                 control=seen.control,
                 no_nodes=seen.no_nodes,
                 version=seen.reading.driver_version,
-                former=with_former(self.facts.value.former, seen.reading.gpus),
                 imex=seen.imex,
                 no_imex=_NO_IMEX if self._imex is Imex.REQUIRED and not seen.imex else "",
             )

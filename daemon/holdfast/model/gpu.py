@@ -45,11 +45,6 @@ class MigSlice(Struct, frozen=True, kw_only=True):
     index: int = 0
     """The place where NVML has it among its GPU's, N of ``3:N``."""
 
-    @property
-    def key(self) -> HardwareKey:
-        """Return its key; the parent GPU has it too, so that they exclude each other."""
-        return HardwareKey(f"mig/{self.uuid}")
-
 
 class Gpu(Struct, frozen=True, kw_only=True):
     """One GPU as NVML enumerates it.
@@ -71,9 +66,18 @@ class Gpu(Struct, frozen=True, kw_only=True):
     problems: tuple[GpuProblem, ...] = ()
 
     @property
+    def key(self) -> HardwareKey:
+        """Return its own key."""
+        return HardwareKey(f"gpu/{self.uuid}")
+
+    @property
     def keys(self) -> frozenset[HardwareKey]:
-        """Return its own key and those of its slices."""
-        return frozenset({HardwareKey(f"gpu/{self.uuid}"), *(each.key for each in self.slices)})
+        """Return its own key and those of its slices, so that they exclude each other."""
+        return frozenset({self.key, *map(self.key_of, self.slices)})
+
+    def key_of(self, part: MigSlice) -> HardwareKey:
+        """Return the key of a slice. It says whose slice it was, also when it is no more."""
+        return HardwareKey(f"mig/{self.uuid}/{part.gi}/{part.uuid}")
 
 
 class DriverState(Enum):

@@ -1,11 +1,11 @@
 """From what is known of the GPUs to the devices that kubelet can grant."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct, field
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind
-from holdfast.model.gpu import DriverState, Gpu, GpuLinks, MigSlice
+from holdfast.model.gpu import DriverState, Gpu, GpuLinks
 from holdfast.model.gpu_placement import GpuTopology
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey
 from holdfast.model.mig import GpuLayout, GpuPart
@@ -22,8 +22,6 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     number, `caps` those that a slice needs besides, `control` the host paths of those that every
     GPU user needs; `no_nodes` says why there are none at all. `version` is the driver's.
 
-    `former` are the slices that each GPU, by its UUID, was ever seen to have.
-
     `imex` is the host path of the node of IMEX channel 0, empty where none is to be handed over;
     `no_imex` says why there is none although no container is to start without it.
     """
@@ -36,7 +34,6 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     control: tuple[str, ...] = ()
     no_nodes: str = ""
     version: str = ""
-    former: Mapping[str, frozenset[MigSlice]] = field(default_factory=dict)
     imex: str = ""
     no_imex: str = ""
 
@@ -46,8 +43,8 @@ def gpu_devices(
 ) -> tuple[Device, ...]:
     """Return one device for each part of the layout, in its order.
 
-    Of slices that are no more, those whose keys are among *locks* still exclude the whole GPU, and
-    the slice that has their place: their pods may open what these are reached by.
+    What is among *locks* and no more, a slice or a GPU that has been divided since, still excludes
+    the whole GPU and the slices that have its place: its pod may open what these are reached by.
 
     The node of a slice is its GPU's. A GPU that does not tell where its node is or how it is
     divided has a fault, and so have its slices; the others have none of it.
@@ -66,27 +63,15 @@ def gpu_topology(layout: GpuLayout, links: GpuLinks) -> GpuTopology:
     return GpuTopology(links=links, parents=parents)
 
 
-def with_former(
-    former: Mapping[str, frozenset[MigSlice]], gpus: Iterable[Gpu]
-) -> Mapping[str, frozenset[MigSlice]]:
-    """Return *former* with the slices of *gpus*."""
-    return {
-        **former,
-        **{
-            gpu.uuid: former.get(gpu.uuid, frozenset()) | {*gpu.slices}
-            for gpu in gpus
-            if gpu.slices
-        },
-    }
-
-
-def _gone(part: GpuPart, facts: GpuFacts) -> frozenset[HardwareKey]:
-    """Return the keys of slices that are no more, by whose nodes *part* can be reached."""
-    today = {piece.uuid for piece in part.gpu.slices}
+def _inherited(part: GpuPart, locked: frozenset[HardwareKey]) -> frozenset[HardwareKey]:
+    """Return those of *locked* by whose nodes *part* can be reached, though its GPU has changed."""
+    gpu, piece = part.gpu, part.slice
+    today = {gpu.key_of(each) for each in gpu.slices}
+    place = f"mig/{gpu.uuid}/" if piece is None else f"mig/{gpu.uuid}/{piece.gi}/"
     return frozenset(
-        piece.key
-        for piece in facts.former.get(part.gpu.uuid, ())
-        if piece.uuid not in today and (part.slice is None or piece.gi == part.slice.gi)
+        key
+        for key in locked
+        if (key.startswith(place) and key not in today) or (piece is not None and key == gpu.key)
     )
 
 
@@ -97,7 +82,7 @@ def _device(part: GpuPart, facts: GpuFacts, locked: frozenset[HardwareKey]) -> D
     return Device(
         name=part.name,
         kind=DeviceKind.GPU,
-        keys=part.keys | (_gone(part, facts) & locked),
+        keys=part.keys | _inherited(part, locked),
         nodes=() if node is None else (node,),
         functions=(),
         numa_node=gpu.numa_node,

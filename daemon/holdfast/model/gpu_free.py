@@ -35,7 +35,7 @@ DISPLAYS = ("Xorg", "X", "Xwayland", "gnome-shell", "kwin_wayland", "weston", "s
 _MPS = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
 _COMM = 15
 """How many characters of a command the kernel keeps."""
-_MIG = "mig/"
+_GPU, _MIG = "gpu/", "mig/"
 _SLACK = 64 << 20
 """How many bytes above its idle level a GPU's memory may be and count as back."""
 _MIB = 1 << 20
@@ -119,8 +119,9 @@ def uuids(device: Device) -> tuple[str, ...]:
 
     A GPU in MIG mode does not tell of the processes on its slices.
     """
-    keys = sorted(key.partition("/") for key in device.keys)
-    return tuple(uuid for kind, _, uuid in keys if kind in {"gpu", "mig"})
+    whole = sorted(key.partition("/")[2] for key in device.keys if key.startswith(_GPU))
+    slices = sorted(key.split("/", 3)[-1] for key in device.keys if key.startswith(_MIG))
+    return (*whole, *slices)
 
 
 def granted(device: Device, locks: Mapping[DeviceName, DeviceLock]) -> Granted:

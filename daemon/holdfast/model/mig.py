@@ -44,7 +44,7 @@ class GpuPart(Struct, frozen=True, kw_only=True):
     @property
     def keys(self) -> frozenset[HardwareKey]:
         """Return its keys: a slice has one, which the whole GPU has too."""
-        return self.gpu.keys if self.slice is None else frozenset({self.slice.key})
+        return self.gpu.keys if self.slice is None else frozenset({self.gpu.key_of(self.slice)})
 
     @property
     def parent(self) -> str | None:
