@@ -99,6 +99,21 @@ GPU_GUARDS = (
         tests=(f"{_UNSEEN}::test_a_gpu_that_is_lost_at_a_start_is_not_taken_for_gone",),
     ),
     Guard(
+        name="gpu-divided",
+        why="what a pod has of a GPU that was divided anew since is nobody else's",
+        edits=(
+            Edit(
+                "daemon/holdfast/model/gpu_devices.py",
+                "part.keys | _inherited(part, locked)",
+                "part.keys",
+            ),
+        ),
+        tests=(
+            "tests/unit/test_gpu_devices.py::test_a_slice_that_is_no_more_excludes_what_its_pod_can_reach_while_it_is_locked",
+            f"{_NODE}::test_a_gpu_is_not_whole_for_others_while_a_pod_has_a_slice_that_it_was_divided_into",
+        ),
+    ),
+    Guard(
         name="nvml-one-library",
         why="a handle of the former driver's library is never given to the new one's",
         edits=(Edit(_LOADING, "not now.users and now.file", "now.file"),),
