@@ -1,7 +1,6 @@
 """Opens what every part reads the node through: its folders, its events and the lanes."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -36,22 +35,9 @@ class Hosts(Struct, frozen=True, kw_only=True):
     lanes: Mapping[str, Lane]
 
 
-def host_root(settings: Settings) -> HostRoot:
-    """Return where the host's folders are."""
-    host = settings.host
-    return HostRoot(
-        sys=Path(host.sys),
-        proc=Path(host.proc),
-        dev=Path(host.dev),
-        cgroup=Path(host.cgroup),
-        etc=Path(host.etc),
-        run=Path(host.run),
-    )
-
-
 def build_host(settings: Settings) -> Hosts:
     """Open what the node is read through; the loop must run."""
-    root = host_root(settings)
+    root = HostRoot.of(settings.host)
     procfs = Procfs(root)
     patience = settings.gpu.call_timeout
     lanes = _LANES | {"nvml": patience, "gpu health": patience / 2}

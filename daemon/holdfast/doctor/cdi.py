@@ -13,7 +13,6 @@ from holdfast.doctor.node import Node
 from holdfast.errors import HostError
 from holdfast.host.cdi import SpecFolder
 from holdfast.host.kernelfile import list_names, read_bytes
-from holdfast.host.mounts import mount_of, mounts
 from holdfast.host.vfio import node_rdev
 from holdfast.settings import Settings
 
@@ -75,10 +74,7 @@ def _missing(folder: Path) -> str:
 
 
 def _folder(node: Node, folder: Path) -> Finding:
-    if node.live:
-        mount = mount_of(mounts(node.host), os.path.realpath(folder))
-    else:
-        mount = mount_of(mounts(node.host, "1"), f"/{folder.relative_to(node.root)}")
+    mount = node.mount(folder)
     if mount is not None and mount.kind in _CONTAINERS_OWN:
         return _AREA.fail(
             check="spec-folder",

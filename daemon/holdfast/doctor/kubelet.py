@@ -1,6 +1,5 @@
 """Checks kubelet: its plugin folder, its sockets, the process behind them, and our own sockets."""
 
-import os
 import stat
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ from holdfast.doctor.kubelet_books import book_findings
 from holdfast.doctor.names import KUBELET_SOCKET
 from holdfast.doctor.node import Node
 from holdfast.doctor.plugins import plugin_findings
-from holdfast.host.mounts import mount_of, mounts
 from holdfast.host.peer import listener
 from holdfast.host.procfs import Procfs
 
@@ -83,10 +81,7 @@ def _no_folder(node: Node, folder: Path) -> Finding:
 
 
 def _folder(node: Node, folder: Path) -> Finding:
-    if node.live:
-        mount = mount_of(mounts(node.host), os.path.realpath(folder))
-    else:
-        mount = mount_of(mounts(node.host, "1"), f"/{folder.relative_to(node.root)}")
+    mount = node.mount(folder)
     if mount is not None and mount.kind in _CONTAINERS_OWN:
         return _AREA.fail(
             check="plugin-folder",

@@ -1,10 +1,12 @@
 """The node that is looked at: where its files lie, and what may be asked of it besides files."""
 
+import os
 from pathlib import Path
 
 from msgspec import Struct
 
 from holdfast.host.below import below
+from holdfast.host.mounts import Mount, mount_of, mounts
 from holdfast.host.root import HostRoot
 from holdfast.settings import Settings
 
@@ -34,15 +36,16 @@ class Node(Struct, frozen=True, kw_only=True):
         """
         if not self.live:
             return HostRoot.under(self.root)
-        host = self.settings.host
-        return HostRoot(
-            sys=Path(host.sys),
-            proc=Path(host.proc),
-            dev=Path(host.dev),
-            cgroup=Path(host.cgroup),
-            etc=Path(host.etc),
-            run=Path(host.run),
-        )
+        return HostRoot.of(self.settings.host)
+
+    def mount(self, folder: Path) -> Mount | None:
+        """Return the mount that *folder*, found by `path`, lies on; None where it cannot be told.
+
+        Of a copied node it is what pid 1 of the copy's /proc says.
+        """
+        if self.live:
+            return mount_of(mounts(self.host), os.path.realpath(folder))
+        return mount_of(mounts(self.host, "1"), f"/{folder.relative_to(self.root)}")
 
     def path(self, absolute: str) -> Path:
         """Return where the node's file *absolute* lies for us; links of a copy stay below its root.

@@ -10,7 +10,7 @@ from holdfast.doctor.finding import Finding
 from holdfast.doctor.names import CONTROL_SOCKET
 from holdfast.doctor.node import Node
 from holdfast.errors import LedgerError, LedgerUnusableError
-from holdfast.host.mounts import Mount, mount_of, mounts
+from holdfast.host.mounts import Mount
 from holdfast.host.peer import listener
 from holdfast.host.procfs import Procfs
 from holdfast.ledger.examine import examine
@@ -66,7 +66,7 @@ def state_findings(node: Node) -> Iterator[Finding]:
         )
         return
     yield _AREA.ok(check="folder", reason=f"{folder} is there")
-    yield _filesystem(_mount(node, folder), folder)
+    yield _filesystem(node.mount(folder), folder)
     yield _writable(node, folder, found, disk)
     yield _space(folder, disk)
     in_use, told = _daemon(node, folder)
@@ -88,21 +88,13 @@ def unfit(kind: str) -> str:
 def _missing(node: Node, folder: Path) -> Finding:
     reason = f"{folder} is not there; the first start of the daemon makes it"
     above = next(each for each in folder.parents if each.is_dir())
-    mount = _mount(node, above)
+    mount = node.mount(above)
     problem = "" if mount is None else unfit(mount.kind)
     if problem and node.live:
         return _AREA.warn(
             check="folder", reason=f"{reason} on {above}, where {problem}", remedy=_MOVE
         )
     return _AREA.ok(check="folder", reason=reason)
-
-
-def _mount(node: Node, folder: Path) -> Mount | None:
-    """Return the mount of *folder*: of a copied node by what its first process saw."""
-    if node.live:
-        return mount_of(mounts(node.host), os.path.realpath(folder))
-    inside = f"/{folder.relative_to(node.root)}"
-    return mount_of(mounts(node.host, "1"), inside)
 
 
 def _filesystem(mount: Mount | None, folder: Path) -> Finding:

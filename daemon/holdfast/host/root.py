@@ -5,6 +5,8 @@ from typing import Self
 
 from msgspec import Struct
 
+from holdfast.settings.sections import Host
+
 
 class HostRoot(Struct, frozen=True, kw_only=True):
     """The folders that everything in `holdfast.host` reads and writes.
@@ -18,6 +20,18 @@ class HostRoot(Struct, frozen=True, kw_only=True):
     cgroup: Path = Path("/sys/fs/cgroup")
     etc: Path = Path("/etc")
     run: Path = Path("/run")
+
+    @classmethod
+    def of(cls, host: Host) -> Self:
+        """Return the root that the settings name."""
+        return cls(
+            sys=Path(host.sys),
+            proc=Path(host.proc),
+            dev=Path(host.dev),
+            cgroup=Path(host.cgroup),
+            etc=Path(host.etc),
+            run=Path(host.run),
+        )
 
     @classmethod
     def under(cls, root: Path) -> Self:
