@@ -59,7 +59,9 @@ def case_chart_runs_as_the_manifest_says(node: GuestNode) -> str:
     pod = node.run_pod("plain")
     (chip,) = pod.functions
     (passed,) = [
-        row["evidence"] for row in stage.history(chip.address) if "gate passed" in row["evidence"]
+        row["evidence"]
+        for row in stage.history(chip.address)
+        if row["pod"] == pod.uid and "gate passed" in row["evidence"]
     ]
     # Not by opening it: the container's device cgroup forbids that.
     assert passed == "gate passed: not enabled, and no process has it open"
