@@ -15,10 +15,13 @@ CASE ?=
 MINUTES ?=
 # One guard of `make guards` by name; all without it.
 GUARD ?=
+# The files of `make mutants` by a part of their names, such as FILE=model/free.py; all without it.
+FILE ?=
 # Passed to uv by `make lock`, such as UPGRADE="--upgrade-package grpcio".
 UPGRADE ?=
-# How many stories `make kills` tells, and the one of them to tell alone, line by line.
-N ?= 1000
+# How many stories `make kills` tells (1000 without it), how many changes `make mutants` tries (all
+# without it), and the story or the sample to have once more.
+N ?=
 SEED ?=
 # Figures of `make bench` by name; all without it.
 FIGURES ?=
@@ -31,7 +34,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' daemon/holdfast/__init
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help demo test check vm kills guards bench chart image proto lock format clean
+.PHONY: help demo test check vm kills guards mutants bench chart image proto lock format clean
 
 help:
 	@echo "make demo    the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
@@ -40,6 +43,7 @@ help:
 	@echo "make vm      the VM cases alone (CASE= selects; chart: with the daemon as the chart runs it)"
 	@echo "make kills   random stories in which no signal may hit somebody's work (N= how many, SEED= replays)"
 	@echo "make guards  remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
+	@echo "make mutants change the rules line by line, and see a test fail each time (N= samples, FILE= selects)"
 	@echo "make bench   measure against the budgets; writes build/bench.json"
 	@echo "make chart   check the chart; write its schema, docs/configuration.md and the plain manifests anew"
 	@echo "make image   build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"
@@ -64,10 +68,14 @@ vm: $(STAMP) $(RUNTIME)/.installed
 	MINUTES=$(MINUTES) PYTHONPATH=daemon:tests $(PY) -m vm $(CASE)
 
 kills: $(STAMP)
-	PYTHONPATH=daemon:tests $(PY) -m kills --stories $(N) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=daemon:tests $(PY) -m kills --stories $(or $(N),1000) $(if $(SEED),--seed $(SEED))
 
 guards: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m guards $(GUARD)
+
+mutants: $(STAMP)
+	PYTHONPATH=daemon:tests $(PY) -m mutants $(if $(N),--number $(N)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(FILE),--file $(FILE))
 
 # On a node the package is installed, so its modules were compiled before it starts.
 bench: $(STAMP) $(RUNTIME)/.installed

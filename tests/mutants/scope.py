@@ -1,0 +1,81 @@
+"""Which files are changed, and which tests concern each of them."""
+
+import re
+from pathlib import Path
+
+ROOMS = ("model", "ledger", "allocation", "reclaim", "kubelet")
+"""The packages whose every line decides who has a device, or writes it down."""
+
+SETTLED = (
+    "daemon/holdfast/model/free.py",
+    "daemon/holdfast/model/gate.py",
+    "daemon/holdfast/model/ending.py",
+    "daemon/holdfast/model/pending.py",
+    "daemon/holdfast/model/reconcile.py",
+    "daemon/holdfast/ledger/store.py",
+)
+"""Files of which no change may survive: free means free, one holder, and no wrong kill."""
+
+# Tests that start the parts together, by what they go through; the quickest first.
+_BY_ROOM = {
+    "model": (
+        "tests/unit/test_one_holder.py",
+        "tests/integration/test_pods_one_after_another.py",
+        "tests/integration/test_signals_hit_nobody_else.py",
+    ),
+    "ledger": ("tests/integration/test_ledger.py", "tests/integration/test_ledger_upgrade.py"),
+    "allocation": (
+        "tests/integration/test_waiting_in_line.py",
+        "tests/integration/test_pods_one_after_another.py",
+        "tests/integration/test_bad_input.py",
+        "tests/integration/test_crashes_and_reboots.py",
+    ),
+    "reclaim": (
+        "tests/integration/test_pods_one_after_another.py",
+        "tests/integration/test_signals_hit_nobody_else.py",
+        "tests/integration/test_reset.py",
+        "tests/integration/test_release_by_hand.py",
+    ),
+    "kubelet": (
+        "tests/integration/test_kubelet_side.py",
+        "tests/integration/test_kubelet_books.py",
+        "tests/integration/test_plugin_calls.py",
+    ),
+}
+_KINDS = ("unit", "contract", "integration")
+_LATE = frozenset({"tests/unit/test_one_holder.py"})
+"""Takes seconds: asked after the plain tables of cases."""
+
+
+def files(repository: Path) -> list[str]:
+    """Return the files that are changed, relative to *repository*."""
+    found = [
+        str(file.relative_to(repository))
+        for room in ROOMS
+        for file in sorted((repository / "daemon/holdfast" / room).glob("*.py"))
+        if file.name != "__init__.py"
+    ]
+    unknown = set(SETTLED) - set(found)
+    if unknown:
+        raise ValueError(f"there is no {', '.join(sorted(unknown))}")
+    return found
+
+
+def concerned_tests(file: str, repository: Path) -> list[str]:
+    """Return the test files that concern *file*: those that import it, then those of its room."""
+    path = Path(file)
+    module = ".".join(path.with_suffix("").parts[1:])
+    package, name = module.rsplit(".", 1)
+    imports = re.compile(
+        rf"^\s*(from {re.escape(module)} import|import {re.escape(module)}\b|"
+        rf"from {re.escape(package)} import .*\b{name}\b)",
+        re.MULTILINE,
+    )
+    direct = [
+        str(test.relative_to(repository))
+        for kind in _KINDS
+        for test in sorted((repository / "tests" / kind).rglob("test_*.py"))
+        if imports.search(test.read_text())
+    ]
+    direct.sort(key=lambda test: (_KINDS.index(Path(test).parts[1]), test in _LATE))
+    return list(dict.fromkeys((*direct, *_BY_ROOM[path.parts[2]])))
