@@ -34,10 +34,11 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' daemon/holdfast/__init
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help demo test check vm kills guards mutants bench chart image proto lock format clean
+.PHONY: help demo quick test check vm kills guards mutants bench chart image proto lock format clean
 
 help:
 	@echo "make demo    the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
+	@echo "make quick   check, unit and contract tests: what to run before a commit"
 	@echo "make test    everything: check, then all tests, the VM cases included"
 	@echo "make check   formatting, lint, types and the direction of imports"
 	@echo "make vm      the VM cases alone (CASE= selects; chart: with the daemon as the chart runs it)"
@@ -60,6 +61,9 @@ check: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-logo
+
+quick: check
+	$(PY) -m pytest -q tests/unit tests/contract
 
 test: check
 	$(PY) -m pytest

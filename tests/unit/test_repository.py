@@ -3,8 +3,10 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import holdfast
 
@@ -51,3 +53,48 @@ def test_the_locks_hold_every_direct_dependency(repository: Path) -> None:
     }
 
     assert wanted <= _pins((repository / "requirements.lock").read_text()).keys()
+
+
+def _workflows(repository: Path) -> dict[str, dict[str, Any]]:
+    folder = repository / ".github/workflows"
+    return {file.name: yaml.safe_load(file.read_text()) for file in sorted(folder.glob("*.yaml"))}
+
+
+def test_workflows_run_targets_of_the_makefile_and_little_else(repository: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (repository / "Makefile").read_text(), re.MULTILINE))
+    allowed = ("apt-get update ", "git diff --exit-code")
+    called: set[str] = set()
+    for name, workflow in _workflows(repository).items():
+        for job in workflow["jobs"].values():
+            for command in (step["run"] for step in job["steps"] if "run" in step):
+                made = re.match(r"make ([a-z]+)", command)
+                assert made or command.startswith(allowed), f"{name}: {command}"
+                called.update(made.groups() if made else ())
+    assert called <= targets
+    assert {"quick", "test", "chart"} <= called
+
+
+def test_workflows_may_only_read_the_repository(repository: Path) -> None:
+    for workflow in _workflows(repository).values():
+        assert workflow["permissions"]["contents"] == "read"
+
+
+def test_what_contributors_are_told_to_run_exists(repository: Path) -> None:
+    makefile = (repository / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    for page in ("CONTRIBUTING.md", "README.md", ".pre-commit-config.yaml"):
+        named = set(
+            re.findall(r"(?:`|^    )make ([a-z]+)", (repository / page).read_text(), re.MULTILINE)
+        )
+        assert named <= targets, page
+    assert all(f"make {target} " in makefile for target in targets - {"help"}), (
+        "make help lists each"
+    )
+
+
+def test_the_contributors_pages_name_files_that_exist(repository: Path) -> None:
+    for page in ("CONTRIBUTING.md", "STYLE.md"):
+        text = (repository / page).read_text()
+        for path in re.findall(r"`((?:daemon|tests|docs|settings)/[\w./]+)`", text):
+            root = repository / "daemon/holdfast" if path.startswith("settings") else repository
+            assert (root / path).exists(), f"{page} names {path}"
