@@ -122,7 +122,14 @@ class Book(Struct, frozen=True, kw_only=True):
 
     def queue(self) -> list[Allocation]:
         """Return the live Allocations, the one with the first right to its keys first."""
-        return sorted(self.allocations.values(), key=self.rank)
+        oldest: dict[PodUid, int] = {}
+        for each in self.allocations.values():
+            if each.pod is not None:
+                oldest[each.pod] = min(each.id, oldest.get(each.pod, each.id))
+        return sorted(
+            self.allocations.values(),
+            key=lambda each: (each.id if each.pod is None else oldest[each.pod], each.id),
+        )
 
     def started(self, allocation: Allocation) -> frozenset[HardwareKey]:
         """Return the hardware that a container of its pod has started on."""

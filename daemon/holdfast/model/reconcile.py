@@ -148,7 +148,9 @@ def _hand_back(draft: Draft, around: Surroundings) -> None:
     Kubelet's absence of mind is no end, a static pod comes back under its UID, and what was called
     foreign may be a pod's whose entry could not be read before.
     """
-    for lock in list(draft.book.locks.values()):
+    for lock in list(draft.locks.values()):
+        if lock.state is LockState.HELD:
+            continue
         heirs = [each for each in draft.book.queue() if _is_back(each, lock, around)]
         if not heirs:
             continue
