@@ -206,18 +206,18 @@ async def test_while_nvml_keeps_a_gpu_its_release_reads_no_process(gpus: Gpus) -
     watch.forget(device.name)
 
 
-async def test_a_holder_that_stops_using_a_gpu_and_lives_on_is_noticed_after_the_pause(
+async def test_a_holder_that_stops_using_a_gpu_and_lives_on_is_noticed_within_five_seconds(
     gpus: Gpus,
 ) -> None:
     device = gpus.device()
     watch = gpus.watch()
     with gpus.process() as pid:
         gpus.show(cards(1, used=5 * MIB, processes=(("compute", pid, 0),))[0])
-        assert (await watch.facts(device, {}, enabled=())).holders
+        assert (await watch.facts(device, {}, enabled=(), to_free=True)).holders
         gpus.show(cards(1, used=5 * MIB)[0])
-        assert (await watch.facts(device, {}, enabled=())).holders
-        gpus.ages.shift(watch.rescan_pause + 1.0)
-        facts = await watch.facts(device, {}, enabled=())
+        assert (await watch.facts(device, {}, enabled=(), to_free=True)).holders
+        gpus.ages.shift(5.0)
+        facts = await watch.facts(device, {}, enabled=(), to_free=True)
         assert judge_kernel(facts).freedom is Freedom.FREE
     watch.forget(device.name)
 

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from fakes.opener import opener
 from holdfast.demo.node import SimulatedNode
 from holdfast.host.look import Look
 from holdfast.host.pidfd import Pidfds
 from holdfast.host.procfs import Procfs
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
-from holdfast.model.free import KernelFacts
+from holdfast.model.free import KernelFacts, judge_kernel
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.model.verdict import Freedom
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
@@ -82,17 +85,86 @@ def holder(watch: Watched) -> Iterator[int]:
         process.kill()
 
 
-async def test_while_its_holder_lives_a_device_is_never_scanned_for_again(
+async def test_while_its_holder_has_it_a_device_is_never_looked_for_among_all_processes_again(
     watch: Watched, holder: int
 ) -> None:
     await watch.facts()
     (found,) = watch.kernel.holders[watch.device.name]
-    scan = watch.look.last_scan
+    whole = watch.look.full_scan_at
     for _ in range(100):
         watch.clock.shift(3600.0)
-        await watch.facts()
+        assert (await watch.facts()).holders
     assert found.process.pid == holder
-    assert watch.look.last_scan is scan
+    assert watch.look.full_scan_at == whole
+    assert watch.look.last_scan is not None
+    assert watch.look.last_scan.processes == 1, "its holder alone is looked at"
+
+
+@pytest.mark.parametrize("kind", [DeviceKind.VFIO, DeviceKind.ACCEL])
+async def test_a_holder_that_closes_the_node_and_lives_on_is_noticed_within_five_seconds(
+    watch: Watched, kind: DeviceKind
+) -> None:
+    """Of a group node alone, and of an accel node, `enable` tells nothing."""
+    functions = (CHIP,) if kind is DeviceKind.VFIO else ()
+    device = replace(watch.device, kind=kind, functions=functions)
+    watch.node.tree.write(CHIP, "enable", "0")
+    with opener(watch.node.node(NODE)) as agent:
+        watch.node.add_process(agent.pid, "/system.slice/agent.service")
+        facts = await watch.kernel.facts(device, {}, enabled=(), to_free=True)
+        assert judge_kernel(facts).freedom is Freedom.IN_USE
+        agent.close_one()
+        watch.clock.shift(5.0)
+        facts = await watch.kernel.facts(device, {}, enabled=(), to_free=True)
+        assert judge_kernel(facts).freedom is Freedom.FREE
+        assert agent.lives
+
+
+async def test_known_holders_are_looked_at_again_once_a_second_while_somebody_waits(
+    watch: Watched, holder: int
+) -> None:
+    await watch.kernel.facts(watch.device, {}, enabled=BUSY, to_free=True)
+    before = watch.look.last_scan
+    watch.clock.shift(0.9)
+    await watch.kernel.facts(watch.device, {}, enabled=BUSY, to_free=True)
+    assert watch.look.last_scan is before
+    watch.clock.shift(0.2)
+    await watch.kernel.facts(watch.device, {}, enabled=BUSY, to_free=True)
+    assert watch.look.last_scan is not before
+    assert holder in {each.process.pid for each in watch.kernel.holders[watch.device.name]}
+
+
+async def test_a_change_of_enable_is_looked_into_at_once_although_the_holder_lives(
+    watch: Watched, holder: int
+) -> None:
+    await watch.facts()
+    before = watch.look.full_scan_at
+    watch.node.tree.write(CHIP, "enable", "0")
+    facts = await watch.facts(enabled=())
+    assert watch.look.full_scan_at != before
+    assert facts.enabled == ()
+    assert [each.process.pid for each in facts.holders or ()] == [holder]
+
+
+async def test_of_several_holders_those_that_let_go_are_forgotten_one_by_one(
+    watch: Watched, holder: int
+) -> None:
+    with opener(watch.node.node(NODE)) as agent:
+        watch.node.add_process(agent.pid, "/system.slice/agent.service")
+        assert len((await watch.facts()).holders or ()) == 2
+        agent.close_one()
+        watch.clock.shift(5.0)
+        left = (await watch.facts()).holders or ()
+        assert [each.process.pid for each in left] == [holder]
+        assert agent.lives
+
+
+async def test_what_a_pod_of_the_lock_still_holds_is_found_without_a_look_at_the_others(
+    watch: Watched, holder: int
+) -> None:
+    await watch.kernel.facts(watch.device, {}, enabled=BUSY, pids=[holder])
+    assert watch.look.full_scan_at is None
+    (found,) = watch.kernel.holders[watch.device.name]
+    assert found.process.pid == holder
 
 
 async def test_use_that_nobody_explains_is_scanned_for_again_after_the_pause_and_not_before(

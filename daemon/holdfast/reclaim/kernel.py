@@ -21,16 +21,28 @@ _SCAN_SHARE = 0.001
 _MOST_FOLLOWED = 32
 """Of one device; each costs an open file, and without any left nothing works."""
 
+_SOON = 1.0
+_LATEST = 5.0
+"""Seconds between two looks at what known holders have: while somebody waits, and at the most."""
+
 
 class _Seen(Struct, frozen=True, kw_only=True):
+    """What was seen of a device; `at` by a whole look, `again_at` by one at its holders alone.
+
+    `seconds` is how long the latter took. All in monotonic seconds.
+    """
+
     at: float
+    again_at: float
     facts: KernelFacts
+    seconds: float = 0.0
 
 
 class KernelWatch:
     """Asks the cheap question (`enable`) each time, and the dear one (a scan) only when due.
 
-    Holders are followed by pidfd, a few of many; `exited` is called on the loop when one ends.
+    Holders are followed by pidfd, a few of many; `exited` is called on the loop when one ends. One
+    that closes the device and lives on tells nobody: what those few have is looked at again.
     """
 
     def __init__(
@@ -85,7 +97,11 @@ class KernelWatch:
         """
         seen = self._seen.get(device.name)
         if seen is not None and not self._is_due(seen, enabled, to_free=to_free):
-            return replace(seen.facts, enabled=enabled)
+            if not self._may_have_let_go(seen, to_free=to_free):
+                return replace(seen.facts, enabled=enabled)
+            held = await self._look_at_holders(device, seen, locks)
+            if held is not None:
+                return held
         # NVML is cheap to ask: while it says in use, or nothing, /proc need not be read for it.
         if pids or device.kind is DeviceKind.GPU:
             found = (await self._look.scan([device], locks, pids=pids))[device.name]
@@ -114,20 +130,54 @@ class KernelWatch:
 
     def _is_due(self, seen: _Seen, enabled: tuple[PciAddress, ...], *, to_free: bool) -> bool:
         age = self._clock.monotonic() - seen.at
-        if seen.facts.holders and not seen.facts.gaps:
-            # Their exits are heard of; that one stops to use a GPU and lives on is not.
-            return seen.facts.kind is DeviceKind.GPU and age >= self.rescan_pause
-        if kept_by_nvml(seen.facts):
-            return True
         if enabled != seen.facts.enabled:
+            return True
+        if seen.facts.holders and not seen.facts.gaps:
+            return False  # as long as one of them holds it: see _may_have_let_go
+        if kept_by_nvml(seen.facts):
             return True
         # Held by nobody we can see, or seen with gaps, which may pass: looking again tells little.
         if enabled or seen.facts.gaps:
             return age >= self.rescan_pause
         return to_free
 
-    def _remember(self, device: DeviceName, facts: KernelFacts) -> KernelFacts:
-        self._seen[device] = _Seen(at=self._clock.monotonic(), facts=facts)
+    def _may_have_let_go(self, seen: _Seen, *, to_free: bool) -> bool:
+        """Tell whether it is time to look again at what the known holders have."""
+        if not seen.facts.holders:
+            return False
+        soon = _SOON if to_free else _LATEST
+        pause = min(_LATEST, max(soon, seen.seconds / _SCAN_SHARE))
+        return self._clock.monotonic() - seen.again_at >= pause
+
+    async def _look_at_holders(
+        self, device: Device, seen: _Seen, locks: Mapping[DeviceName, DeviceLock]
+    ) -> KernelFacts | None:
+        """Return what is known of *device* now, None when all that are followed have let go."""
+        holders = seen.facts.holders or ()
+        pids = [each.process.pid for each in holders[:_MOST_FOLLOWED]]
+        found = (await self._look.scan([device], locks, pids=pids))[device.name]
+        if not found.holders:
+            return None
+        known = {each.process for each in found.holders}
+        rest = (each for each in holders[_MOST_FOLLOWED:] if each.process not in known)
+        # What could not be seen elsewhere is as unseen as before.
+        facts = replace(found, holders=(*found.holders, *rest), gaps=seen.facts.gaps)
+        scan = self._look.last_scan
+        return self._remember(
+            device.name, facts, whole_at=seen.at, seconds=scan.seconds if scan is not None else 0.0
+        )
+
+    def _remember(
+        self,
+        device: DeviceName,
+        facts: KernelFacts,
+        *,
+        whole_at: float | None = None,
+        seconds: float = 0.0,
+    ) -> KernelFacts:
+        now = self._clock.monotonic()
+        at = now if whole_at is None else whole_at
+        self._seen[device] = _Seen(at=at, again_at=now, facts=facts, seconds=seconds)
         self._follow()
         return facts
 

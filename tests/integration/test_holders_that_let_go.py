@@ -1,0 +1,72 @@
+"""A holder that closes a device and lives on keeps it from nobody, whatever state its lock is in."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fakes.opener import Opener, opener
+from fakes.stage import Stage, pod, stage
+
+_KILLS = {
+    "mode": "terminate",
+    "letGoGrace": "100ms",
+    "orphanGrace": "100ms",
+    "termGrace": "100ms",
+    "killGrace": "200ms",
+    "retry": {"first": "1h", "last": "1h"},
+    "poll": "100ms",
+    "releasePoll": "50ms",
+    "unseenGrace": "300ms",
+}
+
+
+@contextmanager
+def _agent(node: Stage, path: str = "/dev/vfio/10") -> Iterator[Opener]:
+    """Have an agent of the node's own, outside any pod, open the device."""
+    with opener(node.node.node(path)) as agent:
+        node.node.add_process(agent.pid, "/system.slice/agent.service")
+        yield agent
+
+
+async def test_a_foreign_holder_that_closes_the_device_and_lives_on_gives_it_back(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1) as node:
+        (only,) = node.healthy()
+        with _agent(node) as agent:
+            await node.until_locks({only: "foreign"})
+            agent.close_one()
+            await node.until_free()
+            await node.until(lambda: node.healthy() == {only}, "the device to be offered again")
+            await node.run(pod("next"))
+            assert agent.lives
+
+
+async def test_a_device_that_its_pod_passed_on_is_released_when_the_other_closes_it(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1) as node:
+        (only,) = node.healthy()
+        old = await node.run(pod("old"))
+        with _agent(node) as agent:
+            await node.end(old)
+            waits = await node.submit(pod("waits"))
+            await node.waiting(waits, f"pid {agent.pid}")
+            assert await node.locks() == {only: "releasing"}
+            agent.close_one()
+            await node.running(waits)
+            assert agent.lives
+
+
+async def test_a_quarantined_device_returns_when_the_last_holder_closes_it_and_lives_on(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1, reclaim=_KILLS) as node:
+        (only,) = node.healthy()
+        old = await node.run(pod("old", runs_for=0.0, orphan=1))
+        with _agent(node) as agent:
+            await node.until_locks({only: "quarantined"})
+            assert not node.orphans(old)
+            agent.close_one()
+            await node.until_free()
+            assert agent.lives
