@@ -44,14 +44,14 @@ class Running:
     node: SimulatedNode
     kubelet: Kubelet
     changes: dict[str, Any]
-    daemon: asyncio.Task[None] | None = None
+    daemon: asyncio.Task[bool] | None = None
     pods: dict[str, Pod] = field(default_factory=dict)
 
     @property
     def state(self) -> Path:
         return self.folder / "state"
 
-    def start(self) -> asyncio.Task[None]:
+    def start(self) -> asyncio.Task[bool]:
         root = self.node.root
         names = ("sys", "proc", "dev", "cgroup", "etc", "run")
         settings = {

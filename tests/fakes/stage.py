@@ -71,7 +71,7 @@ class Stage:
     kubelet: Kubelet
     changes: dict[str, Any]
     own_process: bool = False
-    _daemon: asyncio.Task[None] | subprocess.Popen[bytes] | None = None
+    _daemon: asyncio.Task[bool] | subprocess.Popen[bytes] | None = None
 
     @property
     def state(self) -> Path:
@@ -122,6 +122,22 @@ class Stage:
             self._daemon.cancel()
             await asyncio.gather(self._daemon, return_exceptions=True)
         self._daemon = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The daemon, where it is a process of its own."""
+        assert isinstance(self._daemon, subprocess.Popen)
+        return self._daemon
+
+    @property
+    def log(self) -> str:
+        """What the daemon has logged, where it is a process of its own."""
+        return (self.folder / "daemon.log").read_text()
+
+    def configure(self, **changes: Any) -> None:
+        """Change the file of a daemon that is a process of its own, which is to read it anew."""
+        config = self.folder / "config.yaml"
+        config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **changes}))
 
     async def kill_and_start(self) -> None:
         """End the daemon as a crash does, and return when kubelet has the next one's devices."""

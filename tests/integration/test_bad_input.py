@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from fakes.running import CHIPS, Running, running
-from holdfast.errors import LedgerUnusableError
+from holdfast.allocation.allocator import Allocator
+from holdfast.allocation.granting import Granting
+from holdfast.errors import AllocationRefusedError, LedgerUnusableError
+from holdfast.ledger.ledger import open_ledger
+from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.tpu_env import TpuHostFacts
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 
 A, B, C, D = CHIPS
 
@@ -22,6 +31,38 @@ async def test_an_unknown_id_is_refused_and_the_known_ones_are_named(short_path:
         assert "cannot allocate google.com/tpu/0000:99:00.0: the node has no such device" in said
         assert A in said
         assert await node.lock_states() == {}
+
+
+async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path: Path) -> None:
+    resource = ResourceName("nvidia.com/gpu")
+    devices = tuple(
+        Device(
+            name=DeviceName(resource, DeviceId(f"MIG-{place}")),
+            kind=DeviceKind.GPU,
+            keys=frozenset({HardwareKey(f"mig/{place}")}),
+            nodes=(),
+            functions=(),
+        )
+        for place in range(500)
+    )
+    lane = Lane("ledger", deadline=10)
+    ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BootId("boot"))
+    allocator = Allocator(
+        ledger=ledger,
+        inventory=Watched(Inventory(resources=(resource,), devices=devices)),
+        granting=Granting(None, from_file=TpuHostFacts),
+        node_rdev=lambda _path: None,
+        checkpoint_at=lambda: 0.0,
+    )
+
+    with pytest.raises(AllocationRefusedError) as refusal:
+        await allocator.allocate(resource, (DeviceId("MIG-x"),))
+
+    assert "MIG-0, " in str(refusal.value)
+    assert str(refusal.value).endswith(" and 492 more)")
+    assert len(str(refusal.value)) < 400
+    await ledger.close()
+    lane.close(patience=5)
 
 
 async def test_hardware_that_is_gone_is_refused(short_path: Path) -> None:

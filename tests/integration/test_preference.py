@@ -13,6 +13,7 @@ from holdfast.model.gpu import GPU_RESOURCE, GpuLinks
 from holdfast.model.gpu_placement import GpuTopology
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, ResourceName
 from holdfast.model.marks import Asker, Mark
+from holdfast.model.slice_placement import SlicePolicy
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -74,3 +75,15 @@ async def test_a_gpu_in_quarantine_is_preferred_last_however_near_it_is(ledger: 
 async def test_without_a_topology_gpus_are_preferred_all_the_same(ledger: Ledger) -> None:
     preference = Preference(ledger=ledger, inventory=Watched(_inventory(A, B)))
     assert preference.preferred(_GPU, (A, B), (B,), 1) == (B,)
+
+
+async def test_slices_are_spread_over_the_gpus_unless_they_are_to_be_packed(ledger: Ledger) -> None:
+    inventory = Watched(_inventory(A, B, C, D))
+    topology = Watched(GpuTopology(parents={A: "GPU-0", B: "GPU-0", C: "GPU-1", D: "GPU-1"}))
+    spreading = Preference(ledger=ledger, inventory=inventory, topology=topology)
+    packing = Preference(
+        ledger=ledger, inventory=inventory, topology=topology, slices=SlicePolicy.PACKED
+    )
+
+    assert spreading.preferred(_GPU, (B, C, D), (), 1) == (C,)
+    assert packing.preferred(_GPU, (B, C, D), (), 1) == (B,)

@@ -33,11 +33,13 @@ def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-def _run(installed: Path, *arguments: str, where: Path) -> subprocess.CompletedProcess[str]:
+def _run(
+    installed: Path, *arguments: str, where: Path, command: str = "holdfast"
+) -> subprocess.CompletedProcess[str]:
     """Run the installed command. `-S` keeps the checkout away, which a .pth file would bring."""
     libraries = sysconfig.get_path("purelib")
     return subprocess.run(
-        [sys.executable, "-S", installed / "bin/holdfast", *arguments],
+        [sys.executable, "-S", installed / "bin" / command, *arguments],
         env={**os.environ, "PYTHONPATH": f"{installed}:{libraries}"},
         cwd=where,
         capture_output=True,
@@ -55,6 +57,15 @@ def test_the_installed_command_is_the_wheels_and_tells_its_version(
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == holdfast.__version__
     assert (installed / "holdfast/cli/__init__.py").is_file()
+
+
+def test_the_command_of_nvidias_chart_is_there_and_takes_its_flags(
+    installed: Path, tmp_path: Path
+) -> None:
+    done = _run(installed, "--mig-strategy=both", where=tmp_path, command="nvidia-device-plugin")
+
+    assert done.returncode == 1
+    assert "gpu.migStrategy" in done.stderr
 
 
 @pytest.mark.parametrize("options", [(), ("--gpus",)], ids=["chips", "gpus"])

@@ -175,36 +175,6 @@ def test_the_preferred_gpus(  # noqa: PLR0917 - the columns of the table
     assert answer == _ids(expected), case
 
 
-def _slices(*parents: int) -> GpuBoard:
-    """Return a board of MIG slices, by the numbers of the GPUs they are part of."""
-    devices = _devices(*[parent // 2 for parent in parents])
-    of = {device.name.id: f"GPU-{p}" for device, p in zip(devices, parents, strict=True)}
-    links = GpuLinks(switched=frozenset(of.values()))
-    return GpuBoard.of(devices, GpuTopology(links=links, parents=of))
-
-
-@pytest.mark.parametrize(
-    ("case", "parents", "available", "size", "expected"),
-    [
-        ("one of the fullest GPU", [0, 0, 0, 1, 1, 1], [0, 1, 2, 4, 5], 1, [4]),
-        ("two of one GPU", [0, 0, 1, 1, 2, 2], [0, 2, 4, 5], 2, [4, 5]),
-        ("the GPU that fits", [0, 0, 0, 1, 1, 1], [0, 1, 2, 4, 5], 2, [4, 5]),
-        ("a CPU's GPUs together", [0, 1, 2, 3], [0, 2, 3], 2, [2, 3]),
-    ],
-)
-def test_slices_are_packed_so_that_whole_gpus_stay_whole(
-    case: str, parents: list[int], available: list[int], size: int, expected: list[int]
-) -> None:
-    assert _slices(*parents).preferred(_ids(available), (), size) == _ids(expected), case
-
-
-def test_seven_slices_of_112_fill_one_gpu() -> None:
-    board = _slices(*[place // 7 for place in range(112)])
-    taken = [place for place in range(112) if place not in {0, 8, 15}]
-    chosen = board.preferred(_ids(taken), (), 7)
-    assert len({int(name.removeprefix("GPU-")) // 7 for name in chosen}) == 1
-
-
 _PLACES = st.sets(st.integers(0, 11))
 
 
@@ -267,8 +237,7 @@ def test_a_search_that_is_too_wide_to_compare_all_still_finds_the_island() -> No
     assert board.preferred(_ids(range(16)), (), 8) == _ids((1, 3, 4, 8, 9, 11, 14, 15))
 
 
-@pytest.mark.parametrize("board", [_PCIE_16, _slices(*[place // 7 for place in range(112)])])
-def test_large_questions_are_answered_in_milliseconds(board: GpuBoard) -> None:
+def test_a_large_question_is_answered_in_milliseconds() -> None:
     began = time.perf_counter()
-    board.preferred(_ids(range(len(board.order))), (), 8)
+    _PCIE_16.preferred(_ids(range(16)), (), 8)
     assert time.perf_counter() - began < 0.05

@@ -79,6 +79,20 @@ _SEVENTHS = ("1g.10gb",) * 7
             ["MIG 1g.10gb of GPU 0 (GPU-0) not advertised"],
         ),
         (
+            "single: on a tie, what makes most of the GPU useful",
+            SINGLE,
+            (_gpu(0, "1g.10gb", "3g.40gb", "3g.40gb"),),
+            {"gpu": "MIG-0-1 MIG-0-2"},
+            ["MIG 1g.10gb of GPU 0 (GPU-0) not advertised"],
+        ),
+        (
+            "single: on a tie, seven small ones before two halves",
+            SINGLE,
+            (_gpu(0, *_HALVES), _gpu(1, *_SEVENTHS)),
+            {"gpu": " ".join(f"MIG-1-{piece}" for piece in range(7))},
+            ["MIG 3g.40gb of GPU 0 (GPU-0) not advertised"],
+        ),
+        (
             "single: unlike slices of one GPU",
             SINGLE,
             (_gpu(0, "3g.40gb", "2g.20gb", "2g.20gb"), _gpu(1, "2g.20gb")),

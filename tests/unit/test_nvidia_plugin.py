@@ -1,5 +1,6 @@
 """What NVIDIA's plugin is told, by flag, variable or file, means the same here or is answered."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ TEXTS = {
     "NVIDIA_CDI_HOOK_PATH": "/usr/bin/nvidia-cdi-hook",
     "CDI_DISABLE_HOOKS": "all",
     "IMEX_CHANNEL_IDS": "0",
+    "SHARED_DEVICES_ALLOCATION_POLICY": "packed",
 }
 """A value of each that is no boolean."""
 
@@ -93,6 +95,40 @@ def test_what_charts_set_always_and_asks_for_nothing_is_taken() -> None:
     assert load(None, {}, theirs=named) == load(None, {})
 
 
+_BOOLEANS = {
+    "PASS_DEVICE_SPECS": "pass_device_specs",
+    "GDRCOPY_ENABLED": "gdrcopy_enabled",
+    "GDS_ENABLED": "gds_enabled",
+    "MOFED_ENABLED": "mofed_enabled",
+    "IMEX_REQUIRED": "imex_required",
+}
+
+
+@pytest.mark.parametrize("name", _BOOLEANS)
+def test_a_truth_is_read_as_go_reads_it(name: str) -> None:
+    def read(text: str) -> object:
+        by_variable = load(None, {name: text})
+        assert by_variable == load(None, {}, theirs={name.lower().replace("_", "-"): text})
+        return getattr(by_variable.gpu, _BOOLEANS[name])
+
+    assert all(read(text) is True for text in ("1", "t", "T", "true", "TRUE", "True"))
+    assert all(read(text) is False for text in ("0", "f", "F", "false", "FALSE", "False", ""))
+
+
+@pytest.mark.parametrize("name", [*_BOOLEANS, "FAIL_ON_INIT_ERROR"])
+@pytest.mark.parametrize("text", ["maybe", "yes", "on", "tRUE", " true"])
+def test_what_go_takes_for_no_truth_is_refused(name: str, text: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} with the value {text!r}.*use one of them"):
+        load(None, {name: text})
+
+
+def test_a_policy_for_slices_that_nvidias_plugin_does_not_have_is_refused() -> None:
+    with pytest.raises(
+        SettingsError, match=r"gpu\.sharedDevicesAllocationPolicy.*use distributed or packed"
+    ):
+        load(None, {"SHARED_DEVICES_ALLOCATION_POLICY": "anywhere"})
+
+
 def test_every_option_without_a_key_says_why() -> None:
     assert all(other.why for other in OTHERS.values())
 
@@ -103,8 +139,10 @@ flags:
   migStrategy: mixed
   failOnInitError: false
   gdsEnabled: true
+  useNodeFeatureAPI: true
   plugin:
-    passDeviceSpecs: true
+    passdevicespecs: true # Go compares keys whatever their case
+    sharedDevicesAllocationPolicy: packed
     deviceListStrategy: [envvar, volume-mounts]
     deviceIDStrategy: index
   gfd:
@@ -125,6 +163,7 @@ def test_a_file_of_nvidias_plugin_is_taken_and_variables_and_ours_win_over_it(
     ours.write_text("gpu:\n  deviceIdStrategy: uuid\nlog:\n")
     gpu = load(None, {"CONFIG_FILE": str(theirs)}).gpu
     assert (gpu.mig_strategy, gpu.gds_enabled, gpu.pass_device_specs) == ("mixed", True, True)
+    assert gpu.shared_devices_allocation_policy == "packed"
     assert (gpu.device_list_strategy, gpu.device_id_strategy) == (
         ("envvar", "volume-mounts"),
         "index",
@@ -141,10 +180,48 @@ def test_a_section_of_ours_without_a_value_leaves_nvidias_as_it_is(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    "content", ["flags:", "flags: null", "flags: {plugin: null}", "imex:", "sharing:", "flags: {}"]
+)
+def test_a_section_of_nvidias_file_without_a_value_says_nothing(
+    tmp_path: Path, content: str
+) -> None:
+    file = tmp_path / "theirs.yaml"
+    file.write_text(content)
+    assert load(None, {"CONFIG_FILE": str(file)}) == load(None, {})
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ("flags: {passDeviceSpecs: true}", r"flags\.plugin\.passDeviceSpecs"),
+        (
+            "flags: {plugin: {nvidiaCDIHookPath: /usr/bin/nvidia-cdi-hook}}",
+            r"flags\.plugin\.nvidiaCTKPath",
+        ),
+        ("flags: {plugin: {migStrategy: mixed}}", r"flags\.migStrategy"),
+        ("flags: {channelIDs: [0]}", r"imex\.channelIDs"),
+    ],
+)
+def test_a_key_in_the_wrong_place_has_no_effect_as_with_nvidias_plugin_and_is_told(
+    tmp_path: Path, content: str, place: str
+) -> None:
+    file, told = tmp_path / "theirs.yaml", list[str]()
+    file.write_text(content)
+
+    assert load(None, {"CONFIG_FILE": str(file)}, told=told.append) == load(None, {})
+    (only,) = told
+    assert re.search(f"has no effect.*belongs at {place}; move it there", only)
+
+
+@pytest.mark.parametrize(
     ("content", "told"),
     [
         ("version: v2", "version: 'v2' is not that of its plugin"),
         ("flags: {migStrategies: mixed}", "flags.migStrategies in .*no such key"),
+        ("flags: {device_id_strategy: index}", "flags.device_id_strategy in .*no such key"),
+        ("flags: {failOnInitError: maybe}", "flags.failOnInitError in .*true or false"),
+        ("flags: {failOnInitError: 1}", "flags.failOnInitError in .*true or false"),
+        ("flags: {migStrategy: off}", "flags.migStrategy in .*must be text"),
         ("gpu: {migStrategy: mixed}", "gpu.migStrategy in .*file of --config"),
         (
             "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}",

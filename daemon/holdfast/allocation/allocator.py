@@ -17,6 +17,9 @@ from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
 
+_MOST_NAMED = 8
+"""So many devices at most are named in a refusal: kubelet makes an event and a status of it."""
+
 
 class Granting(Protocol):
     """Builds what a container is given for its devices."""
@@ -90,7 +93,7 @@ class Allocator:
         name = DeviceName(resource, id_)
         device = translate(resource, id_, inventory)
         if device is None:
-            known = ", ".join(str(each.name.id) for each in inventory.of(resource)) or "none"
+            known = _some(inventory.of(resource))
             message = f"cannot allocate {name}: the node has no such device (it has: {known})"
             raise AllocationRefusedError(message)
         for fault in device.faults:
@@ -106,6 +109,13 @@ class Allocator:
                 )
                 raise AllocationRefusedError(message)
         return device
+
+
+def _some(devices: tuple[Device, ...]) -> str:
+    """Name the first of *devices*, and say how many more there are."""
+    named = ", ".join(str(each.name.id) for each in devices[:_MOST_NAMED]) or "none"
+    more = len(devices) - _MOST_NAMED
+    return f"{named} and {more} more" if more > 0 else named
 
 
 def _record(

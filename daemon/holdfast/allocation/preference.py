@@ -3,11 +3,12 @@
 from collections.abc import Collection
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.devices import Device, DeviceKind, Inventory, device_ids
 from holdfast.model.drift import kept_back
 from holdfast.model.gpu_placement import GpuBoard, GpuTopology
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.placement import preferred
+from holdfast.model.slice_placement import SlicePolicy, preferred_slices
 from holdfast.runtime.watched import Watched
 
 
@@ -20,11 +21,14 @@ class Preference:
         ledger: Ledger,
         inventory: Watched[Inventory],
         topology: Watched[GpuTopology] | None = None,
+        slices: SlicePolicy = SlicePolicy.DISTRIBUTED,
     ) -> None:
         """Prefer among the devices of *inventory* those without a lock in *ledger*.
 
-        *topology* says which GPUs are near each other; without it their NUMA nodes do.
+        *topology* says which GPUs are near each other, and which slices are of one GPU; without it
+        their NUMA nodes do. *slices* says from which GPU the next MIG slice is taken.
         """
+        self._slices = slices
         self._ledger = ledger
         self._inventory = inventory
         self._topology = topology or Watched(GpuTopology())
@@ -48,6 +52,17 @@ class Preference:
             for device in devices
             if book.lock_on(device.keys) is not None or book.marks.on(device.keys)
         }
+        parents = self._topology.value.parents
+        if any(device.name.id in parents for device in devices):
+            return preferred_slices(
+                device_ids(devices),
+                parents,
+                self._slices,
+                available=available,
+                must_include=must_include,
+                size=size,
+                avoid=avoid,
+            )
         if devices and all(device.kind is DeviceKind.GPU for device in devices):
             board = self._board(resource, devices)
             return board.preferred(available, must_include, size, avoid=avoid)

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import itertools
 import os
-import signal
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -16,6 +17,7 @@ from holdfast.app.gpus import Gpus
 from holdfast.app.hosts import build_host
 from holdfast.app.parts import Parts, build
 from holdfast.app.readiness import PROOF_EVERY, readiness
+from holdfast.app.reload import Orders, Reread, may_begin_anew
 from holdfast.app.showing import observe, show
 from holdfast.control.server import ControlServer
 from holdfast.discovery.scanner import Scanner
@@ -42,12 +44,13 @@ _PROOF = 5.0
 """Between tries to write a ledger that fails, in seconds."""
 
 
-async def run(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT; raise HoldfastError when it cannot start."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+async def run(settings: Settings, reread: Reread | None = None) -> bool:
+    """Run until SIGTERM or SIGINT; raise HoldfastError when it cannot start.
+
+    At SIGHUP the configuration is read anew by *reread*. Where it can be used, everything stops
+    as at SIGTERM and True is returned: the caller is to start the program anew in this process.
+    """
+    orders = Orders()
     allow_all()
     state = Path(settings.state_dir)
     clock = SystemClock()
@@ -86,8 +89,19 @@ async def run(settings: Settings) -> None:
         async with Supervisor() as supervisor:
             _start(parts, supervisor, board, metrics)
             log.info("started", version=holdfast.__version__, state=str(state), pid=os.getpid())
-            await stop.wait()
-            log.info("stopping", reason="asked to; locks stay")
+            while again := await orders.next():
+                if await may_begin_anew(settings, reread, partial(_stuck, parts)):
+                    break
+            why = "to begin anew with the configuration as it is now" if again else "asked to"
+            log.info("stopping", reason=f"{why}; locks stay")
+    return again
+
+
+def _stuck(parts: Parts) -> Iterator[str]:
+    """Yield the lanes with a call that has not come back."""
+    yield from (name for name, lane in parts.host.lanes.items() if lane.stuck_since is not None)
+    if parts.resetter.stuck:
+        yield parts.resetter.stuck
 
 
 def _probes(settings: Settings, board: Board, metrics: Metrics) -> ProbeServer:

@@ -38,6 +38,7 @@ from holdfast.model.cdi import Published
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceName, ResourceName
 from holdfast.model.promise import gpu_names_in, names_of_ours
+from holdfast.model.slice_placement import SlicePolicy
 from holdfast.model.tpu_env import TpuHostFacts
 from holdfast.reclaim.byhand import HandRelease
 from holdfast.reclaim.kernel import KernelWatch
@@ -119,6 +120,7 @@ def build(
         ledger=ledger,
         inventory=scanner.inventory,
         topology=gpus.source.topology if gpus is not None else None,
+        slices=SlicePolicy(settings.gpu.shared_devices_allocation_policy),
     )
     registrar = build_registrar(
         on, side, allocating=allocator, gating=gate, preferring=preference, called=called

@@ -1,7 +1,10 @@
 """The commands. Each imports what only it needs when it runs, so that asking is fast."""
 
 import json
-from collections.abc import Sequence
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -23,9 +26,14 @@ from holdfast.cli.options import (
 from holdfast.cli.tables import Row, Rows, drift_line, mark_line, show, table
 from holdfast.errors import HoldfastError
 from holdfast.model.locks import MOST_MOVES
-from holdfast.settings import plain, schema
+from holdfast.settings import Settings, plain, schema
 
 _INTERRUPTED = 130
+
+
+def device_plugin() -> int:
+    """Run the daemon under the name of NVIDIA's device plugin, whose flags are ours, too."""
+    return main(["run", *sys.argv[1:]])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,17 +79,35 @@ def run(
     http_port: str | None,
     log_level: str | None,
 ) -> None:
-    """Run the daemon until SIGTERM. The flags of NVIDIA's plugin are taken, too."""
+    """Run the daemon until SIGTERM. The flags of NVIDIA's plugin are taken, too.
+
+    SIGHUP has it read its configuration anew, and register anew with kubelet.
+    """
+    # Until somebody listens: its default would end the process. Ignored, it stays so over exec.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     named = {"stateDir": state_dir, "http.port": http_port, "log.level": log_level}
     ours = {path: text for path, text in named.items() if text is not None}
-    settings = load_settings(config, changes | ours, theirs=given())
+    theirs = given()
+
+    def read(told: Callable[[str], None]) -> Settings:
+        return load_settings(config, changes | ours, theirs=theirs, told=told)
+
+    ineffective: list[str] = []
+    settings = read(ineffective.append)
     import asyncio  # noqa: PLC0415 - no other command needs these
+
+    import structlog  # noqa: PLC0415
 
     from holdfast.app.daemon import run as run_daemon  # noqa: PLC0415
     from holdfast.telemetry.logs import set_up_logs  # noqa: PLC0415
 
     set_up_logs(settings.log.level, settings.log.format)
-    asyncio.run(run_daemon(settings))
+    for each in ineffective:
+        structlog.get_logger(__name__).warning("setting without effect", reason=each)
+    if asyncio.run(run_daemon(settings, lambda: read(lambda _told: None))):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # A new image: NVML, lanes and logs begin anew, while pid and container stay.
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program
 
 
 @commands.command("config")

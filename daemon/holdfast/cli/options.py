@@ -54,15 +54,20 @@ with_state = click.option(
 
 
 def load_settings(
-    config: Path | None, overrides: dict[str, str], *, theirs: Mapping[str, str] | None = None
+    config: Path | None,
+    overrides: dict[str, str],
+    *,
+    theirs: Mapping[str, str] | None = None,
+    told: Callable[[str], None] = lambda _text: None,
 ) -> Settings:
     """Return the settings of *config*, the environment and *overrides*; raise SettingsError.
 
-    *theirs* are flags of NVIDIA's plugin, over which ours win.
+    *theirs* are flags of NVIDIA's plugin, over which ours win. *told* hears of what its file says
+    to no effect.
     """
     # HOLDFAST_CONFIG names the file; it is no setting in it.
     environ = {key: value for key, value in os.environ.items() if key != "HOLDFAST_CONFIG"}
-    return load(config, environ, overrides, theirs=theirs)
+    return load(config, environ, overrides, theirs=theirs, told=told)
 
 
 def state_folder(config: Path | None, state_dir: Path | None) -> Path:

@@ -27,8 +27,6 @@ _NVLINK = 100
 """One NVLink outweighs every way over PCI."""
 _SWITCHED = 20 * _NVLINK
 """More than the 18 NVLinks that two GPUs can have at most; all pairs behind switches are equal."""
-_PARENT = 1
-"""Two slices of one GPU. Slices of different GPUs have no way to each other that is worth any."""
 _STEP = 1 << 16
 """What one point of nearness is worth in NUMA pairs, so that NUMA only decides between equals."""
 _FIRST = 1 << 48
@@ -239,12 +237,7 @@ def _worth(way: tuple[int, tuple[int, ...]]) -> int:
 def _near(one: Device, other: Device, topology: GpuTopology) -> int:
     """Return how near two devices are: NVLinks, then PCI, then NUMA."""
     together = one.numa_node == other.numa_node
-    parents = topology.parents
-    if one.name.id in parents or other.name.id in parents:
-        parent = parents.get(one.name.id)
-        near = _PARENT if parent is not None and parent == parents.get(other.name.id) else 0
-    else:
-        near = _reach(one.name.id, other.name.id, topology.links, together=together)
+    near = _reach(one.name.id, other.name.id, topology.links, together=together)
     return near * _STEP + together
 
 

@@ -186,12 +186,20 @@ def _mixed(gpus: Sequence[Gpu]) -> tuple[list[GpuPart], list[str]]:
 def _single(gpus: Sequence[Gpu]) -> tuple[list[GpuPart], list[str]]:
     """Advertise one kind under nvidia.com/gpu: on an uneven node, the one most GPUs have.
 
-    A name that means two sizes would give pods the wrong one. Whole GPUs win a tie.
+    A name that means two sizes would give pods the wrong one. Whole GPUs win a tie, then the kind
+    that makes most of the GPUs' slices useful, then the one of which there are most.
     """
-    votes = Counter(kind for gpu in gpus if not _unsure(gpu) for kind in set(_kinds(gpu)))
+    sure = [gpu for gpu in gpus if not _unsure(gpu)]
+    votes = Counter(kind for gpu in sure for kind in set(_kinds(gpu)))
     if not votes:
         return [_whole(gpu) for gpu in gpus if not gpu.mig], []
-    chosen = min(votes, key=lambda kind: (-votes[kind], kind))
+    there = Counter(kind for gpu in sure for kind in _kinds(gpu))
+
+    def rank(kind: _Kind) -> tuple[int, bool, int, int, _Kind]:
+        _, (_of_instance, own), _memory = kind
+        return -votes[kind], kind != _WHOLE, -there[kind] * own, -there[kind], kind
+
+    chosen = min(votes, key=rank)
     parts: list[GpuPart] = []
     problems: list[str] = []
     resource = ResourceName(GPU_RESOURCE)

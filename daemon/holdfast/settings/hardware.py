@@ -99,6 +99,12 @@ class Gpu(Section, frozen=True):
     none: not at all, GPUs in MIG mode are whole. single: as nvidia.com/gpu, where all GPUs are
     divided alike. mixed: as nvidia.com/mig-1g.10gb and the like, beside whole GPUs.
     """
+    shared_devices_allocation_policy: Literal["distributed", "packed"] = "distributed"
+    """Which GPU the next MIG slice is taken from, when kubelet may choose; as with NVIDIA's plugin.
+
+    distributed: the one with the fewest slices in use, so that pods share less of a GPU's heat and
+    links. packed: the one with the most, so that whole GPUs stay empty for a new layout.
+    """
     health_beat: Interval = Interval(10)
     """How often each GPU is asked how it is, besides at events."""
     health_quiet: Duration = Duration(60)

@@ -20,6 +20,7 @@ VARIABLES: Mapping[str, str] = {
     "IMEX_CHANNEL_IDS": "gpu.imexChannelIds",
     "IMEX_REQUIRED": "gpu.imexRequired",
     "MIG_STRATEGY": "gpu.migStrategy",
+    "SHARED_DEVICES_ALLOCATION_POLICY": "gpu.sharedDevicesAllocationPolicy",
     "DP_DISABLE_HEALTHCHECKS": "gpu.disableHealthChecks",
     "DP_ENABLE_HEALTHCHECKS": "gpu.enableHealthChecks",
 }

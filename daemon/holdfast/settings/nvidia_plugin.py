@@ -28,8 +28,37 @@ _BOOLEANS = frozenset(
 _SHORTER = {"driver-root": "NVIDIA_DRIVER_ROOT", "dev-root": "NVIDIA_DEV_ROOT"}
 """Flags that are not called as their variable is."""
 _NO_FLAG = frozenset({"DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"})
-_ELSEWHERE = frozenset({"version", "resources", "flags.gfd"})
+_ELSEWHERE = frozenset({"version", "resources", "flags.gfd", "flags.usenodefeatureapi"})
 """What its file may say that its plugin does not heed either, or another program does."""
+_SECTIONS = frozenset({"flags", "flags.plugin", "imex", "sharing"})
+_IN_FILE: Mapping[str, str] = {
+    "flags.migStrategy": "MIG_STRATEGY",
+    "flags.failOnInitError": "FAIL_ON_INIT_ERROR",
+    "flags.mpsRoot": "MPS_ROOT",
+    "flags.nvidiaDriverRoot": "NVIDIA_DRIVER_ROOT",
+    "flags.nvidiaDevRoot": "NVIDIA_DEV_ROOT",
+    "flags.gdrcopyEnabled": "GDRCOPY_ENABLED",
+    "flags.gdsEnabled": "GDS_ENABLED",
+    "flags.mofedEnabled": "MOFED_ENABLED",
+    "flags.deviceDiscoveryStrategy": "DEVICE_DISCOVERY_STRATEGY",
+    "flags.plugin.passDeviceSpecs": "PASS_DEVICE_SPECS",
+    "flags.plugin.deviceListStrategy": "DEVICE_LIST_STRATEGY",
+    "flags.plugin.deviceIDStrategy": "DEVICE_ID_STRATEGY",
+    "flags.plugin.cdiAnnotationPrefix": "CDI_ANNOTATION_PREFIX",
+    "flags.plugin.nvidiaCTKPath": "NVIDIA_CTK_PATH",
+    "flags.plugin.containerDriverRoot": "CONTAINER_DRIVER_ROOT",
+    "flags.plugin.sharedDevicesAllocationPolicy": "SHARED_DEVICES_ALLOCATION_POLICY",
+    "imex.channelIDs": "IMEX_CHANNEL_IDS",
+    "imex.required": "IMEX_REQUIRED",
+}
+"""Each key of its file, and the option that it sets."""
+_BY_LOWER = {path.lower(): path for path in _IN_FILE}
+"""Go reads the keys of its file whatever their case."""
+_RENAMED = {"nvidiacdihookpath": "nvidiactkpath"}
+"""The one key that is called otherwise than its newer variable and flag."""
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+"""What Go's strconv.ParseBool takes, which reads them for NVIDIA's plugin."""
 
 
 class Other(Struct, frozen=True, kw_only=True):
@@ -50,7 +79,6 @@ OTHERS: Mapping[str, Other] = {
         needless=frozenset({"", "auto", "nvml"}),
     ),
     "MPS_ROOT": _NO_SHARING,
-    "SHARED_DEVICES_ALLOCATION_POLICY": _NO_SHARING,
     "CDI_FEATURE_FLAGS": Other(
         why="holdfast's CDI specs have no such features; leave it out", needless=_NOTHING
     ),
@@ -84,37 +112,64 @@ def from_flags(given: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def from_file(content: Mapping[str, object], file: str) -> dict[str, str]:
-    """Return what a file of its own format sets, by path; raise SettingsError."""
+class FromFile(Struct, frozen=True, kw_only=True):
+    """What a file of its format sets, by path; `ignored` says what it says to no effect."""
+
+    found: Mapping[str, str]
+    ignored: tuple[str, ...] = ()
+
+
+def from_file(content: Mapping[str, object], file: str) -> FromFile:
+    """Return what a file of its own format sets; raise SettingsError.
+
+    A key of its that stands in the wrong section has no effect, as its plugin does not read it
+    there either. A key that its plugin does not have at all is refused.
+    """
     version = content.get("version") or "v1"
     if version != "v1":
         raise SettingsError(
             f"cannot use {file}: version: {version!r} is not that of its plugin, v1"
         )
-    known = {_plain(name): name for name in (*VARIABLES, *OTHERS)}
     found: dict[str, str] = {}
+    ignored: list[str] = []
     for path, value in _leaves(content, ""):
-        section, _, leaf = path.rpartition(".")
-        where = f"{path} in {file}"
-        if any(path == each or path.startswith(f"{each}.") for each in _ELSEWHERE):
+        where, lower = f"{path} in {file}", path.lower()
+        if any(lower == each or lower.startswith(f"{each}.") for each in _ELSEWHERE):
             continue
-        if path.split(".")[0] == "sharing":
+        if lower.split(".")[0] == "sharing":
             if value not in (None, False, []):
                 raise SettingsError(f"cannot use {where}: {_NO_SHARING.why}; leave sharing out")
             continue
-        name = known.get(_plain(section + leaf if section == "imex" else leaf))
-        if name is None or section not in {"flags", "flags.plugin", "imex"}:
-            raise SettingsError(
-                f"cannot use {where}: NVIDIA's plugin has no such key; keys of holdfast's belong "
-                "in the file of --config"
-            )
-        if value is not None:
-            found |= _meaning(name, _text(value), where)
-    return found
+        if value is None and lower in _SECTIONS:
+            continue
+        if lower not in _BY_LOWER:
+            ignored.append(_misplaced(lower, where))
+        elif value is not None:
+            name = _IN_FILE[_BY_LOWER[lower]]
+            found |= _meaning(name, _text(name, value, where), where)
+    return FromFile(found=found, ignored=tuple(ignored))
+
+
+def _misplaced(path: str, where: str) -> str:
+    """Say where the key at *path* belongs; raise SettingsError when there is no such key."""
+    leaf = path.rpartition(".")[2]
+    leaf = _RENAMED.get(leaf, leaf)
+    right = next((key for key in _IN_FILE if key.lower().rpartition(".")[2] == leaf), None)
+    if right is None or not path.startswith(("flags.", "imex.")):
+        raise SettingsError(
+            f"cannot use {where}: NVIDIA's plugin has no such key; keys of holdfast's belong "
+            "in the file of --config"
+        )
+    return (
+        f"{where} has no effect, with NVIDIA's plugin neither: it belongs at {right}; "
+        "move it there, or leave it out"
+    )
 
 
 def _meaning(name: str, text: str, called: str) -> dict[str, str]:
     """Return what the option *name* of value *text* sets, by path."""
+    if name in _BOOLEANS:
+        text = _boolean(text, called)
     if name in VARIABLES:
         return {VARIABLES[name]: text}
     if name == KUBELET_SOCKET:
@@ -150,19 +205,27 @@ def _leaves(content: Mapping[str, object], prefix: str) -> Iterator[tuple[str, o
             yield path, value
 
 
-def _text(value: object) -> str:
-    """Return a value of YAML as a variable would have it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
+def _boolean(text: str, called: str) -> str:
+    """Return ``true`` or ``false``; a variable without a value is false there, too."""
+    if text in _TRUE:
+        return "true"
+    if text in _FALSE or not text:
+        return "false"
+    raise SettingsError(
+        f"cannot use {called} with the value {text!r}: NVIDIA's plugin takes true, t and 1, or "
+        "false, f and 0; use one of them"
+    )
+
+
+def _text(name: str, value: object, called: str) -> str:
+    """Return a value of YAML as a variable would have it; raise SettingsError for another type."""
+    if isinstance(value, bool) != (name in _BOOLEANS):
+        wanted = "true or false, without quotes" if name in _BOOLEANS else "text"
+        raise SettingsError(f"cannot use {called} with the value {value!r}: it must be {wanted}")
     if isinstance(value, list):
-        return ",".join(_text(each) for each in value)
+        return ",".join(map(str, value))
     return str(value)
 
 
 def _dashed(name: str) -> str:
     return name.lower().replace("_", "-")
-
-
-def _plain(name: str) -> str:
-    """Return a name without what tells its spellings apart, such as deviceIDStrategy."""
-    return name.replace("_", "").replace("-", "").lower()

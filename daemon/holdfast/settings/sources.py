@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
@@ -38,16 +38,18 @@ def load(
     overrides: Mapping[str, str] | None = None,
     *,
     theirs: Mapping[str, str] | None = None,
+    told: Callable[[str], None] = lambda _text: None,
 ) -> Settings:
     """Return the settings of *file*, changed by variables, then by *overrides*.
 
     Variables are those of NVIDIA's plugin that mean the same, and HOLDFAST_…, which win over them.
     *overrides* are by path, as ``gate.wait``; *theirs*, by name, are flags of NVIDIA's plugin. Its
-    own file is read, too, where one is named. Raises SettingsError naming the path of the key.
+    own file is read, too, where one is named; *told* hears of what it says to no effect. Raises
+    SettingsError naming the path of the key.
     """
     theirs = theirs or {}
     paths = known_paths()
-    tree = _nvidias_file(theirs.get("config-file", environ.get(CONFIG_FILE, "")), paths)
+    tree = _nvidias_file(theirs.get("config-file", environ.get(CONFIG_FILE, "")), paths, told)
     if file is not None:
         tree = _over(tree, _read(file))
     for path, text in from_environment(environ).items():
@@ -110,11 +112,14 @@ def _read(file: Path) -> Tree:
     return content
 
 
-def _nvidias_file(name: str, paths: Mapping[str, object]) -> Tree:
+def _nvidias_file(name: str, paths: Mapping[str, object], told: Callable[[str], None]) -> Tree:
     tree: Tree = {}
     if name:
-        for path, text in from_file(_read(Path(name)), name).items():
+        read = from_file(_read(Path(name)), name)
+        for path, text in read.found.items():
             _put(tree, path, text, paths)
+        for each in read.ignored:
+            told(each)
     return tree
 
 
