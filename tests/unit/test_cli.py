@@ -62,7 +62,10 @@ def test_wrong_usage_ends_with_2_and_says_why(
     ("arguments", "complaint"),
     [
         (["--pass-device-specs", "--mig-strategy=both"], "gpu.migStrategy: Invalid enum value"),
-        (["--pass-device-specs=perhaps"], "gpu.passDeviceSpecs: Expected `bool`"),
+        (
+            ["--pass-device-specs=perhaps"],
+            "cannot use --pass-device-specs with the value 'perhaps'",
+        ),
         (["--kubelet-socket", "/srv/other.sock"], "--kubelet-socket with the value"),
         (["--config-file=/srv/gone.yaml"], "cannot read /srv/gone.yaml"),
     ],
