@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 # What a node has, and no more: some libraries load whatever else they find installed.
 RUNTIME := build/runtime
 
+# How many tests of `make test` run at once; the cases on a kernel are one of them.
+WORKERS ?= 2
 # Options of `holdfast demo`, such as ARGS=--gpus.
 ARGS ?=
 # VM cases by a part of their names, such as CASE=vfio; all without it.
@@ -66,7 +68,7 @@ quick: check
 	$(PY) -m pytest -q tests/unit tests/contract
 
 test: check
-	$(PY) -m pytest
+	$(PY) -m pytest -n $(WORKERS) --dist loadgroup
 
 vm: $(STAMP) $(RUNTIME)/.installed
 	MINUTES=$(MINUTES) PYTHONPATH=daemon:tests $(PY) -m vm $(CASE)

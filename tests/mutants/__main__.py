@@ -4,6 +4,7 @@ import argparse
 import random
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,10 +43,18 @@ def main(arguments: list[str]) -> int:
     equivalent = sum(change.name in known for change in wanted)
     tried = [change for change in wanted if change.name not in known]
     # A sample is part of a run of all tests, or follows one.
-    if not asked.number and (told := _fails_unchanged(tried)):
+    tests = {
+        file: [
+            test
+            for test in concerned_tests(file, _REPOSITORY)
+            if not asked.unit or test.startswith("tests/unit/")
+        ]
+        for file in {each.file for each in tried}
+    }
+    if not asked.number and (told := _fails_unchanged(tests)):
         print(f"cannot judge by tests that fail without a change:\n{told}", file=sys.stderr)
         return 1
-    counts = _try_all(tried, asked.jobs)
+    counts = _try_all(tried, tests, asked.jobs)
     survived = counts[Outcome.SURVIVED]
     print(
         f"mutants: tried={len(wanted)} killed={counts[Outcome.KILLED]} "
@@ -62,6 +71,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--settled", action="store_true", help="only the files of which no change may survive"
     )
+    parser.add_argument(
+        "--unit", action="store_true", help="judge by unit tests alone: quick, and stricter"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="how many changes are tried at once")
     return parser.parse_args(arguments)
 
@@ -70,20 +82,14 @@ def _is_wanted(change: Change, asked: argparse.Namespace) -> bool:
     return asked.file in change.file and (not asked.settled or change.file in SETTLED)
 
 
-def _fails_unchanged(wanted: list[Change]) -> str:
+def _fails_unchanged(tests: Mapping[str, list[str]]) -> str:
     """Return what pytest says where a test fails on the source as it is; else nothing."""
-    tests = {
-        test
-        for file in {each.file for each in wanted}
-        for test in concerned_tests(file, _REPOSITORY)
-    }
     with Copy(_REPOSITORY) as copy:
-        return copy.try_without_change(sorted(tests))
+        return copy.try_without_change(sorted({each for some in tests.values() for each in some}))
 
 
-def _try_all(wanted: list[Change], jobs: int) -> Counter[Outcome]:
+def _try_all(wanted: list[Change], tests: Mapping[str, list[str]], jobs: int) -> Counter[Outcome]:
     """Try each change, the quickest tests of each first; print those that survive."""
-    tests = {file: concerned_tests(file, _REPOSITORY) for file in {each.file for each in wanted}}
     copies: SimpleQueue[Copy] = SimpleQueue()
     counts: Counter[Outcome] = Counter()
     with ExitStack() as opened:

@@ -7,7 +7,11 @@ from vm.session import FAILED, SKIPPED, Outcome, run_cases
 
 _WHOLE_SESSION = 1500  # seconds; the first test waits for the boot and for every case
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(_WHOLE_SESSION)]
+pytestmark = [
+    pytest.mark.vm,
+    pytest.mark.timeout(_WHOLE_SESSION),
+    pytest.mark.xdist_group("vm"),  # one boot for all of them
+]
 
 
 @pytest.fixture(scope="session")
