@@ -132,9 +132,14 @@ async def kubelet_side(
     questions: QuestionTimes | None = None,
     active: Callable[[], bool] = lambda: False,
     interval: float = 0.5,
+    dialled: Callable[[], None] = lambda: None,
     gate_deadline: float = 28.0,
     allocate_deadline: float = 10.0,
 ) -> AsyncIterator[Side]:
+    """Yield the kubelet side of a daemon below *base*.
+
+    `dialled` is called on the lane, where it may block, whenever kubelet's socket is dialled.
+    """
     clock, paths, lane = SystemClock(), PathWatcher(), Lane("kubelet", deadline=5.0)
     offers = Watched(Offers(devices={each: chips("a", "b") for each in resources}))
     deciding, traffic = Deciding(), Traffic()
@@ -167,11 +172,16 @@ async def kubelet_side(
     )
     procfs = Procfs(HostRoot())
     pretended: list[ProcessId | None] = []
+
+    def peer(path: Path) -> ProcessId | None:
+        dialled()
+        return pretended.pop(0) if pretended else peer_of(path, procfs)
+
     accounts = Accounts(
         folder=watch,
         pods=PodResources(base / "pr.sock", deadline=2.0),
         traffic=traffic,
-        peer=lambda path: pretended.pop(0) if pretended else peer_of(path, procfs),
+        peer=peer,
         resend=lambda: side.resend(),  # noqa: PLW0108 - made below
         active=active,
         lane=lane,

@@ -38,13 +38,17 @@ class MiniKubelet(dp_grpc.RegistrationServicer, pr_grpc.PodResourcesListerServic
     busy: bool = False
     writes: bool = True
     lists: int = 0
+    allocating: int = 0
     list_while: list[int] = field(default_factory=list)
+    """For how many Allocates it waited at each List."""
     registered: list[dp.RegisterRequest] = field(default_factory=list)
     messages: dict[str, list[list[dp.Device]]] = field(default_factory=dict)
     grants: list[Grant] = field(default_factory=list)
     over: set[str] = field(default_factory=set)
     channels: dict[str, aio.Channel] = field(default_factory=dict)
     streams: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    heard: set[str] = field(default_factory=set)
+    """The streams on which a list of devices has come."""
     servers: list[aio.Server] = field(default_factory=list)
 
     @property
@@ -92,14 +96,16 @@ class MiniKubelet(dp_grpc.RegistrationServicer, pr_grpc.PodResourcesListerServic
         self.registered.append(request)
         self.channels[f"{name}-{len(self.registered)}"] = channel
         self.channels[name] = channel
-        self.streams[f"{name}-{len(self.registered)}"] = asyncio.create_task(self._read(name, stub))
+        key = f"{name}-{len(self.registered)}"
+        self.streams[key] = asyncio.create_task(self._read(name, key, stub))
         return dp.Empty()
 
-    async def _read(self, name: str, stub: dp_grpc.DevicePluginStub) -> None:
+    async def _read(self, name: str, key: str, stub: dp_grpc.DevicePluginStub) -> None:
         call = stub.ListAndWatch(dp.Empty())
         with contextlib.suppress(aio.AioRpcError):
             async for message in call:
                 self.messages.setdefault(name, []).append(list(message.devices))
+                self.heard.add(key)
                 self.write()
                 if self.close_streams_at_once:
                     call.cancel()
@@ -128,6 +134,7 @@ class MiniKubelet(dp_grpc.RegistrationServicer, pr_grpc.PodResourcesListerServic
 
     async def List(self, request: object, context: object) -> pr.ListPodResourcesResponse:  # noqa: N802
         self.lists += 1
+        self.list_while.append(self.allocating)
         if self.busy:
             await context.abort(  # type: ignore[attr-defined]
                 grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit"
@@ -155,7 +162,11 @@ class MiniKubelet(dp_grpc.RegistrationServicer, pr_grpc.PodResourcesListerServic
     async def allocate(self, uid: str, resource: str, ids: list[str]) -> dp.AllocateResponse:
         request = dp.AllocateRequest()
         request.container_requests.add(devices_ids=ids)
-        answer = await self.plugin(resource).Allocate(request)
+        self.allocating += 1
+        try:
+            answer = await self.plugin(resource).Allocate(request)
+        finally:
+            self.allocating -= 1
         stored = answer.container_responses[0].SerializeToString()
         self.grants.append(Grant(uid, f"pod-{uid}", resource, ids, stored))
         self.write()

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ class Stage:
     kubelet: Kubelet
     changes: dict[str, Any]
     own_process: bool = False
+    question: dict[str, str] = field(default_factory=dict)
+    """Changes of `kubelet.question`."""
     _daemon: asyncio.Task[bool] | subprocess.Popen[bytes] | None = None
 
     @property
@@ -100,7 +102,7 @@ class Stage:
                 "pluginDir": str(self.kubelet.folder),
                 "podResourcesSocket": str(self.folder / "pr.sock"),
                 "poll": "100ms",
-                "question": _QUESTION,
+                "question": {**_QUESTION, **self.question},
             },
         }
         if not self.own_process:
@@ -422,6 +424,7 @@ async def stage(
     start: bool = True,
     own_process: bool = False,
     times: KubeletTimes = TIMES,
+    question: dict[str, str] | None = None,
     **changes: Any,
 ) -> AsyncIterator[Stage]:
     """Yield a node whose daemon has registered; *changes* are sections of its settings.
@@ -439,6 +442,7 @@ async def stage(
         kubelet=kubelet,
         changes=changes,
         own_process=own_process,
+        question=question or {},
     )
     keeper = asyncio.create_task(node.run())
     try:

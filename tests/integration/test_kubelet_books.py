@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import socket
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from fakes.kubelet_side import (
     registered,
 )
 from fakes.minikubelet import Grant, mini_kubelet
+from holdfast.errors import KubeletError
 from holdfast.kubelet.accounts import QuestionTimes
 from holdfast.kubelet.podresources import PodResources
 from holdfast.kubelet.traffic import Traffic
@@ -88,6 +91,39 @@ async def test_no_question_is_asked_while_an_allocate_is_in_flight(tmp_path: Pat
         side.deciding.hold.set()
         await call
         await until(lambda: kubelet.lists > lists)
+
+
+async def test_an_allocate_that_comes_while_kubelet_is_dialled_is_answered_before_list(
+    tmp_path: Path,
+) -> None:
+    dialling, may_go_on = threading.Event(), threading.Event()
+    hold = [False]
+
+    def dialled() -> None:
+        if hold[0]:
+            hold[0] = False
+            dialling.set()
+            may_go_on.wait(20.0)
+
+    async with (
+        mini_kubelet(tmp_path) as kubelet,
+        kubelet_side(tmp_path, dialled=dialled) as side,
+    ):
+        await registered(side)
+        await until(lambda: side.accounts.view.value.questions == 1)
+        hold[0] = True
+        side.accounts.ask("a test")
+        await until(dialling.is_set)
+        side.deciding.hold.clear()
+        call = asyncio.create_task(kubelet.allocate("u", TPU, ["a"]))
+        await until(lambda: side.traffic.allocates == 1)
+        may_go_on.set()
+        await asyncio.sleep(0.5)  # time enough for a List that must not come
+        side.deciding.hold.set()
+        await call
+        lists = kubelet.lists
+        await until(lambda: kubelet.lists > lists)
+        assert not any(kubelet.list_while)
 
 
 async def test_many_wishes_make_few_questions(tmp_path: Path) -> None:
@@ -198,8 +234,31 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_and_its_last_content_kep
 async def test_pod_resources_lists_pods_without_devices_too(tmp_path: Path) -> None:
     async with mini_kubelet(tmp_path) as kubelet:
         kubelet.grants = [Grant("u1", "with", TPU, ["a", "b"]), Grant("u2", "without", TPU, [])]
-        pods = await PodResources(kubelet.pod_resources).list()
+        async with PodResources(kubelet.pod_resources).connected() as connected:
+            pods = await connected.list()
         assert [(pod.name, len(pod.devices)) for pod in pods] == [("with", 2), ("without", 0)]
+
+
+async def test_a_list_of_pods_that_is_too_large_is_not_blamed_on_other_clients(
+    tmp_path: Path,
+) -> None:
+    async with mini_kubelet(tmp_path) as kubelet:
+        kubelet.grants = [Grant("u1", "x" * (17 << 20), TPU, ["a"])]
+        async with PodResources(kubelet.pod_resources).connected() as connected:
+            with pytest.raises(KubeletError, match="at most 16 MiB: there are too many pods"):
+                await connected.list()
+
+
+async def test_a_kubelet_that_takes_connections_and_says_nothing_is_given_up_in_time(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "pr.sock"
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(path))
+        mute.listen()
+        with pytest.raises(KubeletError, match=r"no connection within 0\.2 s; is kubelet running"):
+            async with PodResources(path, deadline=0.2).connected():
+                pass
 
 
 async def test_traffic_is_quiet_only_after_a_calm_while() -> None:

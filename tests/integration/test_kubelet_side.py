@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -104,8 +105,22 @@ async def test_the_end_of_a_stream_is_followed_by_a_new_registration(tmp_path: P
     async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         for times in (2, 3):
-            [*kubelet.streams.values()][-1].cancel()
+            latest = [*kubelet.streams][-1]
+            # One that is cancelled before it was opened is no stream that ends.
+            await until(partial(kubelet.heard.__contains__, latest))
+            kubelet.streams[latest].cancel()
             await registered(side, times=times)
+
+
+async def test_a_registration_does_not_wait_for_our_own_socket_to_answer_us(
+    tmp_path: Path,
+) -> None:
+    # On an overloaded node our own answer comes after our patience, which is over at once here.
+    times = EnrolmentTimes(own_answer=-1.0)
+    async with mini_kubelet(tmp_path), kubelet_side(tmp_path, enrolment=times) as side:
+        await registered(side)
+        with pytest.raises(KubeletError, match="cannot reach our own socket"):
+            await side.registrar.answers(TPU)
 
 
 async def test_the_removal_of_our_socket_makes_a_new_one_and_registers_it(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 from pathlib import Path
 
-from fakes.stage import POOL, TPU, asks, end, pod, stage
+from msgspec.structs import replace
+
+from fakes.stage import POOL, TIMES, TPU, asks, end, pod, stage
 from holdfast.demo.books import Endpoint
 from holdfast.demo.pods import Container, Phase, PodSpec
 
@@ -297,3 +299,17 @@ async def test_siblings_on_other_devices_do_not_hold_up_a_restart(short_path: Pa
         only = await node.submit(PodSpec(name="only", containers=containers, restart="Always"))
         await node.until(lambda: only.starts >= 5, "the restless one to restart often")
         assert only.refusals == 0
+
+
+async def test_the_lock_of_an_ended_pod_goes_soon_even_where_nobody_waits_for_it(
+    short_path: Path,
+) -> None:
+    # Kubelet counts a pod for a while after its last process, and the slow question is far off.
+    times, slow = replace(TIMES, finished=600.0), {"idleInterval": "10m"}
+    async with stage(short_path, chips=1, times=times, question=slow) as node:
+        only = await node.run(pod("only", runs_for=0.5))
+        await node.until(lambda: only.phase is Phase.SUCCEEDED, "it to end")
+        await node.questions()
+        assert set((await node.locks()).values()) == {"held"}, "kubelet counts it"
+        only.stopped = True  # from here on kubelet does not
+        await node.until_free()

@@ -213,7 +213,7 @@ class Daemon:
         return found
 
     def _holder_exited(self, process: ProcessId) -> None:
-        self._books.ask("a holder exited")
+        self._watcher.holder_exited()
 
     def _emptied(self, pod: PodUid) -> None:
         self._watcher.pod_changed(pod)

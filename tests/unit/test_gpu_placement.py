@@ -178,7 +178,7 @@ def test_the_preferred_gpus(  # noqa: PLR0917 - the columns of the table
 _PLACES = st.sets(st.integers(0, 11))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     nodes=st.lists(st.sampled_from([None, 0, 1]), max_size=10),
     nvlinks=st.dictionaries(
@@ -215,7 +215,7 @@ def test_any_question_gets_as_many_available_ids_as_there_are_and_what_must_be_i
     assert not taken or set(_ids(available - avoid - must)) <= set(answer)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(available=st.sets(st.integers(0, 7), min_size=1), size=st.integers(1, 8))
 def test_no_other_choice_in_a_hybrid_cube_mesh_has_more_nvlinks(
     available: set[int], size: int

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.allocation.preference import Preference
 from holdfast.ledger.ledger import Ledger
@@ -11,12 +12,12 @@ from holdfast.model.devices import Inventory
 from holdfast.model.drift import (
     Disagreement,
     DriftFacts,
-    about_kubelet,
-    comparable,
     disagreements,
+    undecided,
 )
+from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.offers import Offers
+from holdfast.model.offers import OfferedDevice, Offers
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
@@ -39,10 +40,38 @@ class DriftTimes(Struct, frozen=True, kw_only=True):
 
 
 class _Seen(Struct, frozen=True):
-    """When a disagreement was seen first and last, by the monotonic clock."""
+    """When a disagreement was seen first and last, in monotonic seconds.
+
+    Time in which nothing can be compared does not count: both move on with it.
+    """
 
     first: float
     last: float
+
+
+class _SentList(Struct, frozen=True, kw_only=True):
+    """The lists as kubelet was last sent them, and whether it has answered a question since.
+
+    `resend` is the count of resends when they changed, `questions` the count of answers when they
+    were sent once more, None before that: only an answer after that shows what kubelet made of
+    them.
+    """
+
+    devices: Mapping[ResourceName, tuple[OfferedDevice, ...]] = field(default_factory=dict)
+    resend: int = 0
+    questions: int | None = None
+
+    def follow(self, offers: Offers, questions: int) -> "_SentList":
+        """Return this as it is after a look at *offers*, with so many questions answered."""
+        if offers.devices != self.devices:
+            return _SentList(devices=offers.devices, resend=offers.resend)
+        if self.questions is None and offers.resend > self.resend:
+            return replace(self, questions=questions)
+        return self
+
+    def answered(self, questions: int) -> bool:
+        """Tell whether kubelet has answered with these lists, given the count of answers."""
+        return self.questions is not None and questions > self.questions
 
 
 class DriftWatch:
@@ -74,6 +103,8 @@ class DriftWatch:
         self._times = times
         self._seen: dict[Disagreement, _Seen] = {}
         self._told: dict[Disagreement, float] = {}
+        self._compared_at = clock.monotonic()
+        self._sent = _SentList()
 
     @property
     def standing(self) -> Mapping[Disagreement, float]:
@@ -90,20 +121,13 @@ class DriftWatch:
     def compare(self) -> None:
         """Look for disagreements, tell those that stand, and tell when one is over."""
         now = self._clock.monotonic()
-        view = self._view.value
-        found = disagreements(
-            DriftFacts(
-                book=self._ledger.book.value,
-                view=view,
-                inventory=self._inventory.value,
-                offers=self._offers.value,
-                holders=self._kernel.holders,
-                kept_back=self._preference.kept_back,
-                lock_patience=self._times.lock_patience,
-            )
-        )
-        kept = () if comparable(view) else tuple(filter(about_kubelet, self._seen))
-        for each in (*found, *kept):
+        elapsed, self._compared_at = now - self._compared_at, now
+        facts = self._facts()
+        found = disagreements(facts)
+        for each, seen in self._seen.items():
+            if each not in found and undecided(each, facts):
+                self._seen[each] = _Seen(first=seen.first + elapsed, last=seen.last + elapsed)
+        for each in found:
             first = self._seen[each].first if each in self._seen else now
             self._seen[each] = _Seen(first=first, last=now)
             if each not in self._told and now - first >= self._times.settle:
@@ -121,6 +145,20 @@ class DriftWatch:
                 del self._seen[each]
                 if self._told.pop(each, None) is not None:
                     log.info("drift is over", kind=each.kind, subject=each.subject)
+
+    def _facts(self) -> DriftFacts:
+        view, offers = self._view.value, self._offers.value
+        self._sent = self._sent.follow(offers, view.questions)
+        return DriftFacts(
+            book=self._ledger.book.value,
+            view=view,
+            inventory=self._inventory.value,
+            offers=offers,
+            holders=self._kernel.holders,
+            kept_back=self._preference.kept_back,
+            list_answered=self._sent.answered(view.questions),
+            lock_patience=self._times.lock_patience,
+        )
 
     def _pause(self) -> float:
         """Return how long until something is due without any change, in seconds."""

@@ -49,8 +49,7 @@ def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaimi
     cgroups = Cgroups(on.host.root)
 
     def holder_exited(_process: ProcessId) -> None:
-        accounts.ask("a holder exited")
-        watcher.nudge()
+        watcher.holder_exited()
 
     def emptied(pod: PodUid) -> None:
         watcher.pod_changed(pod)

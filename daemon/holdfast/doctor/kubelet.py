@@ -66,6 +66,15 @@ def kubelet_findings(node: Node) -> Iterator[Finding]:
 
 def _no_folder(node: Node, folder: Path) -> Finding:
     home = node.path("/var/lib/kubelet")
+    usual = home / "device-plugins"
+    if home.is_dir() and folder == usual:
+        # Every kubelet makes it when it starts, whatever its --root-dir.
+        return _AREA.warn(
+            check="plugin-folder",
+            reason=f"{folder} is not there: kubelet has not started on this node yet",
+            remedy="start kubelet, which makes it; where the doctor runs in a container, mount the "
+            "host's folder",
+        )
     if home.is_dir():
         return _AREA.fail(
             check="plugin-folder",

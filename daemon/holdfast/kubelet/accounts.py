@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -25,10 +26,18 @@ log = structlog.get_logger(__name__)
 
 
 class Listing(Protocol):
-    """Lists kubelet's pods."""
+    """Lists kubelet's pods over a connection that is open already."""
 
     async def list(self) -> tuple[ListedPod, ...]:
         """Return the pods with their devices; raise KubeletError when there is no answer."""
+        ...
+
+
+class PodLister(Protocol):
+    """Connects to kubelet's PodResources API."""
+
+    def connected(self) -> AbstractAsyncContextManager[Listing]:
+        """Connect, and close at the end; raise KubeletError when nobody answers."""
         ...
 
 
@@ -61,7 +70,7 @@ class Accounts:
         self,
         *,
         folder: FolderWatch,
-        pods: Listing,
+        pods: PodLister,
         traffic: Traffic,
         peer: Callable[[Path], ProcessId | None],
         resend: Callable[[], None],
@@ -156,11 +165,7 @@ class Accounts:
     async def _answer_wishes(self) -> None:
         delays = backoff(self._times.min_interval, self._times.last_delay)
         while True:
-            await self._wanted.until(bool)
-            await self._traffic.quiet(self._clock, seconds=self._times.calm)
-            reasons = self._wanted.value
-            self._wanted.set(())
-            self._asking = True
+            reasons = await self._wanted.until(bool)
             began = self._clock.monotonic()
             try:
                 await self._question()
@@ -180,11 +185,17 @@ class Accounts:
             await self._clock.sleep(max(pause, self._times.min_interval - spent, 0.0))
 
     async def _question(self) -> None:
-        known = _owners(self.view.value.entries)
-        began = self._clock.wall()
         kubelet = await self._who()
-        pods = await self._pods.list()
-        before = FileId.of(self._folder.checkpoint)
+        async with self._pods.connected() as kubelets:
+            await self._traffic.quiet(self._clock, seconds=self._times.calm)
+            # Nothing is awaited from here to List: an Allocate that came in between would be in
+            # flight, and kubelet may forget its answer (kubernetes#137534).
+            self._wanted.set(())
+            self._asking = True
+            known = _owners(self.view.value.entries)
+            began = self._clock.wall()
+            pods = await kubelets.list()
+        before = await self._file()
         self._resent_at = self._clock.monotonic()
         self._resend()
         await self._written_since(before)
@@ -223,6 +234,9 @@ class Accounts:
     async def _who(self) -> ProcessId | None:
         return await self._lane.run(lambda: self._peer(self._folder.kubelet_socket))
 
+    async def _file(self) -> FileId | None:
+        return await self._lane.run(lambda: FileId.of(self._folder.checkpoint))
+
     async def _written_since(self, before: FileId | None) -> None:
         """Return when kubelet has written its checkpoint, and writes no more for the moment.
 
@@ -234,7 +248,7 @@ class Accounts:
         seen = before
         while True:
             changes = Changes([self._folder.state])
-            file, now = FileId.of(self._folder.checkpoint), self._clock.monotonic()
+            file, now = await self._file(), self._clock.monotonic()
             if file != seen:
                 seen, changed = file, now
             written = file is not None and file != before

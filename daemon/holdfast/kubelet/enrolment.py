@@ -139,7 +139,8 @@ class Enrolment:
         if self._server is None or state.sockets.get(self._server.name) != self._server.file:
             await self._serve()
         if self._server is not None:
-            await self._server.answers(self._times.own_answer)
+            # Kubelet dials the socket itself, with more patience than we would have: to dial it
+            # first would only make a busy node register later. Readiness dials it apart from this.
             await self._register(self._server.name, state)
 
     async def _serve(self) -> None:

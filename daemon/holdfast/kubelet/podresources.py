@@ -1,6 +1,8 @@
 """Asks kubelet's PodResources API which pods have which devices."""
 
-from collections.abc import Iterable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import grpc
@@ -8,20 +10,60 @@ from grpc import aio
 
 from holdfast._pb.podresources.v1 import api_pb2, api_pb2_grpc
 from holdfast.errors import KubeletError
-from holdfast.kubelet.wire import dial, what_went_wrong
+from holdfast.kubelet.wire import LARGEST_MESSAGE, dial, what_went_wrong
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import ListedPod
+
+_TOO_LARGE = "larger than max"
 
 
 class PodResources:
     """A client of `/v1.PodResourcesLister`.
 
-    Each List opens its own connection: they are rare, and a connection kept across a restart of
+    Each List has its own connection: they are rare, and a connection kept across a restart of
     kubelet answers one more call with the old one's error.
     """
 
     def __init__(self, socket: Path, *, deadline: float = 5.0) -> None:
         """Ask at *socket*, and give up after *deadline* seconds."""
+        self._socket = socket
+        self._deadline = deadline
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator["Connected"]:
+        """Connect, so that List can be sent at once; close at the end.
+
+        Raise KubeletError when nobody answers in time.
+        """
+        async with dial(self._socket) as channel:
+            await self._connect(channel)
+            yield Connected(channel, self._socket, self._deadline)
+
+    async def _connect(self, channel: aio.Channel) -> None:
+        problem = ""
+        try:
+            async with asyncio.timeout(self._deadline):
+                state = channel.get_state(try_to_connect=True)
+                while state is not grpc.ChannelConnectivity.READY and not problem:
+                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        problem = "nobody answers there"
+                    else:
+                        await channel.wait_for_state_change(state)
+                        state = channel.get_state(try_to_connect=True)
+        except TimeoutError:
+            problem = f"no connection within {self._deadline:g} s"
+        if problem:
+            raise KubeletError(
+                f"cannot list pods at {self._socket}: {problem}; is kubelet running?"
+            )
+
+
+class Connected:
+    """One connection to kubelet, on which List can be sent at once."""
+
+    def __init__(self, channel: aio.Channel, socket: Path, deadline: float) -> None:
+        """Ask on *channel*, which leads to *socket*, and give up after *deadline* seconds."""
+        self._stub = api_pb2_grpc.PodResourcesListerStub(channel)
         self._socket = socket
         self._deadline = deadline
 
@@ -33,19 +75,24 @@ class PodResources:
         Raise KubeletError when kubelet is down, too busy or does not answer in time.
         """
         try:
-            async with dial(self._socket) as channel:
-                stub = api_pb2_grpc.PodResourcesListerStub(channel)
-                answer = await stub.List(api_pb2.ListPodResourcesRequest(), timeout=self._deadline)
+            request = api_pb2.ListPodResourcesRequest()
+            answer = await self._stub.List(request, timeout=self._deadline)
         except aio.AioRpcError as error:
-            hint = (
-                "another client asks too often; look for other users of pod-resources"
-                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-                else "is kubelet running?"
-            )
             raise KubeletError(
-                f"cannot list pods at {self._socket}: {what_went_wrong(error)}; {hint}"
+                f"cannot list pods at {self._socket}: {what_went_wrong(error)}; {_hint(error)}"
             ) from error
         return tuple(_pod(pod) for pod in answer.pod_resources)
+
+
+def _hint(error: aio.AioRpcError) -> str:
+    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return "is kubelet running?"
+    if _TOO_LARGE in (error.details() or ""):  # our own gRPC library says so, not kubelet
+        return (
+            f"holdfast reads at most {LARGEST_MESSAGE >> 20} MiB: there are too many pods or "
+            "devices on this node"
+        )
+    return "another client asks too often; look for other users of pod-resources"
 
 
 def _pod(pod: api_pb2.PodResources) -> ListedPod:

@@ -26,13 +26,18 @@ _CODES: tuple[tuple[type[HoldfastError], grpc.StatusCode], ...] = (
     (HoldfastError, grpc.StatusCode.FAILED_PRECONDITION),
 )
 
+LARGEST_MESSAGE = 16 << 20
+"""The most that is read of one message, in bytes.
+
+Many times what kubelet tells of a full node: one that says more must not end us for memory.
+"""
+
 _OPTIONS: tuple[tuple[str, str | int], ...] = (
     # Connections to one path share their back-off otherwise: a kubelet that is just back would
     # be left alone for as long as the one before it did not answer.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
-    # Many times what kubelet tells of a full node: one that says more must not end us for memory.
-    ("grpc.max_receive_message_length", 16 << 20),
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
 )
 
 

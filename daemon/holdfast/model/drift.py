@@ -51,6 +51,7 @@ class DriftFacts(Struct, frozen=True, kw_only=True):
 
     `holders` are the processes known to use each device. `kept_back` are the devices that kubelet
     left out of its last question for preferences, although to our knowledge it could grant them.
+    `list_answered`: kubelet has answered a question since it was sent the list as it is now.
     `lock_patience`: for so many seconds a lock may be without a pod that kubelet knows.
     """
 
@@ -60,6 +61,7 @@ class DriftFacts(Struct, frozen=True, kw_only=True):
     offers: Offers
     holders: Mapping[DeviceName, tuple[Holder, ...]] = field(default_factory=dict)
     kept_back: Mapping[ResourceName, frozenset[DeviceId]] = field(default_factory=dict)
+    list_answered: bool = True
     lock_patience: float = 60.0
 
 
@@ -89,9 +91,13 @@ def comparable(view: KubeletView) -> bool:
     return view.readable and view.answered
 
 
-def about_kubelet(each: Disagreement) -> bool:
-    """Tell whether kubelet's books are one side of a disagreement."""
-    return each.kind != Drift.HELD_BY_ANOTHER.value
+def undecided(each: Disagreement, facts: DriftFacts) -> bool:
+    """Tell whether *facts* can neither confirm a disagreement nor show that it is over."""
+    if each.kind == Drift.HELD_BY_ANOTHER.value:  # kubelet's books are no side of it
+        return False
+    if each.kind == Drift.NOT_OUR_LIST.value and not facts.list_answered:
+        return True
+    return not comparable(facts.view)
 
 
 def kept_back(
@@ -236,6 +242,8 @@ def _lock_without_pod(facts: DriftFacts) -> Iterator[Disagreement]:
 
 
 def _not_our_list(facts: DriftFacts) -> Iterator[Disagreement]:
+    if not facts.list_answered:  # kubelet may not have written down yet what it was just sent
+        return
     for resource, registered in facts.view.registered.items():
         ours = facts.offers.of(resource)
         if not ours:

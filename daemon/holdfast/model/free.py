@@ -135,7 +135,7 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
         pids = ", ".join(str(pid) for pid in pod.processes[:5])
         return Verdict(
             freedom=Freedom.IN_USE,
-            reason=f"its pod still has live processes, which could open it again: pid {pids}",
+            reason=f"processes of its pod still live: pid {pids}",
         )
     if kernel.freedom is Freedom.IN_USE or kernel.final or facts.kernel.holders is None:
         return kernel

@@ -56,6 +56,7 @@ class Releases:
         self._boot = boot
         self._unseen_grace = unseen_grace
         self.not_free: dict[DeviceName, str] = {}
+        self._unrecorded: dict[DeviceName, str] = {}
 
     async def go_on(self, sightings: Mapping[PodUid, PodSighting]) -> None:
         """Free what is free; only then act on the rest, for which kubelet may have to be asked."""
@@ -67,6 +68,9 @@ class Releases:
         ]
         before = self.not_free
         self.not_free = {lock.device: before.get(lock.device, "") for lock in ending}
+        self._unrecorded = {
+            device: text for device, text in self._unrecorded.items() if device in self.not_free
+        }
         self._uncounted.keep({lock.pod for lock in ending})
         rest: list[tuple[DeviceLock, ReleaseFacts]] = []
         for lock in ending:
@@ -75,10 +79,14 @@ class Releases:
                 continue
             facts = await self._facts(lock, book, sightings)
             verdict = judge_release(facts)
-            self.not_free[lock.device] = verdict.reason
             if verdict.freedom is Freedom.FREE:
+                # Why it is free is no reason why it is not: what keeps it now is told below.
+                self.not_free[lock.device] = self._unrecorded.pop(lock.device, "")
                 await self._free(lock, facts, verdict.reason)
-            elif lock.state in ENDING:
+                continue
+            self.not_free[lock.device] = verdict.reason
+            self._unrecorded.pop(lock.device, None)
+            if lock.state in ENDING:
                 rest.append((lock, facts))
         for lock, facts in rest:
             await self._reclaimer.step(lock, facts, self.not_free[lock.device])
@@ -93,6 +101,8 @@ class Releases:
         try:
             await self._ledger.apply(lambda draft: _free(draft, lock, evidence))
         except (LedgerError, LaneStuckError) as error:
+            text = f"its release cannot be recorded: {error}"
+            self.not_free[lock.device] = self._unrecorded[lock.device] = text
             log.warning("cannot record a move", reason=str(error))
 
     async def _facts(

@@ -23,6 +23,7 @@ from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import ENDING, DeviceLock, LockState
 from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
 from holdfast.model.verdict import Freedom
+from holdfast.reclaim.endings import Endings
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
@@ -106,6 +107,7 @@ class Watcher:
         self._boot = boot
         self._times = times
         self._nudges: Watched[int] = Watched(0)
+        self._endings = Endings(clock)
         self._full_look_at = 0.0
         self._free: frozenset[DeviceName] = frozenset()
         self.looked = asyncio.Event()
@@ -118,9 +120,13 @@ class Watcher:
         self._nudges.set(self._nudges.value + 1)
 
     def pod_changed(self, pod: PodUid) -> None:
-        """Hear that the population of *pod*'s cgroup changed; kubelet is asked what it thinks."""
+        """Hear that the population of *pod*'s cgroup changed."""
         log.debug("pod's cgroup changed", pod=pod)
-        self._books.ask("a pod's cgroup changed")
+        self.nudge()
+
+    def holder_exited(self) -> None:
+        """Hear that a process which had a device open has ended."""
+        self._endings.holder_exited()
         self.nudge()
 
     def obstacle(self, device: DeviceName) -> str:
@@ -154,6 +160,7 @@ class Watcher:
     async def _beat(self) -> None:
         sightings = await self._sight()
         await self._reconcile(sightings)
+        self._ask_about_endings(sightings)
         enabled = await self._kernel.enabled(self._inventory.value.devices)
         await self._look_at_free(enabled)
         await self._look_at_held(sightings, enabled)
@@ -184,6 +191,18 @@ class Watcher:
         decide(trial)
         if trial.book is not book:
             await self._apply(decide)
+
+    def _ask_about_endings(self, sightings: Mapping[PodUid, PodSighting]) -> None:
+        """Ask kubelet about the pods that seem to be over, until it counts them no more."""
+        book = self._ledger.book.value
+        held = {lock.pod for lock in book.locks.values() if lock.state is LockState.HELD}
+        held |= {each.pod for each in book.allocations.values()}
+        had_cgroup = {uid for uid, record in book.pods.items() if record.cgroup is not None}
+        self._endings.follow(
+            [pod for pod in held if pod is not None], sightings, had_cgroup=had_cgroup
+        )
+        if self._endings.due():
+            self._books.ask("a pod seems to be over")
 
     async def _look_at_free(self, enabled: Enabled) -> None:
         """Find devices in use that we granted to nobody."""
@@ -258,7 +277,8 @@ class Watcher:
             lock.state in ENDING or lock.state is LockState.FOREIGN
             for lock in self._ledger.book.value.locks.values()
         )
-        return self._times.quick_poll if ending else self._times.poll
+        poll = self._times.quick_poll if ending else self._times.poll
+        return min(poll, self._endings.pause())
 
 
 class Decision(Protocol):

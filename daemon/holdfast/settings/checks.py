@@ -11,7 +11,7 @@ from holdfast.model.pools import PoolSpec
 from holdfast.model.tpu import GENERATIONS
 from holdfast.settings.sections import Settings
 
-_LONGEST_GATE = 28.0  # seconds: kubelet's 30, less the time to answer
+_LONGEST_GATE = 26.0  # seconds: kubelet's 30, less the time that a busy node takes to answer
 _LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit, and its whole node waits
 _SOCKET_PATH_BYTES = 107  # the most that the kernel takes
 _CONTROL_SOCKET = "control.sock"  # the longest name of a socket in the state folder

@@ -49,6 +49,20 @@ def test_a_node_without_kubelet_is_only_warned_of(
     empty.close()
 
 
+def test_before_kubelets_first_start_the_doctor_says_to_start_it_and_not_to_set_a_folder(
+    node: NodeTree,
+) -> None:
+    shutil.rmtree(node.plugins)
+
+    told = node.told()
+
+    found = told.of("kubelet", "plugin-folder")
+    assert told.bad("kubelet") == {"plugin-folder": "WARN"}
+    assert "kubelet has not started on this node yet" in found["reason"]
+    assert "start kubelet" in found["remedy"]
+    assert "pluginDir" not in found["remedy"]
+
+
 def test_a_kubelet_whose_plugin_folder_is_elsewhere_fails(node: NodeTree) -> None:
     found = node.told("--set", "kubelet.pluginDir=/opt/kubelet/device-plugins").of(
         "kubelet", "plugin-folder"

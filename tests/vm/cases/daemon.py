@@ -72,7 +72,7 @@ def case_daemon_live_process_without_any_fd(node: GuestNode) -> str:
     assert pod.uid in told
     wait_until(
         lambda: any(
-            f"live processes, which could open it again: pid {idle.pid}" in word.get("reason", "")
+            f"processes of its pod still live: pid {idle.pid}" in word.get("reason", "")
             for word in node.stage.words
             if word["event"] == "not free yet"
         ),
