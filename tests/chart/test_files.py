@@ -123,7 +123,8 @@ def test_helms_test_passes_when_the_daemon_is_ready_and_else_says_what_is_not() 
     with ProbeServer(
         "127.0.0.1", 0, board=board, registry=CollectorRegistry(), stall=600
     ) as server:
-        board.publish((Check(name="ledger", passes=False, reason="no commit for 7 s"),))
+        said = "no commit for 7 s"
+        board.publish((Check(name="ledger", passes=False, reason=said, public=said),))
         code, printed = _ask("127.0.0.1", server.port, "0")
         assert code == 1
         assert "FAILED ledger (for 0 s): no commit for 7 s" in printed

@@ -16,7 +16,8 @@ from prometheus_client import CollectorRegistry, Gauge
 from holdfast.errors import SettingsError
 from holdfast.model.readiness import Check
 from holdfast.telemetry.board import Board
-from holdfast.telemetry.probes import _MOST_CLIENTS, ProbeServer
+from holdfast.telemetry.httpserver import MOST_CLIENTS
+from holdfast.telemetry.probes import ProbeServer
 from waiting import until, wait_until
 
 _STALL = 30.0
@@ -53,7 +54,7 @@ def test_readyz_names_every_check_and_why_one_fails() -> None:
     board.publish(
         (
             Check(name="ledger", passes=True),
-            Check(name="lane scan", passes=False, reason="stuck for 12 s"),
+            Check(name="lane scan", passes=False, reason="stuck for 12 s", public="stuck for 12 s"),
         )
     )
     with _serving(board) as port:
@@ -74,7 +75,9 @@ def test_readyz_names_every_check_and_why_one_fails() -> None:
 def test_programs_get_the_same_checks_as_json_with_their_ages(path: str, accept: str) -> None:
     board = Board()
     seen = time.monotonic() - 4.0
-    board.publish((Check(name="ledger", passes=False, reason="no commit", seen=seen),))
+    board.publish(
+        (Check(name="ledger", passes=False, reason="no commit", public="no commit", seen=seen),)
+    )
     with _serving(board) as port:
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}{path}", headers={"Accept": accept}
@@ -92,6 +95,25 @@ def test_programs_get_the_same_checks_as_json_with_their_ages(path: str, accept:
     assert (fresh["name"], fresh["passes"]) == ("checks are fresh", True)
 
 
+@pytest.mark.parametrize("path", ["/readyz", "/readyz?output=json"])
+def test_of_a_reason_that_names_somebody_only_the_public_part_is_told(path: str) -> None:
+    board = Board()
+    reason = "pid 4242 (secret-tool) of pod payroll cannot be seen: Permission denied"
+    board.publish(
+        (
+            Check(name="sight", passes=False, reason=reason, public="2 gaps"),
+            Check(name="hardware", passes=False, reason="cannot read /secret/path"),
+        )
+    )
+    with _serving(board) as port:
+        _, text = _get(port, path)
+
+    assert "2 gaps; `holdfast status` on the node says more" in text
+    for name in ("4242", "secret", "payroll", "Permission denied"):
+        assert name not in text
+    assert text.count("`holdfast status` on the node says more") == 2
+
+
 def test_a_check_keeps_its_age_until_it_passes_or_fails_anew() -> None:
     board = Board()
     since = []
@@ -104,7 +126,8 @@ def test_a_check_keeps_its_age_until_it_passes_or_fails_anew() -> None:
 
 def test_readyz_is_ready_when_every_check_passes() -> None:
     board = Board()
-    board.publish((Check(name="ledger", passes=True, reason="last commit 3 ms"),))
+    said = "last commit 3 ms"
+    board.publish((Check(name="ledger", passes=True, reason=said, public=said),))
     with _serving(board) as port:
         status, text = _get(port, "/readyz")
 
@@ -199,7 +222,7 @@ def test_clients_that_say_nothing_or_leave_keep_no_probe_from_its_answer() -> No
 
 def test_no_number_of_probes_uses_the_server_up() -> None:
     with _serving(Board()) as port:
-        assert {_get(port, "/livez")[0] for _ in range(_MOST_CLIENTS * 2)} == {200}
+        assert {_get(port, "/livez")[0] for _ in range(MOST_CLIENTS * 2)} == {200}
 
 
 def test_closing_waits_for_no_client_and_frees_the_port() -> None:

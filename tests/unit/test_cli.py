@@ -197,7 +197,7 @@ def test_a_table_of_nothing_has_its_headings() -> None:
 def test_what_a_process_calls_itself_cannot_move_the_readers_cursor() -> None:
     shown = table([{"command": "a\x1b[2J\nb"}], ["command"])
 
-    assert shown == "COMMAND\na?[2J?b"
+    assert shown == "COMMAND\na\\x1b[2J\\nb"
 
 
 def test_the_defaults_are_what_config_prints(capsys: pytest.CaptureFixture[str]) -> None:

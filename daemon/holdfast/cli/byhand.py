@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from holdfast.cli.options import ask_daemon, state_folder, with_config, with_state
-from holdfast.cli.tables import Row, printable
+from holdfast.cli.tables import Row, say
 from holdfast.errors import HoldfastError
 
 _LOOK = 1.0
@@ -54,7 +54,7 @@ def drain(reason: str, config: Path | None, state_dir: Path | None, *, for_remov
     try:
         _wait_for_removal(folder)
     except KeyboardInterrupt:  # the drain is the daemon's, and goes on
-        click.echo("holdfast is still draining; `holdfast undrain` ends that", err=True)
+        say("holdfast is still draining; `holdfast undrain` ends that", error=True)
         raise
 
 
@@ -93,7 +93,7 @@ def release(
         raise click.UsageError("--pod says whose processes --force may end: give both")
     folder = state_folder(config, state_dir)
     seen: Row = ask_daemon(folder, "releasable", patience=_PATIENCE, device=device)
-    click.echo(_shown(seen))
+    say(*_shown(seen))
     if seen["refusal"] and not (force and seen["forced"]):
         hint = "; or --force, which ends its processes" if seen["forced"] else ""
         raise HoldfastError(f"cannot release {seen['device']}: {seen['refusal']}{hint}")
@@ -108,7 +108,7 @@ def release(
         fence=seen["fence"],
         pod=typed,
     )
-    click.echo(done["text"])
+    say(done["text"])
     if done["follow"]:
         _follow(folder, seen)
 
@@ -117,7 +117,7 @@ COMMANDS = (quarantine, unquarantine, drain, undrain, release)
 
 
 def _request(folder: Path, name: str, *, device: str | None = None, reason: str = "") -> None:
-    click.echo(ask_daemon(folder, name, device=device, reason=reason)["text"])
+    say(ask_daemon(folder, name, device=device, reason=reason)["text"])
 
 
 def _wait_for_removal(folder: Path) -> None:
@@ -125,14 +125,14 @@ def _wait_for_removal(folder: Path) -> None:
     said: list[str] = []
     while obstacles := _obstacles(folder):
         if obstacles != said:
-            click.echo("\n  ".join(["waiting:", *obstacles]))
+            say("waiting:", *(f"  {each}" for each in obstacles))
             said = obstacles
         time.sleep(_LOOK)
-    click.echo(
+    say(
         "No pod has or awaits a device of this node: holdfast can be uninstalled now (helm "
-        "uninstall, or delete its DaemonSet).\n"
+        "uninstall, or delete its DaemonSet).",
         f"The ledger in {folder} stays, and with it the drain: a later installation begins with "
-        "`holdfast undrain`, or without that folder."
+        "`holdfast undrain`, or without that folder.",
     )
 
 
@@ -144,14 +144,15 @@ def _obstacles(folder: Path) -> list[str]:
     return found
 
 
-def _shown(seen: Row) -> str:
+def _shown(seen: Row) -> list[str]:
     """Return what there is to see of a device, a line for each thing."""
     whose = f" for pod {seen['pod']}" if seen["pod"] else ""
     told = f": {seen['reason']}" if seen["reason"] else ""
-    lines = [f"{seen['device']} is {seen['state']}{whose}{told}", f"the kernel: {seen['kernel']}"]
-    lines += [f"holder: {each}" for each in seen["holders"]]
-    lines += [f"of the same pod: {each}" for each in seen["others"]]
-    return "\n  ".join(printable(line) for line in lines)
+    lines = [f"{seen['device']} is {seen['state']}{whose}{told}"]
+    lines.append(f"  the kernel: {seen['kernel']}")
+    lines += [f"  holder: {each}" for each in seen["holders"]]
+    lines += [f"  of the same pod: {each}" for each in seen["others"]]
+    return lines
 
 
 def _typed(seen: Row, pod: str | None, *, yes: bool) -> str:
@@ -163,7 +164,8 @@ def _typed(seen: Row, pod: str | None, *, yes: bool) -> str:
             f"cannot release {seen['device']} by force: name the pod whose processes are ended "
             "(--pod NAME)"
         )
-    name: str = click.prompt(f"{seen['refusal']}.\nType the pod's name to end its processes")
+    say(f"{seen['refusal']}.")
+    name: str = click.prompt("Type the pod's name to end its processes")
     return name
 
 
@@ -175,16 +177,16 @@ def _agreed() -> None:
 
 def _follow(folder: Path, seen: Row) -> None:
     """Tell what becomes of the device until it is free, or nothing more is done."""
-    said = ""
+    said: list[str] = []
     end = time.monotonic() + seen["patience"]
     while time.monotonic() < end:
         now: Row = ask_daemon(folder, "releasable", patience=_PATIENCE, device=seen["device"])
         if now["state"] == "free" or now["pod"] != seen["pod"]:
-            click.echo(f"{seen['device']} is free of pod {seen['pod']}")
+            say(f"{seen['device']} is free of pod {seen['pod']}")
             return
-        if (line := _shown(now)) != said:
-            click.echo(line)
-            said = line
+        if (lines := _shown(now)) != said:
+            say(*lines)
+            said = lines
         time.sleep(_LOOK)
     raise HoldfastError(
         f"{seen['device']} is not free yet; it becomes so when the kernel shows it free, and "

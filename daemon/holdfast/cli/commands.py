@@ -23,7 +23,7 @@ from holdfast.cli.options import (
     with_set,
     with_state,
 )
-from holdfast.cli.tables import Row, Rows, drift_line, mark_line, show, table
+from holdfast.cli.tables import Row, Rows, drift_line, mark_line, say, show
 from holdfast.errors import HoldfastError
 from holdfast.model.locks import MOST_MOVES
 from holdfast.settings import Settings, plain, schema
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.Abort:
         return _INTERRUPTED
     except HoldfastError as error:
-        click.echo(f"holdfast: {error}", err=True)
+        say(f"holdfast: {error}", error=True)
         return 1
     return code if isinstance(code, int) else 0
 
@@ -143,16 +143,13 @@ def status(config: Path | None, state_dir: Path | None, output: str) -> None:
         click.echo(json.dumps(report, indent=2))
     else:
         if report["pid"] is not None:
-            click.echo(f"holdfast {report['version']}, pid {report['pid']}")
-        click.echo(table(report["resources"], ["name", "devices", "healthy", "offered", "locked"]))
+            say(f"holdfast {report['version']}, pid {report['pid']}")
+        show(report["resources"], ["name", "devices", "healthy", "offered", "locked"], output)
         if report["noDevices"]:
-            click.echo("NO DEVICES on this node")
-        for mark in report["byHand"]:
-            click.echo(mark_line(mark))
-        for check in report["checks"]:
-            click.echo(check_line(check))
-        for each in report["drift"]:
-            click.echo(drift_line(each))
+            say("NO DEVICES on this node")
+        say(*map(mark_line, report["byHand"]))
+        say(*map(check_line, report["checks"]))
+        say(*map(drift_line, report["drift"]))
     if not all(check["passes"] for check in report["checks"]):
         raise click.exceptions.Exit(1)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.options import load_settings, with_config, with_output, with_set, with_state
-from holdfast.cli.tables import printable
+from holdfast.cli.tables import say
 from holdfast.errors import SettingsError
 from holdfast.settings import Settings
 
@@ -83,12 +83,9 @@ def doctor(
         }
         click.echo(json.dumps(report, indent=2))
     else:
-        for line in _lines(found):
-            click.echo(line)
         told = ", ".join(f"{counts[level]} {level.value}" for level in Level)
-        click.echo(
-            f"{told}" + ("" if str(root) == "/" else f"; files below {root} alone were read")
-        )
+        where = "" if str(root) == "/" else f"; files below {root} alone were read"
+        say(*_lines(found), told + where)
     if counts[Level.FAIL] or (strict and counts[Level.WARN]):
         raise click.exceptions.Exit(1)
 
@@ -125,7 +122,7 @@ def _lines(found: Iterable["Finding"]) -> Iterator[str]:
     for area, findings in groupby(found, key=lambda finding: finding.area):
         yield area
         for finding in findings:
-            yield f"  {finding.level.value:<4}  {finding.check}: {printable(finding.reason)}"
+            yield f"  {finding.level.value:<4}  {finding.check}: {finding.reason}"
             if finding.remedy:
-                yield _INDENT + printable(finding.remedy)
+                yield _INDENT + finding.remedy
         yield ""

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from holdfast.cli.tables import say
 from holdfast.control import ask
 from holdfast.errors import HoldfastError
 from holdfast.settings import Settings, load
@@ -89,5 +90,5 @@ def ask_daemon(
         if read is None or not isinstance(error, (ConnectionError, FileNotFoundError)):
             advice = "is it running, and is this its state folder (--state-dir)?"
             raise HoldfastError(f"{problem}; {advice}") from error
-    click.echo(f"{problem}; reading the ledger there instead", err=True)
+    say(f"{problem}; reading the ledger there instead", error=True)
     return read(problem)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from holdfast.model.memory import sized
+from holdfast.model.text import printable
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -21,7 +22,13 @@ def show(rows: Rows, columns: Sequence[str], output: str) -> None:
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
     else:
-        click.echo(table(rows, columns))
+        say(*table(rows, columns).split("\n"))
+
+
+def say(*lines: str, error: bool = False) -> None:
+    """Print each of *lines* as one line, whatever the names in it are; *error*: to stderr."""
+    for line in lines:
+        click.echo(printable(line), err=error)
 
 
 def table(rows: Rows, columns: Sequence[str]) -> str:
@@ -58,10 +65,5 @@ def _cell(column: str, value: object) -> str:
     if column in _SIZES and isinstance(value, int):
         return sized(value)
     if isinstance(value, list):
-        return ", ".join(map(str, value))
+        return printable(", ".join(map(str, value)))
     return printable(str(value))
-
-
-def printable(text: str) -> str:
-    """Return *text* unable to move the cursor, whatever a pod or a process calls itself."""
-    return "".join(each if each.isprintable() else "?" for each in text)

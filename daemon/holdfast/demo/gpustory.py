@@ -143,7 +143,7 @@ async def _lose_one_and_get_it_back(stage: Stage, node: GpuNode) -> None:
     await stage.until(lambda: stage.healthy() == _GPUS - 1, "the GPU that fell off is Unhealthy")
     took = (time.monotonic() - began) * 1000
     stage.say(f"GPU {_FALLEN} falls off the bus, Xid 79; kubelet knows {took:.0f} ms later:")
-    print(f"          {await _reason(stage, node.uuids[_FALLEN])}")
+    stage.add(await _reason(stage, node.uuids[_FALLEN]))
     pod = await stage.kubelet.submit(_pod("pod-c", gpus=_GPUS - 1, runs_for=2.0))
     await stage.until_running(pod)
     if node.uuids[_FALLEN] in await stage.locks():

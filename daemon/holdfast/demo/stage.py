@@ -21,6 +21,7 @@ from holdfast.demo.pods import Phase, Pod
 from holdfast.demo.podworker import KubeletTimes
 from holdfast.demo.runtime import Runtime
 from holdfast.errors import HoldfastError
+from holdfast.model.text import printable
 
 _LIMIT = 25.0
 _LOOK = 0.01
@@ -54,7 +55,7 @@ def play(tell: Callable[[Path], Awaitable[None]]) -> int:
         try:
             asyncio.run(_to_the_end(tell, Path(folder)))
         except StoryError as error:
-            print(f"\nThe story ended early: {error}")
+            print(f"\nThe story ended early: {printable(str(error))}")
             print((Path(folder) / "daemon.log").read_text()[-4000:])
             return 1
         except KeyboardInterrupt:
@@ -122,7 +123,11 @@ class Stage:
 
     def say(self, text: str) -> None:
         """Tell the reader what just happened, and when."""
-        print(f"{time.monotonic() - self._started:6.2f} s  {text}", flush=True)
+        print(f"{time.monotonic() - self._started:6.2f} s  {printable(text)}", flush=True)
+
+    def add(self, text: str) -> None:
+        """Tell a line more about what was said last."""
+        print(f"          {printable(text)}", flush=True)
 
     def start_daemon(self) -> None:
         """Start the real daemon."""
@@ -220,7 +225,7 @@ async def tell_history(stage: Stage) -> None:
     stage.say(f"What `holdfast history {device}` tells of it:")
     for row in story:
         if row["device"] == device:
-            print(f"          {row['from']} -> {row['to']}: {short(row['evidence'])}")
+            stage.add(f"{row['from']} -> {row['to']}: {short(row['evidence'])}")
 
 
 def short(text: str) -> str:

@@ -20,6 +20,7 @@ from holdfast.kubelet.wire import code_of, when_over
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.offers import OfferedDevice, Offers
+from holdfast.model.text import printable
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.watched import Watched
 
@@ -260,7 +261,8 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         else:
             return answer
         self._observed(call, code, began)
-        return await context.abort(code, text)
+        # Kubelet logs it, and shows it in events and in a pod's status.
+        return await context.abort(code, printable(text))
 
     def _preferred(self, asked: api_pb2.ContainerPreferredAllocationRequest) -> list[str]:
         available = tuple(DeviceId(id_) for id_ in asked.available_deviceIDs)

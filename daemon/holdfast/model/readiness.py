@@ -10,12 +10,15 @@ from holdfast.model.ids import ResourceName
 class Check(Struct, frozen=True, kw_only=True):
     """One readiness check; `reason` says what is wrong, or what was seen.
 
+    `public` is as much of the reason as anybody who reaches the HTTP port may read: our own words
+    and numbers. What other programs or the node's files say may name processes, pods and paths.
     `seen` is when its fact was last learned (monotonic seconds), None for what is always at hand.
     """
 
     name: str
     passes: bool
     reason: str = ""
+    public: str = ""
     seen: float | None = None
 
 
@@ -92,7 +95,7 @@ def streams(facts: ReadinessFacts) -> Iterator[Check]:
     for resource in facts.resources:
         is_open = facts.kubelet.get(resource, Standing()).streams > 0
         reason = "" if is_open else "kubelet has no stream of devices open"
-        yield Check(name=f"stream {resource}", passes=is_open, reason=reason)
+        yield _open(f"stream {resource}", passes=is_open, reason=reason)
 
 
 def sockets(facts: ReadinessFacts) -> Iterator[Check]:
@@ -115,14 +118,14 @@ def ledger(facts: ReadinessFacts) -> Iterator[Check]:
         yield _known("ledger", facts.ledger, facts.now)
     else:
         reason = f"no commit for {facts.now - since:.0f} s"
-        yield Check(name="ledger", passes=False, reason=reason, seen=facts.ledger.at)
+        yield _open("ledger", passes=False, reason=reason, seen=facts.ledger.at)
 
 
 def lanes(facts: ReadinessFacts) -> Iterator[Check]:
     """No call that can block is past its deadline."""
     for name, since in facts.lanes.items():
         reason = "" if since is None else f"stuck for {facts.now - since:.0f} s"
-        yield Check(name=f"lane {name}", passes=since is None, reason=reason)
+        yield _open(f"lane {name}", passes=since is None, reason=reason)
 
 
 def resets(facts: ReadinessFacts) -> Iterator[Check]:
@@ -139,7 +142,7 @@ def devices(facts: ReadinessFacts) -> Iterator[Check]:
     """There are devices, or none are asked for: then it says so, and is ready all the same."""
     passes = facts.devices > 0 or not facts.require_devices
     reason = "no devices on this node" if not facts.devices else ""
-    yield Check(name="devices", passes=passes, reason=reason)
+    yield _open("devices", passes=passes, reason=reason)
 
 
 def driver(facts: ReadinessFacts) -> Iterator[Check]:
@@ -163,7 +166,7 @@ def specs(facts: ReadinessFacts) -> Iterator[Check]:
 def first_look(facts: ReadinessFacts) -> Iterator[Check]:
     """The node has been looked at once as a whole; before that nobody passes the gate."""
     reason = "" if facts.looked else "no full look at the node yet"
-    yield Check(name="first look", passes=facts.looked, reason=reason)
+    yield _open("first look", passes=facts.looked, reason=reason)
 
 
 def watch(facts: ReadinessFacts) -> Iterator[Check]:
@@ -174,12 +177,18 @@ def watch(facts: ReadinessFacts) -> Iterator[Check]:
 def sight(facts: ReadinessFacts) -> Iterator[Check]:
     """Nothing was hidden from the last look; less is proven where something was."""
     name, gaps = "every holder can be seen", facts.sight
-    yield Check(name=name, passes=not gaps, reason=gaps[0] if gaps else "", seen=facts.sighted)
+    yield Check(
+        name=name,
+        passes=not gaps,
+        reason=gaps[0] if gaps else "",
+        public=f"the last look had gaps: {len(gaps)}" if gaps else "",
+        seen=facts.sighted,
+    )
 
 
 def privileges(facts: ReadinessFacts) -> Iterator[Check]:
     """The daemon may do what its settings ask for; else each feature that is lost is named."""
-    yield Check(name="privileges", passes=not facts.lacks, reason="; ".join(facts.lacks))
+    yield _open("privileges", passes=not facts.lacks, reason="; ".join(facts.lacks))
 
 
 RULES: tuple[Rule, ...] = (
@@ -208,10 +217,17 @@ def judge_readiness(facts: ReadinessFacts, rules: Sequence[Rule] = RULES) -> tup
     return tuple(check for rule in rules for check in rule(facts))
 
 
+def _open(name: str, *, passes: bool, reason: str, seen: float | None = None) -> Check:
+    """Return a check whose whole reason is public."""
+    return Check(name=name, passes=passes, reason=reason, public=reason, seen=seen)
+
+
 def _known(name: str, known: Known, now: float) -> Check:
-    reason = known.problem
+    if known.problem:
+        return Check(name=name, passes=False, reason=known.problem, seen=known.at)
+    reason = ""
     if known.at is None:
-        reason = reason or "not known yet"
-    elif not reason and now - known.at > known.patience:
+        reason = "not known yet"
+    elif now - known.at > known.patience:
         reason = f"last known {now - known.at:.0f} s ago, which is too long"
-    return Check(name=name, passes=not reason, reason=reason, seen=known.at)
+    return _open(name, passes=not reason, reason=reason, seen=known.at)

@@ -51,7 +51,7 @@ class Board:
 
     def down(self, reason: str) -> None:
         """Show that the daemon is not up, for it starts or stops, and what it is at."""
-        self.publish((Check(name="up", passes=False, reason=reason),))
+        self.publish((Check(name="up", passes=False, reason=reason, public=reason),))
 
     def publish(self, checks: tuple[Check, ...]) -> None:
         """Replace the checks; one that passes or fails as before keeps its age."""

@@ -2,9 +2,13 @@
 
 import logging
 import sys
+import traceback
+from typing import TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+
+from holdfast.model.text import printable
 
 
 def set_up_logs(level: str, form: str) -> None:
@@ -25,9 +29,10 @@ def set_up_logs(level: str, form: str) -> None:
         structlog.processors.JSONRenderer(),
     ]
     if form == "text" or (form == "auto" and terminal):
-        # Tracebacks without the values of variables: they can be long, and nobody's business.
-        plain = structlog.dev.plain_traceback
-        last = [structlog.dev.ConsoleRenderer(colors=terminal, exception_formatter=plain)]
+        last = [
+            _as_printed,
+            structlog.dev.ConsoleRenderer(colors=terminal, exception_formatter=_traceback),
+        ]
     structlog.configure(
         processors=[*before, *last],
         wrapper_class=structlog.make_filtering_bound_logger(number),
@@ -43,3 +48,19 @@ def set_up_logs(level: str, form: str) -> None:
     )
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
     logging.captureWarnings(capture=True)
+
+
+def _as_printed(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """Escape texts for the lines of people; JSON escapes its own, and repr what is no text."""
+    return {
+        key: printable(value) if isinstance(value, str) else value for key, value in event.items()
+    }
+
+
+def _traceback(out: TextIO, error: ExcInfo) -> None:
+    """Write *error* without the values of variables: they can be long, and nobody's business.
+
+    Each of its lines is set in, so that none can be taken for a line of the log.
+    """
+    lines = "".join(traceback.format_exception(*error)).rstrip("\n").split("\n")
+    out.writelines(f"\n    {printable(line)}" for line in lines)

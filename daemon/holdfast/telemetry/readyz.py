@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.model.readiness import Check
+from holdfast.model.text import printable
 from holdfast.telemetry.board import Readiness
 
 Row = dict[str, Any]
@@ -21,12 +22,27 @@ def check_rows(readiness: Readiness, now: float | None = None) -> list[Row]:
     return [_row(each.check, now, since=each.since) for each in readiness.posted]
 
 
+def public_rows(readiness: Readiness, now: float | None = None) -> list[Row]:
+    """Return the same rows with no more of each reason than anybody may know."""
+    rows = check_rows(readiness, now)
+    return [
+        {**row, "reason": _public(each.check)}
+        for row, each in zip(rows, readiness.posted, strict=True)
+    ]
+
+
 def freshness(readiness: Readiness, stall: float, now: float | None = None) -> Row:
     """Return the row of the check that no loop can fake: that the others are not old."""
     now = time.monotonic() if now is None else now
     age = now - readiness.at
     reason = "" if age <= stall else f"the daemon's loop last looked {age:.1f} s ago"
-    check = Check(name="checks are fresh", passes=age <= stall, reason=reason, seen=readiness.at)
+    check = Check(
+        name="checks are fresh",
+        passes=age <= stall,
+        reason=reason,
+        public=reason,
+        seen=readiness.at,
+    )
     return _row(check, now, since=None)
 
 
@@ -51,7 +67,15 @@ def check_line(row: Row) -> str:
         ages.append(f"seen {row['seenSecondsAgo']:.0f} s ago")
     sign = "ok    " if row["passes"] else "FAILED"
     age = f" ({', '.join(ages)})" if ages else ""
-    return f"{sign} {row['name']}{age}" + (f": {row['reason']}" if row["reason"] else "")
+    line = f"{sign} {row['name']}{age}" + (f": {row['reason']}" if row["reason"] else "")
+    return printable(line)
+
+
+def _public(check: Check) -> str:
+    if check.reason == check.public:
+        return check.public
+    more = "`holdfast status` on the node says more"
+    return f"{check.public}; {more}" if check.public else more
 
 
 def _row(check: Check, now: float, *, since: float | None) -> Row:
