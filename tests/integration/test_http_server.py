@@ -332,7 +332,7 @@ def test_metrics_are_not_made_anew_for_each_who_asks() -> None:
 
 _SERVER = """
 import resource, sys, time
-from prometheus_client import CollectorRegistry, Metric
+from prometheus_client import CollectorRegistry, Gauge
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.probes import ProbeServer
 registry = CollectorRegistry()
