@@ -4,9 +4,15 @@ import asyncio
 import heapq
 import itertools
 
+SLEPT = 500_000.0
+"""How much longer the machine has been up than awake, in seconds."""
+
 
 class ManualClock:
-    """Both its readings move only by `advance`; sleepers wake in the order of their times."""
+    """Its readings move only by `advance`; sleepers wake in the order of their times.
+
+    Each counts from another beginning, so that two of them that are compared show.
+    """
 
     def __init__(self, *, monotonic: float = 1000.0, wall: float = 1_700_000_000.0) -> None:
         self._monotonic = monotonic
@@ -21,6 +27,9 @@ class ManualClock:
 
     def monotonic(self) -> float:
         return self._monotonic
+
+    def uptime(self) -> float:
+        return self._monotonic + SLEPT
 
     def wall(self) -> float:
         return self._wall

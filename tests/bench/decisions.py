@@ -20,6 +20,7 @@ from holdfast.model.draft import Draft
 from holdfast.model.gpu_placement import GpuTopology
 from holdfast.model.ids import (
     BootId,
+    CheckpointId,
     DeviceId,
     DeviceName,
     HardwareKey,
@@ -63,7 +64,8 @@ async def allocate(place: Place, *, rounds: int = 60) -> list[Figure]:
                 inventory=inventory,
                 granting=_granting(),
                 node_rdev=lambda _path: None,
-                checkpoint_at=lambda: 0.0,
+                checkpoint=lambda: CheckpointId(""),
+                clock=SystemClock(),
             )
             sync = _Sync(fd=fd)
             for _ in range(rounds):

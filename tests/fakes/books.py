@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from msgspec.structs import replace
+
 from holdfast.model.book import Allocation, Book, Phase
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.draft import Draft
 from holdfast.model.ids import (
     BootId,
+    CheckpointId,
     DeviceId,
     DeviceName,
     HardwareKey,
@@ -23,6 +26,10 @@ WHOLE = ResourceName("google.com/tpu")
 HALF = ResourceName("example.com/half")
 BOOT = BootId("boot-1")
 NOW = 1_000_000.0
+EPOCH = 900_000.0
+"""When the machine booted, in the seconds that NOW is in: what is kept is counted from there."""
+UPTIME = NOW - EPOCH
+BEFORE, AFTER = CheckpointId("written before"), CheckpointId("written after")
 KUBELET = ProcessId(700, 70)
 X, Y, Z = PodUid("pod-x"), PodUid("pod-y"), PodUid("pod-z")
 
@@ -47,7 +54,7 @@ def name(id_: str, resource: ResourceName = WHOLE) -> DeviceName:
 
 
 def drafted(book: Book | None = None, *, now: float = NOW, boot: BootId = BOOT) -> Draft:
-    return Draft(book if book is not None else Book(), now=now, boot=boot)
+    return Draft(book if book is not None else Book(), now=now, uptime=now - EPOCH, boot=boot)
 
 
 def book_of(*steps: Callable[[Draft], object]) -> Book:
@@ -84,22 +91,30 @@ def entry(
 
 def seen(
     *entries: CheckpointEntry,
-    written_at: float = NOW,
+    file: CheckpointId = AFTER,
+    read_at: float = UPTIME + 0.5,
     kubelet: ProcessId | None = KUBELET,
     answered: bool = True,
-    asked_at: float = NOW,
+    asked_at: float = UPTIME,
 ) -> KubeletView:
-    """Return a readable view with *entries*."""
+    """Return a readable view with *entries*; kubelet wrote it after what was allocated at NOW."""
     return KubeletView(
         entries=entries,
         readable=True,
         problem="",
-        written_at=written_at,
+        file=file,
+        read_at=read_at,
         kubelet=kubelet,
         questions=1,
         asked_at=asked_at,
         answered=answered,
     )
+
+
+def unreadable(view: KubeletView | None = None, *, read_at: float = UPTIME + 0.5) -> KubeletView:
+    """Return *view* as it is once the checkpoint cannot be read."""
+    problem = "cannot understand kubelet's checkpoint"
+    return replace(view or KubeletView(), readable=False, problem=problem, read_at=read_at)
 
 
 def inventory(devices: Mapping[ResourceName, Silicon]) -> Inventory:

@@ -61,22 +61,14 @@ class _Clock:
     def monotonic(self) -> float:
         return time.monotonic() + self._passed
 
+    def uptime(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) + self._passed
+
     def wall(self) -> float:
         return time.time() + self._passed + self.set_by
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-class _Procfs(Procfs):
-    """Tells the starts of processes by the clock as a test has set it."""
-
-    def __init__(self, tree: ProcTree, clock: _Clock) -> None:
-        super().__init__(tree.root)
-        self._clock = clock
-
-    def started_at(self, process: ProcessId) -> float:
-        return super().started_at(process) + self._clock.set_by
 
 
 class _Kernel(Cgroups):
@@ -133,22 +125,23 @@ class _Books:
 
     def write(self) -> KubeletView:
         """Publish what kubelet would write now."""
-        now = self._clock.wall()
+        now = self._clock.uptime()
         self.view.set(
             KubeletView(
                 entries=tuple(entry(pod, "d0") for pod in self.counted),
                 readable=True,
                 problem="",
-                written_at=now,
+                read_at=now,
                 kubelet=self.kubelet,
                 questions=self.view.value.questions + 1,
                 asked_at=now,
+                sent_at=now,
                 answered=True,
             )
         )
         return self.view.value
 
-    async def answered_after(self, wall: float, timeout: float) -> KubeletView | None:
+    async def answered_after(self, moment: float, timeout: float) -> KubeletView | None:
         self.asked()
         view = self.write()
         return view if self.answers else None
@@ -338,7 +331,7 @@ async def deathbed(
     tree, clock = ProcTree(folder), _Clock()
     if not v1:
         (tree.root.cgroup / "cgroup.controllers").write_text("")
-    kernel, procfs = _Kernel(tree), _Procfs(tree, clock)
+    kernel, procfs = _Kernel(tree), Procfs(tree.root)
     lane, writes = Lane("pods", deadline=20.0), Lane("ledger", deadline=20.0)
     paths, pidfds = PathWatcher(), Pidfds(procfs)
     (folder / "state").mkdir()
@@ -379,7 +372,8 @@ async def _bring_to_its_end(made: Deathbed, inode: int) -> None:
                 cgroup=f"/kubepods/pod{X}",
                 inode=inode,
                 counted_by=KUBELET,
-                let_go_at=draft.now,
+                let_go_at=draft.uptime,
+                counted_boot=BOOT,
             )
         )
         draft.end(next(iter(draft.book.allocations.values())), "its pod is over")

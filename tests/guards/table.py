@@ -232,12 +232,6 @@ GUARDS = (
         tests=(f"{_SIGNALS}::test_nobody_is_signalled_on_evidence_that_is_more_than_a_second_old",),
     ),
     Guard(
-        name="fresh-by-any-clock",
-        why="a clock that is set back makes no evidence younger",
-        edits=(Edit(_ENDING, "age = max(now - wrote, waited)", "age = now - wrote"),),
-        tests=(f"{_SIGNALS}::test_evidence_does_not_grow_younger_when_the_clock_is_set_back",),
-    ),
-    Guard(
         name="same-kubelet",
         why="a kubelet that restarts without its API server lists nothing, and the pods live",
         edits=(_ANOTHER_KUBELET,),
@@ -319,18 +313,6 @@ GUARDS = (
         tests=(
             f"{_SIGNALS}::test_one_that_enters_a_cgroup_with_young_ones_as_it_is_ended_is_spared",
         ),
-    ),
-    Guard(
-        name="clock-set-back",
-        why="a clock that is set back must not make a new process look old",
-        edits=(
-            Edit(
-                _GUARDS,
-                "min(record.let_go_at, self._clock.wall() - (self._clock.monotonic() - since))",
-                "record.let_go_at",
-            ),
-        ),
-        tests=(f"{_SIGNALS}::test_a_clock_that_is_set_back_makes_no_process_old",),
     ),
     Guard(
         name="frozen-asked-again",

@@ -16,7 +16,14 @@ from holdfast.allocation.granting import Granting
 from holdfast.errors import AllocationRefusedError, LedgerUnusableError
 from holdfast.ledger.ledger import open_ledger
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.ids import (
+    NO_CHECKPOINT,
+    BootId,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    ResourceName,
+)
 from holdfast.model.tpu_env import TpuHostFacts
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
@@ -52,7 +59,8 @@ async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path
         inventory=Watched(Inventory(resources=(resource,), devices=devices)),
         granting=Granting(None, from_file=TpuHostFacts),
         node_rdev=lambda _path: None,
-        checkpoint_at=lambda: 0.0,
+        checkpoint=lambda: NO_CHECKPOINT,
+        clock=SystemClock(),
     )
 
     with pytest.raises(AllocationRefusedError) as refusal:

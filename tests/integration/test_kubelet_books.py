@@ -50,7 +50,7 @@ async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(tmp_
         await kubelet.allocate("u1", TPU, ["a"])
         await kubelet.allocate("u2", TPU, ["b"])
         kubelet.over = {"u1"}
-        began = time.time()
+        began = SystemClock().uptime()
         view = await side.accounts.answered_after(began, 10.0)
         assert view is not None
         assert [entry.pod for entry in view.entries] == ["u2"]
@@ -158,12 +158,12 @@ async def test_a_list_that_fails_answers_no_question_and_keeps_what_is_known(
     async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         await kubelet.allocate("u1", TPU, ["a"])
-        assert await side.accounts.answered_after(time.time(), 10.0)
+        assert await side.accounts.answered_after(SystemClock().uptime(), 10.0)
         before = side.accounts.view.value
         if trouble == "down":
             await kubelet.servers[1].stop(None)
         kubelet.busy = True
-        assert await side.accounts.answered_after(time.time(), 2.5) is None
+        assert await side.accounts.answered_after(SystemClock().uptime(), 2.5) is None
         view = side.accounts.view.value
         assert view.questions == before.questions
         assert view.entries == before.entries
@@ -178,14 +178,14 @@ async def test_a_kubelet_that_does_not_write_answers_no_question(tmp_path: Path)
         kubelet_side(tmp_path, questions=QuestionTimes(answer=0.3)) as side,
     ):
         await registered(side)
-        assert await side.accounts.answered_after(time.time(), 10.0)
+        assert await side.accounts.answered_after(SystemClock().uptime(), 10.0)
         kubelet.writes = False
         asked = side.accounts.view.value.questions
-        assert await side.accounts.answered_after(time.time(), 2.0) is None
+        assert await side.accounts.answered_after(SystemClock().uptime(), 2.0) is None
         assert "has not written" in side.accounts.view.value.problem
         assert side.accounts.view.value.questions == asked
         kubelet.writes = True
-        view = await side.accounts.answered_after(time.time(), 20.0)
+        view = await side.accounts.answered_after(SystemClock().uptime(), 20.0)
         assert view is not None
         assert view.problem == ""
 
@@ -193,7 +193,7 @@ async def test_a_kubelet_that_does_not_write_answers_no_question(tmp_path: Path)
 async def test_a_question_during_which_kubelet_was_replaced_does_not_count(tmp_path: Path) -> None:
     async with mini_kubelet(tmp_path), kubelet_side(tmp_path) as side:
         await registered(side)
-        view = await side.accounts.answered_after(time.time(), 10.0)
+        view = await side.accounts.answered_after(SystemClock().uptime(), 10.0)
         assert view is not None
         side.peer.extend([ProcessId(1, 1), ProcessId(2, 2)])
         asked = view.questions
@@ -209,7 +209,7 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_and_its_last_content_kep
     async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         await kubelet.allocate("u1", TPU, ["a"])
-        assert await side.accounts.answered_after(time.time(), 10.0)
+        assert await side.accounts.answered_after(SystemClock().uptime(), 10.0)
         kubelet.writes = False
         path = tmp_path / "dp" / "kubelet_internal_checkpoint"
         whole = path.read_bytes()

@@ -14,7 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from fakes.books import BOOT, NOW, WHOLE, X, allocated, breaches, drafted, name, silicon
+from fakes.books import (
+    BEFORE,
+    BOOT,
+    NOW,
+    UPTIME,
+    WHOLE,
+    X,
+    allocated,
+    breaches,
+    drafted,
+    name,
+    silicon,
+)
 from holdfast.errors import LaneStuckError, LedgerError, LedgerUnusableError
 from holdfast.ledger.ledger import InstanceLock, Ledger, open_ledger
 from holdfast.ledger.store import (
@@ -87,7 +99,7 @@ def _killed_after(folder: Path, statements: str) -> None:
 def test_everything_in_a_book_is_read_again_after_the_file_was_closed(tmp_path: Path) -> None:
     store = Store(tmp_path)
     _apply(store, allocated(silicon(d0="ab", d1="c"), pod=X, active=True))
-    _apply(store, allocated(_D0))
+    _apply(store, lambda draft: draft.allocate(WHOLE, _D0, checkpoint=BEFORE))
     record = PodRecord(
         uid=X,
         boot=BOOT,
@@ -96,7 +108,8 @@ def test_everything_in_a_book_is_read_again_after_the_file_was_closed(tmp_path: 
         namespace="default",
         name="train-0",
         counted_by=ProcessId(700, 70),
-        let_go_at=NOW,
+        let_go_at=UPTIME,
+        counted_boot=BOOT,
     )
     book = _apply(store, lambda draft: draft.note_pod(record))
     store.close()

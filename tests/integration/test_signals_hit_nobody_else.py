@@ -374,6 +374,8 @@ async def _enters_at_the_last_moment(tmp_path: Path, *, set_back: float) -> None
         scene.start(deaf=True)
         late: list[Living] = []
         scene.kernel.before_kill = _once(lambda: late.append(scene.start()))
+        await asyncio.sleep(_TICKS)
+        await scene.note(let_go_at=scene.clock.uptime())
         await scene.beat()
         await asyncio.sleep(_TICKS)
         scene.start(deaf=True)

@@ -167,10 +167,10 @@ class Daemon:
         ledger = self._ledger
         if ledger is None:
             return False
-        keys, at = self._keys(devices), self._kubelet.written_at
+        keys, version = self._keys(devices), self._kubelet.version
 
         def decide(draft: Draft) -> None:
-            draft.allocate(TPU, keys, checkpoint_at=at)
+            draft.allocate(TPU, keys, checkpoint=version)
             settle(draft)
 
         try:

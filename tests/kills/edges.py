@@ -71,8 +71,7 @@ class MemoryProcfs(Procfs):
         )
 
     def started_at(self, process: ProcessId) -> float:
-        clock = self._kernel.clock
-        return clock.wall() - clock.monotonic() + process.start_ticks / 100
+        return process.start_ticks / 100
 
     def uid(self, pid: int) -> int | None:
         return 0 if pid in self._kernel.processes else None

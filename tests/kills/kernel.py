@@ -78,7 +78,7 @@ class Kernel:
         parent: int = INIT,
         arguments: tuple[str, ...] = (),
     ) -> Process:
-        self._ticks = max(self._ticks + 1, int(self.clock.monotonic() * _TICKS))
+        self._ticks = max(self._ticks + 1, int(self.clock.uptime() * _TICKS))
         if self._free_pids and self.rng.random() < 0.5:
             pid = self._free_pids.pop(self.rng.randrange(len(self._free_pids)))
         else:

@@ -1,11 +1,12 @@
 """Kubelet with its checkpoint, and the daemon's view of both, which may be old, lost or corrupt."""
 
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from msgspec.structs import replace
 
-from holdfast.model.ids import DeviceId, PodUid
+from holdfast.model.ids import CheckpointId, DeviceId, PodUid
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.runtime.watched import Watched
 from kills.kernel import Kernel, Process
@@ -38,7 +39,8 @@ class Kubelet:
         self.books: Entries = {}
         self.file: tuple[CheckpointEntry, ...] | None = ()
         """What the checkpoint says; None: it cannot be read."""
-        self.written_at = kernel.clock.wall()
+        self.version = CheckpointId("0")
+        self._versions = itertools.count(1)
         self.api = True
         self.ready = True
         """Whether all sources of pods have been heard since its start."""
@@ -58,7 +60,11 @@ class Kubelet:
     def write(self) -> None:
         self.kernel.clock.shift(0.01)
         self.file = tuple(self.books.values())
-        self.written_at = self.kernel.clock.wall()
+        self.touch()
+
+    def touch(self) -> None:
+        """Make the checkpoint another file than it was."""
+        self.version = CheckpointId(str(next(self._versions)))
 
     def answer_list(self) -> None:
         """Drop what pods had that are over, where all sources have been heard."""
@@ -150,20 +156,20 @@ class Books:
         self._clock = kubelet.kernel.clock
         self._meanwhile = meanwhile
         self._asks = asks
-        self._read: tuple[float, object] | None = None
+        self._read: tuple[CheckpointId, object] | None = None
         self._last = float("-inf")
 
     def ask(self, reason: str) -> None:
         self.wanted = True
 
-    async def answered_after(self, wall: float, timeout: float) -> KubeletView | None:
+    async def answered_after(self, moment: float, timeout: float) -> KubeletView | None:
         if not self._asks:
             return self.view.value
         await self._meanwhile()
         answered = self._question()
         view = self.view.value
         await self._meanwhile()
-        return view if answered and wall < view.asked_at else None
+        return view if answered and moment < view.asked_at else None
 
     def turn(self, *, active: bool) -> None:
         """Do what is due: read a checkpoint that changed, ask where somebody wished it."""
@@ -174,12 +180,21 @@ class Books:
 
     def refresh(self) -> None:
         kubelet, was = self._kubelet, self.view.value
-        file = (kubelet.written_at, kubelet.file)
+        file = (kubelet.version, kubelet.file)
         if file == self._read:
             return
         self._read = file
         if kubelet.file is None:
-            self.view.set(replace(was, readable=False, answered=False, problem="corrupt"))
+            self.view.set(
+                replace(
+                    was,
+                    readable=False,
+                    answered=False,
+                    problem="corrupt",
+                    file=kubelet.version,
+                    read_at=self._clock.uptime(),
+                )
+            )
             return
         same = set(kubelet.file) == set(was.entries)
         self.view.set(
@@ -188,7 +203,8 @@ class Books:
                 entries=was.entries if same else kubelet.file,
                 readable=True,
                 problem="",
-                written_at=kubelet.written_at,
+                file=kubelet.version,
+                read_at=self._clock.uptime(),
                 answered=was.answered and same,
             )
         )
@@ -201,20 +217,22 @@ class Books:
             self.wanted = True
             return False
         self._clock.shift(0.01)
-        began = self._clock.wall()
+        began = self._clock.uptime()
         kubelet.answer_list()
         kubelet.write()
         self.wanted = False
-        self._read = (kubelet.written_at, kubelet.file)
+        self._read = (kubelet.version, kubelet.file)
         self.view.set(
             KubeletView(
                 entries=kubelet.file or (),
                 readable=True,
                 problem="",
-                written_at=kubelet.written_at,
+                file=kubelet.version,
+                read_at=self._clock.uptime(),
                 kubelet=kubelet.process.id,
                 questions=was.questions + 1,
                 asked_at=began,
+                sent_at=began,
                 answered=True,
             )
         )

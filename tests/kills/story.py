@@ -254,7 +254,7 @@ class Story:
             self._old_file = kubelet.file
             return
         kubelet.file = {"lost": (), "corrupt": None}.get(how, self._old_file)
-        kubelet.written_at = self.clock.wall()
+        kubelet.touch()
         if self.rng.random() < 0.5 and kubelet.process is not None:
             self._kubelet_restarts()
 
@@ -290,7 +290,7 @@ class Story:
         self._say(f"the runtime's files can be read: {self.runtime.readable}")
 
     def _the_clock_is_set(self) -> None:
-        seconds = self.rng.choice((2.0, 60.0, 3600.0, 90_000.0))
+        seconds = self.rng.choice((2.0, 60.0, 3600.0, 90_000.0, -2.0, -3600.0, -90_000.0))
         self._say(f"the clock is set {seconds:g} s forward")
         self.clock.step_wall(seconds)
 

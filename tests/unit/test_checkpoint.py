@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2
-from holdfast.app.parts import _modified
 from holdfast.errors import KubeletError
 from holdfast.kubelet.checkpoint import CheckpointState, FileId, parse, read
 
@@ -173,17 +172,17 @@ def test_garbage_is_told_as_garbage_with_the_path(tmp_path: Path) -> None:
     assert found.state is CheckpointState.GARBAGE
     assert str(path) in found.problem
     assert found.entries == ()
-    assert found.written_at > 0
+    assert found.id == FileId.from_stat(path.stat()).checkpoint
 
 
-def test_a_good_file_is_read_with_its_time_and_identity(tmp_path: Path) -> None:
+def test_a_good_file_is_read_with_its_identity(tmp_path: Path) -> None:
     path = tmp_path / "kubelet_internal_checkpoint"
     path.write_bytes(content(entry(["a"]), entry([], PodUID="uid-2")))
     found = read(path)
     assert found.state is CheckpointState.READ
     assert [each.pod for each in found.entries] == ["uid-1", "uid-2"]
-    assert found.written_at == path.stat().st_mtime_ns / 1e9
     assert found.file == FileId.of(path)
+    assert str(path.stat().st_mtime_ns) in found.id
     assert found.problem == ""
 
 
@@ -198,9 +197,16 @@ def test_a_file_put_in_place_of_another_has_another_identity(tmp_path: Path) -> 
     assert FileId.of(path) is None
 
 
-def test_two_looks_at_one_checkpoint_give_the_very_same_time(tmp_path: Path) -> None:
+def test_two_looks_at_one_checkpoint_tell_the_same_file_and_a_touched_one_another(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "checkpoint"
     path.write_text('{"Data": {"PodDeviceEntries": null}}')
-    for nanoseconds in range(1_795_249_537_317_529_000, 1_795_249_537_317_529_400):
+    told = set()
+    for nanoseconds in range(1_795_249_537_317_529_000, 1_795_249_537_317_529_040):
         os.utime(path, ns=(nanoseconds, nanoseconds))
-        assert read(path).written_at == _modified(path)
+        file = FileId.of(path)
+        assert file is not None
+        assert read(path).id == file.checkpoint
+        told.add(file.checkpoint)
+    assert len(told) == 40

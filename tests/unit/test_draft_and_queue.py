@@ -437,7 +437,7 @@ def test_the_first_in_the_queue_always_has_all_it_asked_for(
 
 def test_a_move_carries_the_boot_in_which_the_lock_was_last_given() -> None:
     book = book_of(allocated(_D0, pod=X))
-    draft = Draft(book, now=NOW, boot=BootId("boot-2"))
+    draft = drafted(book, boot=BootId("boot-2"))
     draft.note(lock_of(book, "d0"), "passed after the reboot")
     assert lock_of(draft.book, "d0").boot == BootId("boot-2")
     assert isinstance(draft.book, Book)

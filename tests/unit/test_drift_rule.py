@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import (
-    NOW,
+    UPTIME,
     WHOLE,
     X,
     Y,
@@ -31,7 +31,7 @@ from holdfast.model.use import Grip, Holder
 
 CHIPS = silicon(d0="a", d1="b")
 NODE = inventory({WHOLE: CHIPS})
-LATER = NOW + 61.0
+LATER = UPTIME + 61.0
 
 
 def _named(uid: PodUid, called: str) -> Callable[[Draft], None]:
@@ -57,7 +57,15 @@ OFFERS = Offers(
 
 
 def _kinds(book: Book, view: KubeletView, **more: object) -> list[str]:
-    facts = DriftFacts(book=book, view=view, inventory=NODE, offers=OFFERS, **more)  # type: ignore[arg-type]
+    locked_at = dict.fromkeys(book.locks, UPTIME)
+    facts = DriftFacts(
+        book=book,
+        view=view,
+        inventory=NODE,
+        offers=OFFERS,
+        locked_at=locked_at,
+        **more,  # type: ignore[arg-type]
+    )
     return [each.kind for each in disagreements(facts)]
 
 
@@ -85,7 +93,7 @@ def test_a_device_that_was_granted_since_is_not_kept_back() -> None:
 
 
 def test_a_pod_that_kubelet_runs_without_the_devices_it_has_is_lost_books() -> None:
-    view = replace(seen(asked_at=NOW), pods=(_listed("x"),))
+    view = replace(seen(), pods=(_listed("x"),))
     assert _kinds(HELD_BY_X, view) == [Drift.LOST_BOOKS.value]
 
 
@@ -95,7 +103,7 @@ def test_a_pod_that_kubelet_runs_without_the_devices_it_has_is_lost_books() -> N
     ids=["it is over", "its successor has others", "it is over and another runs"],
 )
 def test_a_pod_that_is_over_or_was_made_anew_is_no_lost_book(pods: tuple[ListedPod, ...]) -> None:
-    assert _kinds(HELD_BY_X, replace(seen(asked_at=NOW), pods=pods)) == []
+    assert _kinds(HELD_BY_X, replace(seen(), pods=pods)) == []
 
 
 def test_a_device_that_this_node_does_not_have_was_never_granted() -> None:
@@ -120,7 +128,7 @@ def test_two_containers_of_one_pod_share_a_device() -> None:
 
 def test_a_lock_for_no_pod_of_kubelets_is_told_when_it_stays_so() -> None:
     assert _kinds(HELD_BY_X, seen(asked_at=LATER)) == [Drift.LOCK_WITHOUT_POD.value]
-    assert _kinds(HELD_BY_X, seen(asked_at=NOW + 59.0)) == []
+    assert _kinds(HELD_BY_X, seen(asked_at=UPTIME + 59.0)) == []
 
 
 @pytest.mark.parametrize("registered", [ids("d0"), ids("d0", "d1", "d9"), ids("0", "1"), ids()])

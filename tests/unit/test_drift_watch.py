@@ -46,7 +46,7 @@ class Truths:
         """Ask kubelet, which answers that it *has* these devices."""
         self.offers.set(replace(self.offers.value, resend=self.offers.value.resend + 1))
         self.watch.compare()
-        answer = seen(asked_at=self.clock.wall())
+        answer = seen(asked_at=self.clock.uptime())
         questions = self.view.value.questions + 1
         self.view.set(
             replace(answer, answered=True, questions=questions, registered={WHOLE: frozenset(has)})

@@ -161,21 +161,16 @@ def test_a_cgroup_is_killed_whole_only_where_all_of_it_is_old_and_nothing_of_it_
 
 
 @pytest.mark.parametrize(
-    ("wrote", "now", "waited", "reason"),
+    ("asked", "now", "reason"),
     [
-        (100.0, 100.5, 0.1, None),
-        (100.0, 100.0, 0.0, None),
-        (100.0, 100.99, 0.99, None),
-        (100.0, 101.0, 0.0, "what kubelet said is 1.0 s old"),
-        (100.0, 100.5, 1.0, "what kubelet said is 1.0 s old"),
-        (100.0, 40.0, 7.5, "what kubelet said is 7.5 s old"),  # set back while it lay here
-        (100.0, 99.9, 0.1, "written in the future"),
-        (0.0, 100.0, 0.0, "what kubelet said is 100.0 s old"),
+        (100.0, 100.0, None),
+        (100.0, 100.99, None),
+        (100.0, 101.0, "what kubelet said is 1.0 s old"),
+        (100.0, 107.5, "what kubelet said is 7.5 s old"),
+        (0.0, 100.0, "what kubelet said is 100.0 s old"),
     ],
 )
-def test_kubelets_word_is_good_for_less_than_a_second_by_every_clock(
-    wrote: float, now: float, waited: float, reason: str | None
+def test_kubelets_word_is_good_for_less_than_a_second(
+    asked: float, now: float, reason: str | None
 ) -> None:
-    verdict = why_stale(wrote=wrote, now=now, waited=waited)
-    assert (verdict is None) == (reason is None)
-    assert (reason or "") in (verdict or "")
+    assert why_stale(asked=asked, now=now) == reason

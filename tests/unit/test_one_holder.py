@@ -43,6 +43,7 @@ from holdfast.model.free import (
 from holdfast.model.gate import Passage, enter, who_calls, why_wait
 from holdfast.model.ids import (
     BootId,
+    CheckpointId,
     DeviceId,
     DeviceName,
     HardwareKey,
@@ -146,9 +147,11 @@ class OneHolder(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(dir=shm if os.access(shm, os.W_OK) else None))
         self.copies = 0
         self.now = NOW
+        """Seconds since the machine booted, or rather since the first of its boots."""
+        self.wall = NOW
         self.boots = 0
         self.pods: list[_Pod] = []
-        self.written_at = self.now
+        self.writes = 0
         self.checkpoint: tuple[CheckpointEntry, ...] = ()
         self.readable = True
         self.stranger: frozenset[HardwareKey] = frozenset()
@@ -206,19 +209,27 @@ class OneHolder(RuleBasedStateMachine):
 
     def _view(self) -> KubeletView:
         if not self.readable:
-            return KubeletView()
+            return self._unreadable()
         return KubeletView(
             entries=self.checkpoint,
             readable=True,
-            written_at=self.written_at,
+            file=self._file,
+            read_at=self.now,
             kubelet=ProcessId(7, 7),
             answered=True,
             asked_at=self.now,
         )
 
+    def _unreadable(self) -> KubeletView:
+        return KubeletView(file=self._file, read_at=self.now)
+
+    @property
+    def _file(self) -> CheckpointId:
+        return CheckpointId(str(self.writes))
+
     def _write_checkpoint(self) -> None:
         self.now += 1
-        self.written_at = self.now
+        self.writes += 1
         self.checkpoint = tuple(
             CheckpointEntry(pod=pod.uid, container=str(n), resource=each.resource, devices=each.ids)
             for pod in self.pods
@@ -248,7 +259,8 @@ class OneHolder(RuleBasedStateMachine):
     def _commit(self, decide: Callable[[Draft], T], crash: int | None) -> T:
         """Do as Ledger does, killed at statement number *crash*; None: not killed."""
         before = self.book
-        draft = Draft(before, now=self.now, boot=BootId(f"boot-{self.boots}"))
+        boot = BootId(f"boot-{self.boots}")
+        draft = Draft(before, now=self.wall, uptime=self.now, boot=boot)
         answer = decide(draft)
         after = draft.book
         if after is before:
@@ -363,9 +375,7 @@ class OneHolder(RuleBasedStateMachine):
                 continue
             taken |= {(resource, id_) for id_ in ids}
             try:
-                self._commit(
-                    partial(_record, resource=resource, ids=ids, at=self.written_at), crash
-                )
+                self._commit(partial(_record, resource=resource, ids=ids, file=self._file), crash)
             except _Killed:
                 return  # Allocate failed, and with it the admission
             pod.containers.append(_Container(resource, ids))
@@ -391,7 +401,7 @@ class OneHolder(RuleBasedStateMachine):
             asked=container.ids,
             devices=_devices(container.resource, container.ids),
         )
-        view = self._view() if readable else KubeletView()
+        view = self._view() if readable else self._unreadable()
         caller = who_calls(passage, view, self.book)
         if len(caller.pods) > 1 or why_wait(passage, caller, self.book) is not None:
             return
@@ -442,7 +452,7 @@ class OneHolder(RuleBasedStateMachine):
             return
         if allocates:
             for resource, ids in wished:
-                self._commit(partial(_record, resource=resource, ids=ids, at=self.written_at), None)
+                self._commit(partial(_record, resource=resource, ids=ids, file=self._file), None)
         pod.counted = True
         self._write_checkpoint()
 
@@ -458,6 +468,10 @@ class OneHolder(RuleBasedStateMachine):
     def time_passes(self, readable: bool, seconds: int) -> None:
         self.now += seconds
         self.readable = readable
+
+    @rule(seconds=st.sampled_from([3600, -3600, -86400]))
+    def the_clock_is_set(self, seconds: int) -> None:
+        self.wall += seconds
 
     @rule(keys=st.sampled_from(["a", "de"]))
     @precondition(lambda self: not self.stranger)
@@ -639,8 +653,10 @@ class _Wreck:
         return wal.stat().st_size if wal.exists() else 0
 
 
-def _record(draft: Draft, resource: ResourceName, ids: frozenset[DeviceId], at: float) -> None:
-    draft.allocate(resource, _devices(resource, ids), checkpoint_at=at)
+def _record(
+    draft: Draft, resource: ResourceName, ids: frozenset[DeviceId], file: CheckpointId
+) -> None:
+    draft.allocate(resource, _devices(resource, ids), checkpoint=file)
     settle(draft)
 
 

@@ -3,10 +3,24 @@
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, HALF, NOW, WHOLE, X, Y, entry, seen, silicon
+from fakes.books import (
+    BEFORE,
+    BOOT,
+    HALF,
+    NOW,
+    UPTIME,
+    WHOLE,
+    X,
+    Y,
+    entry,
+    seen,
+    silicon,
+    unreadable,
+)
 from holdfast.model.book import Allocation, Phase
+from holdfast.model.ids import NO_CHECKPOINT, BootId
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.pending import AllocationFacts, over
+from holdfast.model.pending import AllocationFacts, is_newer, over
 
 _ALLOCATED = Allocation(
     id=1,
@@ -14,7 +28,8 @@ _ALLOCATED = Allocation(
     devices=silicon(d0="a", d1="b"),
     created_at=NOW,
     boot=BOOT,
-    checkpoint_at=NOW - 5,
+    checkpoint=BEFORE,
+    answered_at=UPTIME,
 )
 _OWN = entry(X, "d0", "d1")
 
@@ -26,18 +41,25 @@ def _facts(
     pod: str | None = None,
     again: bool = False,
     cgroup: bool = False,
+    processes: bool = False,
+    gone: bool = False,
     let_go: bool = False,
     started: bool = False,
+    rebooted: bool = False,
     age: float = 0.0,
 ) -> AllocationFacts:
     return AllocationFacts(
         allocation=replace(_ALLOCATED, phase=phase, pod=X if pod else None),
         view=view,
+        newer=is_newer(view, _ALLOCATED, BOOT),
         allocated_again=again,
         cgroup=cgroup,
+        processes=processes,
+        cgroup_gone=gone,
         let_go=let_go,
         started=started,
-        now=NOW + age,
+        rebooted=rebooted,
+        age=age,
         timeout=60.0,
     )
 
@@ -51,7 +73,10 @@ def _facts(
         (_facts(seen(_OWN), age=600, pod="x", cgroup=True), None),
         (_facts(seen(), age=59), None),
         (_facts(seen(), age=60), "no entry of kubelet's names it 60 s after"),
-        (_facts(seen(), age=600, phase=Phase.ACTIVE), "no entry of kubelet's names it"),
+        (_facts(seen(), age=6000, phase=Phase.ACTIVE), None),
+        (_facts(seen(), age=6000, phase=Phase.ACTIVE, rebooted=True), "after a reboot"),
+        (_facts(seen(_OWN), age=6000, phase=Phase.ACTIVE, rebooted=True), None),
+        (_facts(seen(entry(Y, "d0")), phase=Phase.ACTIVE, again=True), "again, to pod pod-y"),
         (_facts(seen(entry(X, "d0", "d1", resource=HALF)), age=60), "no entry of kubelet's"),
         (_facts(seen(entry(Y, "d0")), age=1), None),
         (_facts(seen(entry(Y, "d0")), age=1, again=True), "allocated again, to pod pod-y"),
@@ -77,7 +102,10 @@ def _facts(
         "an image is pulled for ten minutes, the sandbox stands",
         "kubelet may still be writing",
         "kubelet refused the pod after our Allocate",
-        "started by an unknown caller whom kubelet never named",
+        "started by an unknown caller whom kubelet never named: it may be starting still",
+        "started by an unknown caller before the machine rebooted",
+        "started before the machine rebooted, and kubelet names it",
+        "started by an unknown caller, and allocated again to another pod",
         "an entry of another resource does not name it",
         "another pod has one of the devices, nobody allocated it again",
         "another pod has one of the devices, by a younger Allocate",
@@ -110,13 +138,93 @@ def test_an_allocation_is_over_only_by_kubelets_own_books(
     "view",
     [
         KubeletView(),
-        KubeletView(written_at=NOW, problem="garbage"),
-        seen(written_at=NOW - 5),
-        seen(written_at=NOW - 500),
+        seen(file=BEFORE),
+        seen(file=BEFORE, read_at=UPTIME + 5000),
+        seen(read_at=UPTIME - 1),
+        seen(read_at=UPTIME),
     ],
-    ids=["never read", "unreadable", "as it was at the Allocate", "older"],
+    ids=[
+        "never read",
+        "as it was at the Allocate",
+        "the same, much later",
+        "another, from before",
+        "another, whose reading began no later",
+    ],
 )
 def test_a_kubelet_that_is_down_or_has_not_written_since_ends_nothing(
     view: KubeletView, phase: Phase, pod: str | None
 ) -> None:
     assert over(_facts(view, phase=phase, pod=pod, again=True, started=True, age=10_000)) is None
+
+
+@pytest.mark.parametrize(
+    ("allocation", "view", "newer"),
+    [
+        (_ALLOCATED, seen(), True),
+        (_ALLOCATED, seen(file=BEFORE), False),
+        (_ALLOCATED, seen(read_at=UPTIME), False),
+        (replace(_ALLOCATED, boot=BootId("boot-0"), answered_at=UPTIME + 9e6), seen(), True),
+        (replace(_ALLOCATED, boot=BootId("boot-0")), seen(file=BEFORE), False),
+        (replace(_ALLOCATED, checkpoint=NO_CHECKPOINT), seen(), True),
+        (replace(_ALLOCATED, checkpoint=NO_CHECKPOINT), seen(file=NO_CHECKPOINT), False),
+    ],
+    ids=[
+        "another file, read later",
+        "the same file, read later",
+        "another file, read before",
+        "read after a reboot, whenever the Allocate was in its own boot",
+        "not written since, not even after a reboot",
+        "there was none at the Allocate",
+        "there is none still",
+    ],
+)
+def test_newer_is_another_file_that_was_read_later(
+    allocation: Allocation, view: KubeletView, newer: bool
+) -> None:
+    assert is_newer(view, allocation, BOOT) is newer
+
+
+_BLIND = unreadable(seen(_OWN))
+_ACTIVE = Phase.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (_facts(_BLIND, age=6000), None),
+        (_facts(_BLIND, age=6000, phase=_ACTIVE), None),
+        (_facts(_BLIND, again=True), "its devices were allocated again (unverified: "),
+        (_facts(_BLIND, again=True, phase=_ACTIVE), "its devices were allocated again"),
+        (_facts(_BLIND, again=True, phase=_ACTIVE, pod="x", cgroup=True), "allocated again"),
+        (_facts(_BLIND, age=6000, phase=_ACTIVE, pod="x"), None),
+        (_facts(_BLIND, phase=_ACTIVE, pod="x", gone=True), "the cgroup of pod pod-x is gone"),
+        (_facts(_BLIND, pod="x", gone=True), "the cgroup of pod pod-x is gone (unverified: "),
+        (_facts(_BLIND, phase=_ACTIVE, pod="x", cgroup=True), "no process is left in the cgroup"),
+        (_facts(_BLIND, phase=_ACTIVE, pod="x", cgroup=True, processes=True), None),
+        (_facts(_BLIND, age=6000, pod="x", cgroup=True), None),
+        (_facts(_BLIND, pod="x", cgroup=True, started=True), "no process is left"),
+        (_facts(_BLIND, pod="x", cgroup=True, processes=True, started=True), None),
+        (_facts(_BLIND, age=6000, pod="x", cgroup=True, let_go=True), None),
+    ],
+    ids=[
+        "an unknown pod, nothing has changed",
+        "an unknown pod that started",
+        "its ids were allocated again",
+        "the same of one that started",
+        "the same of a known pod: what is left of it is waited for",
+        "a known pod whose cgroup was never seen",
+        "its cgroup is gone",
+        "its cgroup is gone before it started",
+        "nothing is left in its cgroup",
+        "it runs",
+        "its sandbox is still to be made",
+        "nothing is left in its cgroup, another container had started",
+        "it runs, by another Allocation",
+        "what kubelet said before is not asked",
+    ],
+)
+def test_while_kubelets_books_cannot_be_read_the_cgroup_and_the_next_allocate_tell(
+    facts: AllocationFacts, reason: str | None
+) -> None:
+    said = over(facts)
+    assert (said is None) if reason is None else (said is not None and reason in said)

@@ -4,10 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import (
+    AFTER,
+    BEFORE,
     BOOT,
     HALF,
     KUBELET,
     NOW,
+    UPTIME,
     WHOLE,
     X,
     Y,
@@ -24,9 +27,10 @@ from fakes.books import (
     seen,
     silicon,
     unlocked,
+    unreadable,
 )
 from holdfast.model.book import Book, Phase, PodRecord
-from holdfast.model.ids import BootId, DeviceId, PodUid, ProcessId
+from holdfast.model.ids import NO_CHECKPOINT, BootId, CheckpointId, DeviceId, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import LockState
 from holdfast.model.queue import settle
@@ -75,11 +79,12 @@ def test_an_allocation_belongs_to_the_one_pod_whose_entry_names_exactly_its_devi
     "view",
     [
         KubeletView(),
-        seen(written_at=-1.0),
+        seen(entry(X, "d0"), file=NO_CHECKPOINT),
+        seen(entry(X, "d0"), read_at=UPTIME),
         seen(entry(X, "d0"), entry(Y, "d0")),
         seen(entry(X, "d0", "d1")),
     ],
-    ids=["unreadable", "not written since", "two pods", "other devices"],
+    ids=["never read", "not written since", "read before", "two pods", "other devices"],
 )
 def test_an_allocation_stays_unknown_while_the_books_do_not_tell(view: KubeletView) -> None:
     assert _after(book_of(allocated(_D0)), view).allocations[1].pod is None
@@ -119,7 +124,8 @@ def test_the_locks_of_a_pod_that_kubelet_no_longer_counts_start_to_be_released()
 def test_a_kubelet_that_restarts_without_its_api_server_releases_nothing() -> None:
     """Its checkpoint is as it was, or cannot be read, or it does not answer."""
     book = book_of(allocated(_D0, pod=X, active=True), allocated(silicon(d1="b")))
-    for view in (KubeletView(), seen(written_at=0.0), seen(entry(X, "d0"), answered=False)):
+    old = seen(file=NO_CHECKPOINT)
+    for view in (KubeletView(), unreadable(), old, seen(entry(X, "d0"), answered=False)):
         after = _after(book, view, sightings={X: _LIVING}, now=NOW + 10)
         assert [lock.state for lock in after.locks.values()] == [LockState.HELD] * 2
 
@@ -155,17 +161,19 @@ def test_a_younger_allocation_with_other_devices_ends_what_kubelet_gave_away_aga
 def test_an_entry_from_before_the_younger_allocate_ends_nothing() -> None:
     """The checkpoint may still speak of a pod that had the device before both."""
     draft = drafted()
-    draft.allocate(WHOLE, silicon(d0="a", d1="b"), checkpoint_at=NOW - 10)
-    draft.allocate(WHOLE, _D0, checkpoint_at=NOW)
+    draft.allocate(WHOLE, silicon(d0="a", d1="b"), checkpoint=BEFORE, answered_at=UPTIME - 10)
+    draft.allocate(WHOLE, _D0, checkpoint=AFTER)
     settle(draft)
-    assert list(_after(draft.book, seen(entry(Y, "d0"), written_at=NOW)).allocations) == [1, 2]
-    assert list(_after(draft.book, seen(entry(Y, "d0"), written_at=NOW + 1)).allocations) == [2]
+    view = seen(entry(Y, "d0"), file=AFTER)
+    assert list(_after(draft.book, view).allocations) == [1, 2]
+    later = replace(view, file=CheckpointId("written later"))
+    assert list(_after(draft.book, later).allocations) == [2]
 
 
 def test_an_image_may_be_pulled_for_ten_minutes_between_allocate_and_start() -> None:
     book = book_of(allocated(_D0))
     for seconds in (1, 60, 600):
-        book = _after(book, seen(entry(X, "d0"), written_at=NOW + seconds), now=NOW + seconds)
+        book = _after(book, seen(entry(X, "d0"), read_at=UPTIME + seconds), now=NOW + seconds)
     assert lock_of(book, "d0").pod == X
     assert lock_of(book, "d0").state is LockState.HELD
 
@@ -240,7 +248,7 @@ def test_an_adopted_pod_that_runs_comes_before_an_allocation_that_has_not_starte
 
 
 def test_an_adopted_pod_has_not_started_on_what_another_is_still_to_let_go_of() -> None:
-    view = seen(entry(Y, "h0", resource=HALF), written_at=NOW + 1)
+    view = seen(entry(Y, "h0", resource=HALF))
     after = _after(_released(), view, sightings={X: _LIVING, Y: _LIVING})
     assert lock_of(after, "d0").state is LockState.RELEASING
     assert [each.phase for each in after.allocations.values()] == [Phase.PENDING]
@@ -284,7 +292,7 @@ def test_a_pod_that_kubelet_counts_again_has_its_lock_back(
     if allocates:
         draft.allocate(WHOLE, _D0)
         settle(draft)
-    view = seen(entry(X, "d0"), written_at=NOW + 1)
+    view = seen(entry(X, "d0"))
     after = _after(draft.book, view, sightings={X: _LIVING})
     assert (lock_of(after, "d0").state, lock_of(after, "d0").pod) == (LockState.HELD, X)
     assert lock_of(after, "d0").allocation in after.allocations
@@ -294,7 +302,7 @@ def test_a_pod_that_comes_back_while_a_process_of_it_lives_is_not_overtaken() ->
     draft = drafted(_released())
     draft.allocate(WHOLE, _D0, pod=Y)
     settle(draft)
-    view = seen(entry(X, "d0"), entry(Y, "d0"), written_at=NOW + 1)
+    view = seen(entry(X, "d0"), entry(Y, "d0"))
     after = _after(draft.book, view, sightings={X: _LIVING})
     assert lock_of(after, "d0").pod == X
 
@@ -304,7 +312,7 @@ def test_a_pod_that_allocates_again_while_a_process_of_it_lives_is_not_overtaken
     draft.allocate(HALF, silicon(h0="a"), pod=Y)
     draft.allocate(WHOLE, _D0)
     settle(draft)
-    view = seen(entry(X, "d0"), entry(Y, "h0", resource=HALF), written_at=NOW + 1)
+    view = seen(entry(X, "d0"), entry(Y, "h0", resource=HALF))
     book = _after(draft.book, view, sightings={X: _LIVING})
     book = _after(book, view, sightings={X: _LIVING})
     assert lock_of(book, "d0").pod == X
@@ -324,7 +332,7 @@ def test_a_statefulset_pod_that_comes_back_by_another_uid_waits_for_its_former_s
     draft = drafted(_released())
     draft.allocate(WHOLE, _D0)
     settle(draft)
-    after = _after(draft.book, seen(entry(Y, "d0"), written_at=NOW + 1), sightings={X: _LIVING})
+    after = _after(draft.book, seen(entry(Y, "d0")), sightings={X: _LIVING})
     assert lock_of(after, "d0").pod == X
     assert lock_of(after, "d0").state is LockState.RELEASING
     assert [each.pod for each in after.allocations.values()] == [Y]
@@ -333,12 +341,10 @@ def test_a_statefulset_pod_that_comes_back_by_another_uid_waits_for_its_former_s
 def test_after_a_reboot_locks_are_held_until_the_checkpoint_says_otherwise() -> None:
     book = book_of(allocated(_D0, pod=X, active=True))
     boot = BootId("boot-2")
-    for view in (KubeletView(), seen(entry(X, "d0"), written_at=NOW + 1)):
+    for view in (KubeletView(), seen(entry(X, "d0"))):
         after = _after(book, view, boot=boot)
         assert lock_of(after, "d0").state is LockState.HELD
-    assert lock_of(_after(book, seen(written_at=NOW + 1), boot=boot), "d0").state is (
-        LockState.RELEASING
-    )
+    assert lock_of(_after(book, seen(), boot=boot), "d0").state is (LockState.RELEASING)
 
 
 # What is known of pods.
@@ -362,7 +368,7 @@ def test_a_living_pods_record_follows_its_cgroup() -> None:
 def test_the_record_of_a_pod_that_is_over_does_not_follow_a_later_incarnation() -> None:
     """Else the processes of a static pod that came back would pass for the former one's."""
     book = _record(_released(), cgroup="/kubepods/pod", inode=3)
-    after = _after(book, seen(written_at=NOW + 1), sightings={X: _LIVING})
+    after = _after(book, seen(), sightings={X: _LIVING})
     assert after.pods[X].inode == 3
 
 
@@ -373,7 +379,9 @@ def test_a_pod_that_has_nothing_any_more_is_forgotten() -> None:
 
 
 _OTHER_KUBELET = ProcessId(KUBELET.pid, KUBELET.start_ticks + 1)
-_LET_GO = PodRecord(uid=X, boot=BOOT, counted_by=KUBELET, let_go_at=NOW - 100)
+_COUNTED = PodRecord(uid=X, boot=BOOT, counted_by=KUBELET, counted_boot=BOOT)
+_LET_GO = replace(_COUNTED, let_go_at=UPTIME - 100)
+_BEFORE_BOOT = replace(_LET_GO, counted_boot=BootId("boot-0"))
 
 
 @pytest.mark.parametrize(
@@ -381,8 +389,10 @@ _LET_GO = PodRecord(uid=X, boot=BOOT, counted_by=KUBELET, let_go_at=NOW - 100)
     [
         (PodRecord(uid=X, boot=BOOT), seen(entry(X, "d0")), (KUBELET, None)),
         (PodRecord(uid=X, boot=BOOT), seen(), (None, None)),
-        (PodRecord(uid=X, boot=BOOT, counted_by=KUBELET), seen(), (KUBELET, NOW)),
-        (_LET_GO, seen(), (KUBELET, NOW - 100)),
+        (_COUNTED, seen(), (KUBELET, UPTIME)),
+        (_LET_GO, seen(), (KUBELET, UPTIME - 100)),
+        (_BEFORE_BOOT, seen(), (None, None)),
+        (_BEFORE_BOOT, seen(entry(X, "d0")), (KUBELET, None)),
         (_LET_GO, seen(entry(X, "d0")), (KUBELET, None)),
         (_LET_GO, seen(entry(X, "d0"), answered=False), (KUBELET, None)),
         (_LET_GO, seen(entry(X), answered=False), (KUBELET, None)),
@@ -391,7 +401,7 @@ _LET_GO = PodRecord(uid=X, boot=BOOT, counted_by=KUBELET, let_go_at=NOW - 100)
         (replace(_LET_GO, let_go_at=None), seen(answered=False), (KUBELET, None)),
         (replace(_LET_GO, let_go_at=None), seen(kubelet=None), (KUBELET, None)),
         (replace(_LET_GO, let_go_at=None), KubeletView(), (KUBELET, None)),
-        (_LET_GO, KubeletView(), (KUBELET, NOW - 100)),
+        (_LET_GO, KubeletView(), (KUBELET, UPTIME - 100)),
         (
             PodRecord(uid=X, boot=BOOT),
             seen(entry(X, "d0"), answered=False),
@@ -403,6 +413,8 @@ _LET_GO = PodRecord(uid=X, boot=BOOT, counted_by=KUBELET, let_go_at=NOW - 100)
         "never counted before our eyes",
         "let go of, now",
         "let go of, the first time stands",
+        "let go of before a reboot: pid and moment are another boot's",
+        "counted again after a reboot",
         "counted again: it starts over",
         "counted again between two questions: it starts over",
         "counted again without devices: it starts over",
@@ -420,5 +432,5 @@ def test_the_evidence_that_kubelet_let_go_of_a_pod(
 ) -> None:
     draft = drafted(_released())
     draft.note_pod(record)
-    after = _after(draft.book, replace(view, written_at=NOW + 1), sightings={X: _LIVING})
+    after = _after(draft.book, view, sightings={X: _LIVING})
     assert (after.pods[X].counted_by, after.pods[X].let_go_at) == expected

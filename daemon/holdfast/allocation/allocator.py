@@ -1,6 +1,6 @@
 """Allocate: validate, write it down, lock what is free, queue for the rest, and answer at once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -10,9 +10,10 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.draft import Draft
 from holdfast.model.grants import ContainerGrant
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.ids import CheckpointId, DeviceId, DeviceName, ResourceName
 from holdfast.model.queue import settle
 from holdfast.model.reconcile import translate
+from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
@@ -45,19 +46,21 @@ class Allocator:
         inventory: Watched[Inventory],
         granting: Granting,
         node_rdev: Callable[[str], int | None],
-        checkpoint_at: Callable[[], float],
+        checkpoint: Callable[[], CheckpointId],
+        clock: Clock,
         commit_timeout: float = 2.0,
     ) -> None:
         """Answer from *inventory* and write to *ledger*.
 
         `node_rdev` returns the device number of a node, None where there is none;
-        `checkpoint_at` the modification time of kubelet's checkpoint, 0 where there is none.
+        `checkpoint` which file kubelet's is at the moment.
         """
         self._ledger = ledger
         self._inventory = inventory
         self._granting = granting
         self._node_rdev = node_rdev
-        self._checkpoint_at = checkpoint_at
+        self._checkpoint = checkpoint
+        self._clock = clock
         self._commit_timeout = commit_timeout
 
     async def allocate(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> ContainerGrant:
@@ -70,13 +73,16 @@ class Allocator:
         devices = {id_: self._usable(resource, id_, inventory) for id_ in dict.fromkeys(ids)}
         granted = tuple(dict.fromkeys(devices.values()))
         keys = {device.name.id: device.keys for device in granted}
-        checkpoint_at = self._checkpoint_at()
+        checkpoint = self._checkpoint()
+        moment = self._clock.uptime()  # a reading that began later shows it, or a newer one
+
+        def record(draft: Draft) -> None:
+            draft.allocate(resource, keys, checkpoint=checkpoint, answered_at=moment)
+            settle(draft)
+
         try:
             if keys:
-                await self._ledger.apply(
-                    lambda draft: _record(draft, resource, keys, checkpoint_at),
-                    deadline=self._commit_timeout,
-                )
+                await self._ledger.apply(record, deadline=self._commit_timeout)
         except (LedgerError, LaneStuckError) as error:
             log.warning(
                 "allocation answered unrecorded",
@@ -116,13 +122,3 @@ def _some(devices: tuple[Device, ...]) -> str:
     named = ", ".join(str(each.name.id) for each in devices[:_MOST_NAMED]) or "none"
     more = len(devices) - _MOST_NAMED
     return f"{named} and {more} more" if more > 0 else named
-
-
-def _record(
-    draft: Draft,
-    resource: ResourceName,
-    devices: Mapping[DeviceId, frozenset[HardwareKey]],
-    checkpoint_at: float,
-) -> None:
-    draft.allocate(resource, devices, checkpoint_at=checkpoint_at)
-    settle(draft)

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.allocation.preference import Preference
+from holdfast.ledger.ages import LockAges
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Inventory
 from holdfast.model.drift import (
@@ -100,6 +101,7 @@ class DriftWatch:
         self._kernel = kernel
         self._preference = preference
         self._clock = clock
+        self._ages = LockAges(clock)
         self._times = times
         self._seen: dict[Disagreement, _Seen] = {}
         self._told: dict[Disagreement, float] = {}
@@ -147,16 +149,18 @@ class DriftWatch:
                     log.info("drift is over", kind=each.kind, subject=each.subject)
 
     def _facts(self) -> DriftFacts:
-        view, offers = self._view.value, self._offers.value
+        book, view, offers = self._ledger.book.value, self._view.value, self._offers.value
+        self._ages.note(book)
         self._sent = self._sent.follow(offers, view.questions)
         return DriftFacts(
-            book=self._ledger.book.value,
+            book=book,
             view=view,
             inventory=self._inventory.value,
             offers=offers,
             holders=self._kernel.holders,
             kept_back=self._preference.kept_back,
             list_answered=self._sent.answered(view.questions),
+            locked_at={lock.device: self._ages.since(lock) for lock in book.locks.values()},
             lock_patience=self._times.lock_patience,
         )
 

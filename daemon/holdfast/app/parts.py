@@ -36,7 +36,7 @@ from holdfast.kubelet.registrar import Registrar
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.cdi import Published
 from holdfast.model.devices import Inventory
-from holdfast.model.ids import DeviceName, ResourceName
+from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, DeviceName, ResourceName
 from holdfast.model.promise import gpu_names_in, names_of_ours
 from holdfast.model.slice_placement import SlicePolicy
 from holdfast.model.tpu_env import TpuHostFacts
@@ -113,7 +113,8 @@ def build(
         inventory=scanner.inventory,
         granting=_granting(on, specs, gpus),
         node_rdev=lambda path: node_rdev(host.root, path),
-        checkpoint_at=lambda: _modified(side.folder.checkpoint),
+        checkpoint=lambda: _checkpoint(side.folder.checkpoint),
+        clock=clock,
         commit_timeout=settings.allocate.commit_timeout,
     )
     preference = Preference(
@@ -260,7 +261,6 @@ def _gpu_inputs(gpus: Gpus) -> GpuInputs:
     return GpuInputs(rules=gpus.rules, facts=gpus.facts, modes=lambda: gpus.specs.names.modes)
 
 
-def _modified(path: Path) -> float:
-    """Return when a file was last written, in seconds since the epoch; 0 when it is not there."""
+def _checkpoint(path: Path) -> CheckpointId:
     file = FileId.of(path)
-    return 0.0 if file is None else file.written_at
+    return NO_CHECKPOINT if file is None else file.checkpoint

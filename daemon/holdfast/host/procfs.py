@@ -1,7 +1,6 @@
 """Processes and drivers from /proc; what vanishes while it is read is None."""
 
 import os
-import time
 
 from msgspec import Struct
 
@@ -84,10 +83,8 @@ class Procfs:
         return None if facts is None else facts.process.start_ticks
 
     def started_at(self, process: ProcessId) -> float:
-        """Return when the process started, in seconds since the epoch by the present wall clock."""
-        # Not from btime in /proc/stat, which is cut to a whole second.
-        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        return booted + process.start_ticks / os.sysconf("SC_CLK_TCK")
+        """Return when the process started, in seconds since the machine booted."""
+        return process.start_ticks / os.sysconf("SC_CLK_TCK")
 
     def uid(self, pid: int) -> int | None:
         """Return the effective uid of a process."""

@@ -111,24 +111,21 @@ class Accounts:
         Raise LaneStuckError when the disk does not answer.
         """
         known = self._read
-        look = await self._lane.run(lambda: _look(self._folder.checkpoint, known))
+        look = await self._lane.run(lambda: self._look(known))
         if look is not None:
             self._took_note(look)
         return self.view.value
 
-    async def answered_after(self, wall: float, timeout: float) -> KubeletView | None:  # noqa: ASYNC109
-        """Ask, and return the view of a question that began after *wall*; None: no answer.
+    async def answered_after(self, moment: float, timeout: float) -> KubeletView | None:  # noqa: ASYNC109
+        """Ask, and return the view of a question that began after *moment*; None: no answer.
 
-        *wall* is in seconds since the epoch; the answer has *timeout* seconds to come.
+        *moment* is in seconds since the machine booted; the answer has *timeout* seconds to come.
         """
-        if not wall < self.view.value.asked_at <= self._clock.wall():
+        if self.view.value.asked_at <= moment:
             self.ask("an answer is waited for")
         try:
             async with asyncio.timeout(timeout):
-                # A question from the future is one from before the clock was set back.
-                return await self.view.until(
-                    lambda view: view.readable and wall < view.asked_at <= self._clock.wall()
-                )
+                return await self.view.until(lambda view: view.readable and view.asked_at > moment)
         except (TimeoutError, WatchedClosedError):
             return None
 
@@ -193,10 +190,10 @@ class Accounts:
             self._wanted.set(())
             self._asking = True
             known = _owners(self.view.value.entries)
-            began = self._clock.wall()
+            began = self._clock.uptime()
             pods = await kubelets.list()
         before = await self._file()
-        self._resent_at = self._clock.monotonic()
+        self._resent_at, sent_at = self._clock.monotonic(), self._clock.uptime()
         self._resend()
         await self._written_since(before)
         # One call, and no wait before it is published: a look that somebody else takes meanwhile
@@ -215,10 +212,12 @@ class Accounts:
                 entries=look.entries,
                 readable=True,
                 problem="",
-                written_at=look.written_at,
+                file=look.id,
+                read_at=look.read_at,
                 kubelet=kubelet,
                 questions=was.questions + 1,
                 asked_at=began,
+                sent_at=sent_at,
                 answered=True,
                 # One that came while we asked may have the devices of one that List still named.
                 pods=() if came else pods,
@@ -229,7 +228,18 @@ class Accounts:
             self._count_write()
 
     def _read_and_who(self) -> tuple[Checkpoint, ProcessId | None]:
-        return read(self._folder.checkpoint), self._peer(self._folder.kubelet_socket)
+        return self._read_now(), self._peer(self._folder.kubelet_socket)
+
+    def _look(self, known: FileId | None) -> Checkpoint | None:
+        """Return what the checkpoint says; None when it is still the one called *known*."""
+        if known is not None and FileId.of(self._folder.checkpoint) == known:
+            return None
+        return self._read_now()
+
+    def _read_now(self) -> Checkpoint:
+        # Taken before: what is read is at least as new as that.
+        moment = self._clock.uptime()
+        return replace(read(self._folder.checkpoint), read_at=moment)
 
     async def _who(self) -> ProcessId | None:
         return await self._lane.run(lambda: self._peer(self._folder.kubelet_socket))
@@ -269,7 +279,16 @@ class Accounts:
         self._read = look.file
         if look.state is not CheckpointState.READ:
             # What it said last is kept for those who must not act on less; `readable` says so.
-            self.view.set(replace(was, readable=False, answered=False, problem=look.problem))
+            self.view.set(
+                replace(
+                    was,
+                    readable=False,
+                    answered=False,
+                    problem=look.problem,
+                    file=look.id,
+                    read_at=look.read_at,
+                )
+            )
             return
         same = set(look.entries) == set(was.entries)
         self.view.set(
@@ -278,7 +297,8 @@ class Accounts:
                 entries=was.entries if same else look.entries,
                 readable=True,
                 problem="" if was.problem and not was.readable else was.problem,
-                written_at=look.written_at,
+                file=look.id,
+                read_at=look.read_at,
                 answered=was.answered and same,
                 registered=look.registered,
             )
@@ -294,13 +314,6 @@ class Accounts:
 
     def _note_problem(self, problem: str) -> None:
         self.view.set(replace(self.view.value, problem=problem))
-
-
-def _look(path: Path, known: FileId | None) -> Checkpoint | None:
-    """Return what the checkpoint says; None when it is still the one called *known*."""
-    if known is not None and FileId.of(path) == known:
-        return None
-    return read(path)
 
 
 def _owners(entries: tuple[CheckpointEntry, ...]) -> set[tuple[PodUid, ResourceName]]:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2
 from holdfast.errors import KubeletError
 from holdfast.model.gpu_grant import told_by_index
-from holdfast.model.ids import DeviceId, PodUid, ResourceName
+from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, DeviceId, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
 
 CHECKPOINT_NAME = "kubelet_internal_checkpoint"
@@ -35,13 +35,9 @@ class FileId(Struct, frozen=True):
     size: int
 
     @property
-    def written_at(self) -> float:
-        """Return the time of the last write, in seconds since the epoch.
-
-        Two looks at one file must give the very same number, which st_mtime does not: it differs
-        from the nanoseconds in the last bit, and then a checkpoint would be newer than itself.
-        """
-        return self.written_ns / 1e9
+    def checkpoint(self) -> CheckpointId:
+        """Return the same for the ledger, which compares it and reads nothing out of it."""
+        return CheckpointId(f"{self.device}:{self.inode}:{self.written_ns}:{self.size}")
 
     @classmethod
     def of(cls, path: Path) -> "FileId | None":
@@ -75,16 +71,22 @@ class CheckpointState(Enum):
 class Checkpoint(Struct, frozen=True, kw_only=True):
     """One look at the file. `entries` are empty and `problem` is not, unless it was READ.
 
-    `written_at` is in seconds since the epoch, 0 where the file could not be looked at.
+    `file` is None where it could not be looked at. `read_at` is when the look began, in seconds
+    since the machine booted, for those who compare it with other moments.
     """
 
     state: CheckpointState
     entries: tuple[CheckpointEntry, ...] = ()
     problem: str = ""
-    written_at: float = 0.0
     file: FileId | None = None
+    read_at: float = 0.0
     registered: Mapping[ResourceName, frozenset[DeviceId]] = field(default_factory=dict)
     """The devices that kubelet takes for healthy, by resource."""
+
+    @property
+    def id(self) -> CheckpointId:
+        """Return which checkpoint it was."""
+        return NO_CHECKPOINT if self.file is None else self.file.checkpoint
 
 
 class Contents(Struct, frozen=True, kw_only=True):
@@ -157,21 +159,17 @@ def read(path: Path) -> Checkpoint:
         )
         return Checkpoint(state=CheckpointState.UNREADABLE, problem=problem)
     file = FileId.from_stat(found)
-    written_at = file.written_at
     try:
         if len(content) > _LARGEST:
             raise KubeletError(f"it is larger than {_LARGEST >> 20} MiB")  # noqa: TRY301 - one answer for all that is wrong inside
         contents = parse(content)
     except KubeletError as error:
         problem = f"cannot understand kubelet's checkpoint {path}: {error}; {advice}"
-        return Checkpoint(
-            state=CheckpointState.GARBAGE, problem=problem, written_at=written_at, file=file
-        )
+        return Checkpoint(state=CheckpointState.GARBAGE, problem=problem, file=file)
     return Checkpoint(
         state=CheckpointState.READ,
         entries=contents.entries,
         registered=contents.registered,
-        written_at=written_at,
         file=file,
     )
 

@@ -1,5 +1,6 @@
 """Keeps kubelet's device lists true: from hardware, book and kubelet's own books to Offers."""
 
+from holdfast.ledger.ages import LockAges
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book import Book
 from holdfast.model.devices import Device, Inventory
@@ -31,6 +32,7 @@ class Offering:
         self._inventory = inventory
         self._view = view
         self._clock = clock
+        self._ages = LockAges(clock)
         self._withhold_after = withhold_after
         self._look_again = look_again
         self._resend = 0
@@ -43,9 +45,10 @@ class Offering:
 
     def refresh(self) -> None:
         """Publish what holds now."""
-        inventory = self._inventory.value
+        inventory, book = self._inventory.value, self._ledger.book.value
+        self._ages.note(book)
         devices = {
-            resource: self._of(resource, inventory, self._ledger.book.value, self._view.value)
+            resource: self._of(resource, inventory, book, self._view.value)
             for resource in inventory.resources
         }
         self.offers.set(Offers(devices=devices, resend=self._resend))
@@ -88,7 +91,7 @@ class Offering:
             lock=lock,
             has_or_awaits=_has_or_awaits(device.name, lock, book, view),
             owner_counted=lock is not None and lock.pod is not None and view.counts(lock.pod),
-            releasing_for=self._clock.wall() - lock.since if lock is not None else 0.0,
+            releasing_for=self._ages.age(lock) if lock is not None else 0.0,
             uncommitted_for=0.0 if failing is None else self._clock.monotonic() - failing,
             withhold_after=self._withhold_after,
             withheld=why_withheld(book.marks, device.keys) is not None,

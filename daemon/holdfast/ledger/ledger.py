@@ -91,7 +91,8 @@ class Ledger:
 
     def _apply(self, decide: Callable[[Draft], T]) -> T:
         before = self._latest
-        draft = Draft(before, now=self._clock.wall(), boot=self._boot)
+        clock = self._clock
+        draft = Draft(before, now=clock.wall(), uptime=clock.uptime(), boot=self._boot)
         answer = decide(draft)
         after = draft.book
         if after is before:

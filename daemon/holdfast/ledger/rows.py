@@ -8,6 +8,7 @@ from holdfast.ledger import gpus, marks
 from holdfast.model.book import Allocation, Book, Phase, PodRecord
 from holdfast.model.ids import (
     BootId,
+    CheckpointId,
     DeviceId,
     DeviceName,
     HardwareKey,
@@ -16,6 +17,9 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.locks import DeviceLock, LockState, Move
+
+_MOMENTS_SINCE_VERSION = 4
+"""Before, an Allocation had the time of its checkpoint, and a pod's end the time of day."""
 
 
 def read_book(db: sqlite3.Connection) -> Book:
@@ -111,8 +115,9 @@ def _read_allocations(db: sqlite3.Connection) -> Iterable[Allocation]:
         "SELECT allocation, device, key FROM allocation_keys"
     ):
         keys[allocation][device].add(key)
-    for id_, resource, created_at, boot, checkpoint_at, phase, pod in db.execute(
-        "SELECT id, resource, created_at, boot, checkpoint_at, phase, pod FROM allocations"
+    moments = "checkpoint, answered_at" if _has_moments(db) else "'', 0"
+    for id_, resource, created_at, boot, phase, pod, checkpoint, answered_at in db.execute(
+        f"SELECT id, resource, created_at, boot, phase, pod, {moments} FROM allocations"  # noqa: S608 - constants
     ).fetchall():
         yield Allocation(
             id=id_,
@@ -120,7 +125,8 @@ def _read_allocations(db: sqlite3.Connection) -> Iterable[Allocation]:
             devices={device: frozenset(keys[id_][device]) for device in sorted(keys[id_])},
             created_at=created_at,
             boot=BootId(boot),
-            checkpoint_at=checkpoint_at,
+            checkpoint=CheckpointId(checkpoint),
+            answered_at=answered_at,
             phase=Phase(phase),
             pod=pod,
         )
@@ -147,9 +153,10 @@ def _read_locks(db: sqlite3.Connection) -> Iterable[DeviceLock]:
 
 
 def _read_pods(db: sqlite3.Connection) -> Iterable[PodRecord]:
-    for uid, boot, cgroup, inode, namespace, name, pid, start, let_go_at in db.execute(
-        "SELECT uid, boot, cgroup, inode, namespace, name, counted_pid, counted_start, let_go_at "
-        "FROM pods"
+    moments = "let_go_at, counted_boot" if _has_moments(db) else "NULL, boot"
+    for uid, boot, cgroup, inode, namespace, name, pid, start, let_go_at, counted in db.execute(
+        "SELECT uid, boot, cgroup, inode, namespace, name, counted_pid, counted_start, "  # noqa: S608 - constants
+        f"{moments} FROM pods"
     ).fetchall():
         yield PodRecord(
             uid=PodUid(uid),
@@ -160,26 +167,35 @@ def _read_pods(db: sqlite3.Connection) -> Iterable[PodRecord]:
             name=name,
             counted_by=None if pid is None else ProcessId(pid, start),
             let_go_at=let_go_at,
+            counted_boot=counted,
         )
+
+
+def _has_moments(db: sqlite3.Connection) -> bool:
+    """Tell whether the file, which may be open for reading alone, is new enough to have them."""
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    return version >= _MOMENTS_SINCE_VERSION
 
 
 def _write_allocation(db: sqlite3.Connection, each: Allocation, *, is_new: bool) -> None:
     if not is_new:  # its devices never change
         db.execute(
-            "UPDATE allocations SET phase = ?, pod = ? WHERE id = ?",
-            (each.phase.value, each.pod, each.id),
+            "UPDATE allocations SET phase = ?, pod = ?, boot = ?, answered_at = ? WHERE id = ?",
+            (each.phase.value, each.pod, each.boot, each.answered_at, each.id),
         )
         return
     db.execute(
-        "INSERT INTO allocations VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO allocations (id, resource, created_at, boot, phase, pod, checkpoint, "
+        "answered_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
             each.id,
             each.resource,
             each.created_at,
             each.boot,
-            each.checkpoint_at,
             each.phase.value,
             each.pod,
+            each.checkpoint,
+            each.answered_at,
         ),
     )
     db.executemany(
@@ -212,7 +228,8 @@ def _write_lock(db: sqlite3.Connection, lock: DeviceLock) -> None:
 def _write_pod(db: sqlite3.Connection, pod: PodRecord) -> None:
     counted = pod.counted_by
     db.execute(
-        "INSERT OR REPLACE INTO pods VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO pods (uid, boot, cgroup, inode, namespace, name, counted_pid, "
+        "counted_start, let_go_at, counted_boot) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             pod.uid,
             pod.boot,
@@ -223,5 +240,6 @@ def _write_pod(db: sqlite3.Connection, pod: PodRecord) -> None:
             counted.pid if counted else None,
             counted.start_ticks if counted else None,
             pod.let_go_at,
+            pod.counted_boot,
         ),
     )

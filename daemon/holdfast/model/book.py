@@ -7,7 +7,9 @@ from msgspec import Struct, field
 
 from holdfast.model.gpu_health import GpuState
 from holdfast.model.ids import (
+    NO_CHECKPOINT,
     BootId,
+    CheckpointId,
     DeviceId,
     DeviceName,
     HardwareKey,
@@ -32,9 +34,10 @@ class Phase(Enum):
 class Allocation(Struct, frozen=True, kw_only=True):
     """The record of one Allocate: which devices, with which keys, for whom once that is known.
 
-    Ids grow with time, so the smaller id is the older Allocation. `checkpoint_at` is the
-    modification time of kubelet's checkpoint when Allocate was answered: only a newer one can
-    name this Allocation's pod.
+    Ids grow with time, so the smaller id is the older Allocation. `checkpoint` is kubelet's as it
+    was when Allocate was answered, at `answered_at`: only another one that was read later can name
+    this Allocation's pod. `answered_at` is in seconds since `boot`, `created_at` in seconds since
+    the epoch, for people alone.
     """
 
     id: int
@@ -42,7 +45,8 @@ class Allocation(Struct, frozen=True, kw_only=True):
     devices: Mapping[DeviceId, frozenset[HardwareKey]]
     created_at: float
     boot: BootId
-    checkpoint_at: float = 0.0
+    checkpoint: CheckpointId = NO_CHECKPOINT
+    answered_at: float = 0.0
     phase: Phase = Phase.PENDING
     pod: PodUid | None = None
 
@@ -64,9 +68,10 @@ class Allocation(Struct, frozen=True, kw_only=True):
 class PodRecord(Struct, frozen=True, kw_only=True):
     """What is known of a pod that has, or lately had, a lock.
 
-    `cgroup` and `inode` are its cgroup as it was seen to exist; None: never seen. `counted_by` is
-    the kubelet that had the pod in a checkpoint it wrote itself; `let_go_at` is when that same
-    kubelet, asked anew, no longer had it.
+    `cgroup` and `inode` are its cgroup as it was seen to exist, in `boot`; None: never seen.
+    `counted_by` is the kubelet that had the pod in a checkpoint it wrote itself; `let_go_at` is
+    when that same kubelet, asked anew, no longer had it. Both are of `counted_boot`: a process id
+    and a moment (seconds since that boot) mean nothing in another one.
     """
 
     uid: PodUid
@@ -77,6 +82,7 @@ class PodRecord(Struct, frozen=True, kw_only=True):
     name: str = ""
     counted_by: ProcessId | None = None
     let_go_at: float | None = None
+    counted_boot: BootId | None = None
 
     def is_former(self, inode: int, boot: BootId) -> bool:
         """Tell whether the cgroup that its UID has now is a later incarnation's.

@@ -8,7 +8,16 @@ from msgspec.structs import replace
 from holdfast.errors import LedgerError
 from holdfast.model.book import Allocation, Book, Phase, PodRecord, same_pod
 from holdfast.model.gpu_health import GpuState
-from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
+from holdfast.model.ids import (
+    NO_CHECKPOINT,
+    BootId,
+    CheckpointId,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    PodUid,
+    ResourceName,
+)
 from holdfast.model.locks import NEXT, DeviceLock, LockState, Move
 from holdfast.model.marks import Marks
 
@@ -20,10 +29,14 @@ class Draft:
     frozen. Every method keeps this true: no key is in two locks.
     """
 
-    def __init__(self, book: Book, *, now: float, boot: BootId) -> None:
-        """Start from *book*; *now* is in seconds since the epoch and stamps every move."""
+    def __init__(self, book: Book, *, now: float, uptime: float, boot: BootId) -> None:
+        """Start from *book* at *uptime*, in seconds since *boot*.
+
+        *now* is the same in seconds since the epoch. It stamps every move, and decides nothing.
+        """
         self._before = book
         self._now = now
+        self._uptime = uptime
         self._boot = boot
         self._fence = book.fence
         self._last_allocation = book.last_allocation
@@ -36,8 +49,13 @@ class Draft:
 
     @property
     def now(self) -> float:
-        """Return the time of the decision, in seconds since the epoch."""
+        """Return the time of the decision, in seconds since the epoch, for people alone."""
         return self._now
+
+    @property
+    def uptime(self) -> float:
+        """Return the moment of the decision, in seconds since the machine booted."""
+        return self._uptime
 
     @property
     def moves(self) -> tuple[Move, ...]:
@@ -78,11 +96,15 @@ class Draft:
         resource: ResourceName,
         devices: Mapping[DeviceId, frozenset[HardwareKey]],
         *,
-        checkpoint_at: float = 0.0,
+        checkpoint: CheckpointId = NO_CHECKPOINT,
+        answered_at: float | None = None,
         pod: PodUid | None = None,
         phase: Phase = Phase.PENDING,
     ) -> Allocation:
-        """Record an Allocation; it gets its locks when `settle` is called."""
+        """Record an Allocation; it gets its locks when `settle` is called.
+
+        *checkpoint* is kubelet's as it was at *answered_at*, in seconds since this boot; None: now.
+        """
         self._last_allocation += 1
         allocation = Allocation(
             id=self._last_allocation,
@@ -90,7 +112,8 @@ class Draft:
             devices=dict(sorted(devices.items())),
             created_at=self._now,
             boot=self._boot,
-            checkpoint_at=checkpoint_at,
+            checkpoint=checkpoint,
+            answered_at=self._uptime if answered_at is None else answered_at,
             phase=phase,
             pod=pod,
         )
@@ -108,10 +131,14 @@ class Draft:
                 self._locks[lock.device] = replace(lock, pod=pod)
 
     def activate(self, allocation: Allocation) -> None:
-        """Write down that a container of *allocation* passed the gate."""
-        self._allocations[allocation.id] = replace(
-            self._allocations[allocation.id], phase=Phase.ACTIVE
-        )
+        """Write down that a container of *allocation* passed the gate.
+
+        Kubelet replays its answers after a reboot: from its first start on it is of this boot.
+        """
+        now = self._allocations[allocation.id]
+        if now.boot != self._boot:
+            now = replace(now, boot=self._boot, answered_at=self._uptime)
+        self._allocations[allocation.id] = replace(now, phase=Phase.ACTIVE)
 
     def end(self, allocation: Allocation, evidence: str) -> None:
         """Take *allocation* out of the book; the locks it alone has start to be released."""

@@ -52,7 +52,8 @@ class DriftFacts(Struct, frozen=True, kw_only=True):
     `holders` are the processes known to use each device. `kept_back` are the devices that kubelet
     left out of its last question for preferences, although to our knowledge it could grant them.
     `list_answered`: kubelet has answered a question since it was sent the list as it is now.
-    `lock_patience`: for so many seconds a lock may be without a pod that kubelet knows.
+    `locked_at` is since when each lock is in its state, in seconds since the machine booted;
+    `lock_patience`: for so many seconds it may be without a pod that kubelet knows.
     """
 
     book: Book
@@ -62,6 +63,7 @@ class DriftFacts(Struct, frozen=True, kw_only=True):
     holders: Mapping[DeviceName, tuple[Holder, ...]] = field(default_factory=dict)
     kept_back: Mapping[ResourceName, frozenset[DeviceId]] = field(default_factory=dict)
     list_answered: bool = True
+    locked_at: Mapping[DeviceName, float] = field(default_factory=dict)
     lock_patience: float = 60.0
 
 
@@ -228,7 +230,8 @@ def _lock_without_pod(facts: DriftFacts) -> Iterator[Disagreement]:
     for lock in facts.book.locks.values():
         if lock.state is not LockState.HELD:
             continue
-        if facts.view.asked_at - lock.since < facts.lock_patience:
+        since = facts.locked_at.get(lock.device)
+        if since is None or facts.view.asked_at - since < facts.lock_patience:
             continue
         counted = lock.pod is not None and facts.view.counts(lock.pod)
         if not counted and not facts.view.pods_with(lock.device):

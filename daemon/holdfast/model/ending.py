@@ -23,7 +23,7 @@ class Member(Struct, frozen=True, kw_only=True):
     command: str
     parent_command: str = ""
     started_at: float = 0.0
-    """Seconds since the epoch."""
+    """Seconds since the machine booted."""
     in_pod: PodUid | None = None
     inode: int | None = None
     """The inode of that pod's cgroup."""
@@ -237,7 +237,7 @@ def whole_cgroup(members: tuple[Member, ...], let_go_at: float) -> bool:
 
     Kata and CRI-O may keep their shim or conmon inside, and a process that started after kubelet
     let go of the pod may be a new start of it. *let_go_at* and the starts are seconds since the
-    epoch, all by the clock as it is set now.
+    machine booted.
     """
     return bool(members) and not any(
         member.is_shim or member.command in RUNTIMES or member.started_at > let_go_at
@@ -245,17 +245,15 @@ def whole_cgroup(members: tuple[Member, ...], let_go_at: float) -> bool:
     )
 
 
-def why_stale(*, wrote: float, now: float, waited: float, limit: float = 1.0) -> str | None:
+def why_stale(*, asked: float, now: float, limit: float = 1.0) -> str | None:
     """Return why kubelet's word is too old to act on, or None when it is not; all in seconds.
 
-    *wrote* is when kubelet wrote the checkpoint without the pod, and *now* the time of day;
-    *waited* is how long its answer has lain here by a clock that nobody sets.
+    *asked* is a moment after which kubelet wrote the checkpoint without the pod, and *now* the
+    present one, both by the clock that nobody sets.
     """
-    age = max(now - wrote, waited)
+    age = now - asked
     if age >= limit:
         return f"what kubelet said is {age:.1f} s old"
-    if now < wrote:
-        return "kubelet's checkpoint was written in the future: the clock was set back"
     return None
 
 

@@ -23,6 +23,13 @@ BootId = NewType("BootId", str)
 """The kernel's random id of this boot (/proc/sys/kernel/random/boot_id)."""
 
 
+CheckpointId = NewType("CheckpointId", str)
+"""Which file kubelet's checkpoint was, and which of its contents."""
+
+NO_CHECKPOINT = CheckpointId("")
+"""There was none, or it is not known which."""
+
+
 class DeviceName(Struct, frozen=True, order=True):
     """A device as kubelet knows it: its resource and its id within that resource."""
 

@@ -4,7 +4,15 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from holdfast.model.ids import DeviceId, DeviceName, PodUid, ProcessId, ResourceName
+from holdfast.model.ids import (
+    NO_CHECKPOINT,
+    CheckpointId,
+    DeviceId,
+    DeviceName,
+    PodUid,
+    ProcessId,
+    ResourceName,
+)
 
 
 class CheckpointEntry(Struct, frozen=True, kw_only=True):
@@ -36,24 +44,33 @@ class KubeletView(Struct, frozen=True, kw_only=True):
     """The latest that is known of kubelet's books.
 
     A *question* is: List, send the unchanged devices once more, read the checkpoint that kubelet
-    then writes. `questions` counts the complete ones; `asked_at` is when the last of them began
-    (seconds since the epoch), so `entries` are at least as new as that. `kubelet` is the process
-    behind kubelet.sock at that time. `written_at` is the checkpoint's modification time.
+    then writes. `questions` counts the complete ones; `asked_at` is when the last of them began,
+    so `entries` are at least as new as that, and `sent_at` when its devices were sent, after which
+    kubelet wrote. `kubelet` is the process behind kubelet.sock at that time. `file` is the
+    checkpoint that was read last, and `read_at` when that reading began. Times are in seconds
+    since the machine booted.
     """
 
     entries: tuple[CheckpointEntry, ...] = ()
     readable: bool = False
     problem: str = "the checkpoint has not been read yet"
-    written_at: float = 0.0
+    file: CheckpointId = NO_CHECKPOINT
+    read_at: float = 0.0
     kubelet: ProcessId | None = None
     questions: int = 0
     asked_at: float = 0.0
+    sent_at: float = 0.0
     answered: bool = False
     """Whether `entries` are what kubelet wrote for the last question, not what it wrote since."""
     pods: tuple[ListedPod, ...] = ()
     """What the last List said; empty before the first one."""
     registered: Mapping[ResourceName, frozenset[DeviceId]] = field(default_factory=dict)
     """The devices that kubelet's checkpoint says are healthy, by resource, whoever sent them."""
+
+    @property
+    def unreadable(self) -> bool:
+        """Tell whether the checkpoint was looked at and could not be read, or was not there."""
+        return not self.readable and self.read_at > 0
 
     def entries_of(
         self, resource: ResourceName, devices: frozenset[DeviceId]

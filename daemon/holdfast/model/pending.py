@@ -3,37 +3,55 @@
 from msgspec import Struct
 
 from holdfast.model.book import Allocation, Phase
-from holdfast.model.ids import PodUid
+from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
 
 
 class AllocationFacts(Struct, frozen=True, kw_only=True):
     """What decides whether an Allocation is over.
 
-    `allocated_again`: a younger Allocation names one of its ids, and the checkpoint is newer than
-    that one. `cgroup` tells whether its pod has a cgroup. `let_go`: the kubelet that had its pod in
-    its books answers without it now. `started`: a container of its pod passed the gate on the
-    same hardware by another Allocation. `timeout` is in seconds.
+    `newer` is what `is_newer` says. `allocated_again`: a younger Allocation names one of its ids,
+    and the checkpoint is newer than that one, or cannot be read. `cgroup` tells whether its pod has
+    a cgroup, `processes` whether a process lives in it, and `cgroup_gone` that it had one in this
+    boot and has none. `let_go`: the kubelet that had its pod in its books answers without it now.
+    `started`: a container of its pod passed the gate on the same hardware by another Allocation.
+    `age` is for how many seconds its Allocate has been answered, `rebooted` that this was before
+    the machine started; `timeout` is in seconds.
     """
 
     allocation: Allocation
     view: KubeletView
+    newer: bool
     allocated_again: bool
     cgroup: bool
+    processes: bool = False
+    cgroup_gone: bool = False
     let_go: bool = False
     started: bool = False
-    now: float
+    rebooted: bool = False
+    age: float
     timeout: float
+
+
+def is_newer(view: KubeletView, allocation: Allocation, boot: BootId) -> bool:
+    """Tell whether *view* shows what kubelet wrote after *allocation*: another file, read later.
+
+    No time of day is compared, which may be set back. *boot* is the present one.
+    """
+    later = allocation.boot != boot or view.read_at > allocation.answered_at
+    return later and view.file != allocation.checkpoint
 
 
 def over(facts: AllocationFacts) -> str | None:
     """Return why the Allocation is over, or None while it lives.
 
-    Without a readable checkpoint newer than its Allocate nothing is over: a kubelet that is down,
-    or that has lost its books, proves nothing.
+    Without a checkpoint newer than its Allocate nothing is over: a kubelet that is down proves
+    nothing. One that cannot be read, as that of a later version, must not keep the device for ever.
     """
     allocation, view = facts.allocation, facts.view
-    if not view.readable or view.written_at <= allocation.checkpoint_at:
+    if view.unreadable:
+        return _unread(allocation, facts)
+    if not view.readable or not facts.newer:
         return None
     if allocation.pod is not None:
         return _identified(allocation, allocation.pod, facts)
@@ -42,7 +60,10 @@ def over(facts: AllocationFacts) -> str | None:
     others = _pods_naming(allocation, view)
     if others and facts.allocated_again:
         return f"its devices were allocated again, to pod {', '.join(sorted(others))}"
-    if facts.now - allocation.created_at >= facts.timeout:
+    if allocation.phase is Phase.ACTIVE:
+        # No timer: its container may be starting still, and nothing shows which pod's it is.
+        return "no entry of kubelet's names it after a reboot" if facts.rebooted else None
+    if facts.age >= facts.timeout:
         return f"no entry of kubelet's names it {facts.timeout:g} s after it was allocated"
     return None
 
@@ -57,6 +78,24 @@ def _identified(allocation: Allocation, pod: PodUid, facts: AllocationFacts) -> 
             return None
         return f"kubelet no longer counts pod {pod}, which never started"
     return f"kubelet no longer counts pod {pod}"
+
+
+def _unread(allocation: Allocation, facts: AllocationFacts) -> str | None:
+    """Return why it is over while kubelet's books cannot be read.
+
+    Kubelet allocates nothing twice unless it thinks that the first pod is over, and a pod that has
+    lost its cgroup, or all of the processes that it had, is. Whether the device is free is then for
+    the kernel to show.
+    """
+    why = None
+    if facts.allocated_again:
+        why = "its devices were allocated again"
+    elif allocation.pod is not None and facts.cgroup_gone:
+        why = f"the cgroup of pod {allocation.pod} is gone"
+    elif allocation.pod is not None and facts.cgroup and not facts.processes:
+        started = allocation.phase is Phase.ACTIVE or facts.started
+        why = f"no process is left in the cgroup of pod {allocation.pod}" if started else None
+    return None if why is None else f"{why} (unverified: kubelet's checkpoint cannot be read)"
 
 
 def _pods_naming(allocation: Allocation, view: KubeletView) -> frozenset[PodUid]:

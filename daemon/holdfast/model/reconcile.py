@@ -11,7 +11,7 @@ from holdfast.model.draft import Draft
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.model.locks import ENDING, DeviceLock, LockState
-from holdfast.model.pending import AllocationFacts, over
+from holdfast.model.pending import AllocationFacts, is_newer, over
 from holdfast.model.queue import settle
 
 
@@ -35,7 +35,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
 def reconcile(draft: Draft, around: Surroundings) -> None:
     """Identify, end and adopt Allocations as *around* shows, then hand out what became free."""
-    _identify(draft, around.view)
+    _identify(draft, around)
     _end(draft, around)
     _adopt(draft, around)
     _hand_back(draft, around)
@@ -63,11 +63,12 @@ def translate(resource: ResourceName, id_: DeviceId, inventory: Inventory) -> De
     )
 
 
-def _identify(draft: Draft, view: KubeletView) -> None:
+def _identify(draft: Draft, around: Surroundings) -> None:
+    view = around.view
     if not view.readable:
         return
     for allocation in draft.book.queue():
-        if allocation.pod is not None or view.written_at <= allocation.checkpoint_at:
+        if allocation.pod is not None or not is_newer(view, allocation, around.boot):
             continue
         pods = {entry.pod for entry in view.entries_of(allocation.resource, allocation.ids)}
         if len(pods) == 1:
@@ -77,15 +78,22 @@ def _identify(draft: Draft, view: KubeletView) -> None:
 def _end(draft: Draft, around: Surroundings) -> None:
     book = draft.book
     for allocation in book.queue():
+        rebooted = allocation.boot != around.boot
+        cgroup = allocation.pod in around.sightings
         reason = over(
             AllocationFacts(
                 allocation=allocation,
                 view=around.view,
-                allocated_again=_allocated_again(allocation, book, around.view),
-                cgroup=allocation.pod in around.sightings,
-                let_go=_let_go(allocation.pod, book, around.view),
+                newer=is_newer(around.view, allocation, around.boot),
+                allocated_again=_allocated_again(allocation, book, around),
+                cgroup=cgroup,
+                processes=_lives(allocation.pod, around),
+                cgroup_gone=not cgroup and _had_cgroup(allocation.pod, book, around.boot),
+                let_go=_let_go(allocation.pod, book, around),
                 started=_started(allocation, book),
-                now=draft.now,
+                rebooted=rebooted,
+                # It is at least as old as this boot.
+                age=draft.uptime - (0.0 if rebooted else allocation.answered_at),
                 timeout=around.pending_timeout,
             )
         )
@@ -102,19 +110,25 @@ def _started(allocation: Allocation, book: Book) -> bool:
     )
 
 
-def _let_go(pod: PodUid | None, book: Book, view: KubeletView) -> bool:
+def _had_cgroup(pod: PodUid | None, book: Book, boot: BootId) -> bool:
     record = None if pod is None else book.pods.get(pod)
-    if record is None or record.let_go_at is None:
+    return record is not None and record.cgroup is not None and record.boot == boot
+
+
+def _let_go(pod: PodUid | None, book: Book, around: Surroundings) -> bool:
+    record = None if pod is None else book.pods.get(pod)
+    if record is None or record.let_go_at is None or record.counted_boot != around.boot:
         return False
-    return record.counted_by is not None and record.counted_by == view.kubelet
+    return record.counted_by is not None and record.counted_by == around.view.kubelet
 
 
-def _allocated_again(allocation: Allocation, book: Book, view: KubeletView) -> bool:
+def _allocated_again(allocation: Allocation, book: Book, around: Surroundings) -> bool:
+    view = around.view
     return any(
         other.id > allocation.id
         and other.resource == allocation.resource
         and other.ids & allocation.ids
-        and view.written_at > other.checkpoint_at
+        and (view.unreadable or is_newer(view, other, around.boot))
         for other in book.allocations.values()
     )
 
@@ -135,7 +149,11 @@ def _adopt(draft: Draft, around: Surroundings) -> None:
         if not devices or any(each.pod is None and each.ids & devices.keys() for each in live):
             continue
         allocation = draft.allocate(
-            entry.resource, devices, checkpoint_at=around.view.written_at, pod=entry.pod
+            entry.resource,
+            devices,
+            checkpoint=around.view.file,
+            answered_at=around.view.read_at,
+            pod=entry.pod,
         )
         # Its pod lives, so it may have started; but not on what another had at that time.
         if _lives(entry.pod, around) and _could_have_started(allocation, draft.book):
@@ -215,7 +233,7 @@ def _note_pods(draft: Draft, around: Surroundings) -> None:
         has_live = any(each.pod == record.uid for each in book.allocations.values())
         seen = _with_sighting(record, around, has_live=has_live)
         noted = _with_name(seen, around.view)
-        draft.note_pod(_with_count(noted, around.view))
+        draft.note_pod(_with_count(noted, around.view, around.boot))
 
 
 def _with_sighting(record: PodRecord, around: Surroundings, *, has_live: bool) -> PodRecord:
@@ -250,19 +268,21 @@ def _with_name(record: PodRecord, view: KubeletView) -> PodRecord:
     return replace(record, namespace=fitting[0].namespace, name=fitting[0].name)
 
 
-def _with_count(record: PodRecord, view: KubeletView) -> PodRecord:
+def _with_count(record: PodRecord, view: KubeletView, boot: BootId) -> PodRecord:
     """Return the record with the evidence that kubelet let go of the pod, or that it did not.
 
     Only a complete question tells that it did, and only when the kubelet that answers now is the
-    one that had the pod in a checkpoint it wrote itself.
+    one that had the pod in a checkpoint it wrote itself. What was seen in another boot is void.
     """
+    if record.counted_boot not in {None, boot}:
+        record = replace(record, counted_by=None, let_go_at=None, counted_boot=None)
     if not view.readable:
         return record
     asked = view.answered and view.kubelet is not None
     if view.counts(record.uid):  # seen at any time, it starts the evidence over
-        return replace(
-            record, counted_by=view.kubelet if asked else record.counted_by, let_go_at=None
-        )
+        if asked:
+            record = replace(record, counted_by=view.kubelet, counted_boot=boot)
+        return replace(record, let_go_at=None)
     if not asked:
         return record
     if record.counted_by != view.kubelet:

@@ -106,7 +106,7 @@ class HandRelease:
                 counted=False,
                 at_work=None,
             )
-        view = await self._books.answered_after(self._clock.wall(), self._question_timeout)
+        view = await self._books.answered_after(self._clock.uptime(), self._question_timeout)
         members = await self._pods.members(lock.pod)
         runtime = await self._runtimes.look(lock.pod, members)
         kernel = await self._kernel(target)

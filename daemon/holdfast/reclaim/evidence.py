@@ -12,8 +12,7 @@ Evidence = tuple[ProcessId | None, float]
 class Evidences:
     """Remembers when this daemon first saw the evidence that the ledger keeps of each pod.
 
-    The ledger has the time of day, which an operator or NTP may set forward: a grace that was
-    measured by it could be over at once. After a restart a grace begins anew.
+    After a restart a grace begins anew: the daemon was away, and did not see that it stood.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -29,8 +29,8 @@ class KubeletBooks(Protocol):
         """Return the published view."""
         ...
 
-    async def answered_after(self, wall: float, timeout: float) -> KubeletView | None:  # noqa: ASYNC109
-        """Ask, and return the view of a question that began after *wall*; None: no answer."""
+    async def answered_after(self, moment: float, timeout: float) -> KubeletView | None:  # noqa: ASYNC109
+        """Ask, and return the view of a question that began after *moment*; None: no answer."""
         ...
 
 
@@ -76,16 +76,13 @@ class Guards:
         self._evidences.forget(pod)
 
     def let_go_at(self, pod: PodUid) -> float | None:
-        """Return when kubelet let go of *pod*, in seconds since the epoch; None: it has not.
+        """Return when kubelet let go of *pod*, in seconds since the boot; None: it has not.
 
-        By the clock as it is set now, by which the starts of processes are known too. The first
-        call for a piece of evidence is what starts its time.
+        The first call for a piece of evidence is what starts its grace.
         """
         record = self._ledger.book.value.pods.get(pod)
         since = self._evidences.standing_since(record)
-        if record is None or record.let_go_at is None or since is None:
-            return None
-        return min(record.let_go_at, self._clock.wall() - (self._clock.monotonic() - since))
+        return None if record is None or since is None else record.let_go_at
 
     def stands(self, lock: DeviceLock, warrant: Warrant) -> bool:
         """Tell, from any thread, whether the lock has not moved and its pod is not counted again.

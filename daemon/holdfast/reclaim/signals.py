@@ -22,22 +22,18 @@ from holdfast.runtime.clock import Clock
 log = structlog.get_logger(__name__)
 
 
-class _Word(Struct, frozen=True, kw_only=True):
-    """Kubelet's word: when it wrote (since the epoch), and when we had it (monotonic seconds)."""
-
-    written_at: float
-    had_at: float
-
-
 class _Errand(Struct, frozen=True, kw_only=True):
-    """Whom to end, how, and on whose word; `opened` are those whose pidfd is held."""
+    """Whom to end, how, and on whose word; `opened` are those whose pidfd is held.
+
+    `asked_at`: after that moment, in seconds since the machine booted, kubelet wrote what it said.
+    """
 
     lock: DeviceLock
     pod: PodUid
     step: ReclaimStep
     warrant: Warrant
     opened: tuple[Member, ...]
-    word: _Word
+    asked_at: float
 
 
 class Signals:
@@ -85,14 +81,19 @@ class Signals:
             if warrant.only is None or each.process in warrant.only
         ]
         with self._pidfds.holding(each.process for each in meant) as held:
-            view = await self._books.answered_after(self._clock.wall(), self._question_timeout)
+            view = await self._books.answered_after(self._clock.uptime(), self._question_timeout)
             if view is None:
                 self._spared(lock, "kubelet did not answer")
                 return False
-            word = _Word(written_at=view.written_at, had_at=self._clock.monotonic())
-            opened = tuple(each for each in meant if each.process in held)
             return await self._carry_out(
-                _Errand(lock=lock, pod=pod, step=step, warrant=warrant, opened=opened, word=word)
+                _Errand(
+                    lock=lock,
+                    pod=pod,
+                    step=step,
+                    warrant=warrant,
+                    opened=tuple(each for each in meant if each.process in held),
+                    asked_at=view.sent_at,
+                )
             )
 
     async def _carry_out(self, errand: _Errand) -> bool:
@@ -126,7 +127,7 @@ class Signals:
         await self._runtimes.look(errand.pod, members)
         if not self._guards.stands(errand.lock, errand.warrant):
             return (), members
-        stale = self._stale(errand.word)
+        stale = self._stale(errand)
         if stale is not None:
             self._spared(errand.lock, stale)
             return (), members
@@ -150,7 +151,7 @@ class Signals:
         def may_end(now: tuple[Member, ...]) -> bool:
             return (
                 self._guards.stands(errand.lock, errand.warrant)
-                and self._stale(errand.word) is None
+                and self._stale(errand) is None
                 and whole_cgroup(now, let_go_at)
                 and not any(judge(each, now) for each in now)
             )
@@ -169,11 +170,10 @@ class Signals:
             )
         return how
 
-    def _stale(self, word: _Word) -> str | None:
+    def _stale(self, errand: _Errand) -> str | None:
         """Return why kubelet's word is too old by now; from any thread."""
         return why_stale(
-            wrote=word.written_at,
-            now=self._clock.wall(),
-            waited=self._clock.monotonic() - word.had_at,
+            asked=errand.asked_at,
+            now=self._clock.uptime(),
             limit=self._guards.rules.evidence_age,
         )

@@ -187,7 +187,8 @@ class Watcher:
             reconcile(draft, around)
 
         book = self._ledger.book.value
-        trial = Draft(book, now=self._clock.wall(), boot=self._boot)
+        clock = self._clock
+        trial = Draft(book, now=clock.wall(), uptime=clock.uptime(), boot=self._boot)
         decide(trial)
         if trial.book is not book:
             await self._apply(decide)

@@ -12,8 +12,12 @@ class Clock(Protocol):
         """Return seconds since some point in this boot; for durations."""
         ...
 
+    def uptime(self) -> float:
+        """Return seconds since the machine booted, sleep included; to compare after a restart."""
+        ...
+
     def wall(self) -> float:
-        """Return seconds since the epoch; for people and for the ledger. It may jump."""
+        """Return seconds since the epoch; for people alone, because it may jump."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -27,6 +31,10 @@ class SystemClock:
     def monotonic(self) -> float:
         """Return CLOCK_MONOTONIC in seconds."""
         return time.monotonic()
+
+    def uptime(self) -> float:
+        """Return CLOCK_BOOTTIME in seconds."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wall(self) -> float:
         """Return seconds since the epoch."""
