@@ -1,15 +1,19 @@
 """The scan for holders: real processes with real open files, and a /proc of plain files."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from fakes.proctree import ProcTree
+from holdfast.host.filetables import FileTables
 from holdfast.host.holders import HolderScan
 from holdfast.host.procfs import Procfs
 from holdfast.host.root import HostRoot
@@ -69,6 +73,15 @@ def hold() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     for child in children:
         child.kill()
         child.communicate()
+
+
+def _other_thread(pid: int) -> int:
+    (other,) = {int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()} - {pid}
+    return other
+
+
+def _fds(folder: str) -> set[str]:
+    return {each.name for each in Path(folder).iterdir()}
 
 
 def target(device: str, rdev: int, *addresses: PciAddress) -> ScanTarget:
@@ -150,28 +163,100 @@ class TestOnRealProcesses:
         scan = HolderScan(HostRoot()).scan([target("a", rdev)], pids=[child.pid])
         assert grips(scan, "a") == {child.pid: {Grip.NODE}}
 
-    def test_a_thread_with_a_file_table_of_its_own_is_found_by_the_thorough_look(
-        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]]
+    @pytest.mark.parametrize("compares", [True, False])
+    def test_a_thread_with_a_file_table_of_its_own_is_found_by_any_look(
+        self,
+        terminals: Terminals,
+        hold: Callable[..., subprocess.Popen[bytes]],
+        tmp_path: Path,
+        compares: bool,
     ) -> None:
+        """Its table may even have the same numbers in it as the leader's."""
         path, rdev = terminals.make()
         code = f"""
 import ctypes
 ready = threading.Event()
+number = os.open("/dev/null", os.O_RDONLY)
 def alone():
     assert ctypes.CDLL(None).unshare(0x400) == 0
-    global kept
-    kept = os.open({path!r}, os.O_RDONLY)
+    os.close(number)
+    assert os.open({path!r}, os.O_RDONLY) == number
     ready.set()
     time.sleep(600)
 threading.Thread(target=alone, daemon=True).start()
 ready.wait()
 """
         child = hold(code)
-        scan = HolderScan(HostRoot())
-        assert not scan.scan([target("a", rdev)], pids=[child.pid]).holders
-        assert set(grips(scan.scan([target("a", rdev)], pids=[child.pid], maps=True), "a")) == {
-            child.pid
-        }
+        thread = f"/proc/{child.pid}/task/{_other_thread(child.pid)}"
+        assert _fds(f"/proc/{child.pid}/fd") == _fds(f"{thread}/fd")
+        root = HostRoot()
+        if not compares:  # as on a kernel without kcmp
+            tree = ProcTree(tmp_path)
+            tree.myself()
+            tree.real(child.pid)
+            root = tree.root
+        elif not FileTables(root).usable:
+            pytest.skip("this kernel does not compare file tables here")
+        scan = HolderScan(root).scan([target("a", rdev)], pids=[child.pid])
+        assert set(grips(scan, "a")) == {child.pid}
+
+    def test_threads_that_share_one_file_table_are_told_to_and_others_not_to(self) -> None:
+        tables = FileTables(HostRoot())
+        if not tables.usable:
+            pytest.skip("this kernel does not compare file tables here")
+        ends = threading.Event()
+        thread = threading.Thread(target=ends.wait)
+        thread.start()
+        assert thread.native_id is not None
+        assert tables.same(os.getpid(), thread.native_id)
+        ends.set()
+        thread.join()
+        with subprocess.Popen(["sleep", "600"]) as child:
+            assert not tables.same(os.getpid(), child.pid)
+            child.kill()
+        assert not tables.same(os.getpid(), child.pid), "a process that is gone shares nothing"
+
+    def test_a_file_whose_path_is_too_long_to_be_told_hides_nothing(
+        self, terminals: Terminals, hold: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+    ) -> None:
+        path, rdev = terminals.make()
+        child = hold(f"""
+os.chdir({str(tmp_path)!r})
+for _ in range(20):
+    os.mkdir("d" * 250)
+    os.chdir("d" * 250)
+low = open("file", "w")
+kept = open({path!r}, "rb")
+high = open("file", "w")
+""")
+        links = list(Path(f"/proc/{child.pid}/fd").iterdir())
+        with pytest.raises(OSError, match="File name too long"):
+            [link.readlink() for link in links]
+        scan = HolderScan(HostRoot()).scan([target("a", rdev)], pids=[child.pid])
+        assert scan.complete
+        assert grips(scan, "a") == {child.pid: {Grip.NODE}}
+
+    @pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a /dev")
+    def test_a_plain_file_that_is_called_like_a_device_and_removed_makes_no_look_incomplete(
+        self, hold: Callable[..., subprocess.Popen[bytes]]
+    ) -> None:
+        """Any container's root may do so, without any capability and without any device."""
+        child = hold("""
+import ctypes, mmap
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x20000) == 0
+assert libc.mount(b"none", b"/", None, 0x44000, None) == 0  # private, with all below
+assert libc.mount(b"none", b"/dev", b"tmpfs", 0, None) == 0
+made = os.open("/dev/accel0", os.O_RDWR | os.O_CREAT)
+os.ftruncate(made, 4096)
+kept = mmap.mmap(made, 4096)
+kept[0] = 1
+os.unlink("/dev/accel0")
+os.close(made)
+""")
+        assert "/dev/accel0 (deleted)" in Path(f"/proc/{child.pid}/maps").read_text()
+        scan = HolderScan(HostRoot()).scan([target("a", 1)], pids=[child.pid], maps=True)
+        assert scan.gaps == ()
 
     def test_a_mapped_device_is_found_by_its_number_through_the_process_own_root(
         self, hold: Callable[..., subprocess.Popen[bytes]]
@@ -342,6 +427,92 @@ class TestOnATree:
         )
         scan = self.scan(tree, target("one", 1), maps=True)
         assert scan.gaps == ("pid 70 maps /dev/accel9, which is gone: it cannot be told apart",)
+
+    @pytest.mark.parametrize(
+        ("flags", "found"), [("rd wr sh mr mw me ms sd", set()), ("rd wr sh io pf dd", {70})]
+    )
+    def test_what_is_at_a_path_now_need_not_be_what_was_mapped_by_it(
+        self, tree: ProcTree, terminals: Terminals, flags: str, found: set[int]
+    ) -> None:
+        """Else who maps a plain file, and then makes a node of that name, seems to have a device."""
+        path, rdev = terminals.make()
+        home = tree.process(70)
+        (home / "root/dev").mkdir(parents=True)
+        (home / "root/dev/accel0").symlink_to(path)
+        line = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel0 (deleted)\n"
+        (home / "maps").write_text(line)
+        (home / "smaps").write_text(
+            "7f5c00000000-7f5c00100000 rw-p 00000000 00:00 0\nVmFlags: rd wr io pf\n"
+            f"{line}Size: 1024 kB\nVmFlags: {flags} \n"
+        )
+        scan = self.scan(tree, target("one", rdev), maps=True)
+        assert set(grips(scan, "one")) == found
+        assert scan.complete
+
+    def test_device_memory_of_a_removed_node_is_a_gap_and_is_told_in_plain_letters(
+        self, tree: ProcTree
+    ) -> None:
+        line = "7f5c8a000000-7f5c8a100000 rw-s 00000000 00:05 99   /dev/accel\x1b[2J (deleted)\n"
+        (tree.process(70) / "maps").write_text(line)
+        (tree.root.proc / "70/smaps").write_text(f"{line}VmFlags: rd wr sh io pf\n")
+        scan = self.scan(tree, target("one", 1), maps=True)
+        assert scan.gaps == ("pid 70 maps /dev/accel?[2J, which is gone: it cannot be told apart",)
+
+    def test_what_cannot_be_looked_into_is_a_gap_only_where_something_can_act(
+        self, tree: ProcTree
+    ) -> None:
+        for home in (
+            tree.kernel_thread(2),
+            tree.process(70, state="Z"),
+            tree.process(71, state="X"),
+            tree.process(72, comm="hidden"),
+        ):
+            shutil.rmtree(home / "fd")
+            (home / "fd").symlink_to("fd")
+        (gap,) = self.scan(tree, target("one", 1)).gaps
+        assert gap.startswith("pid 72 (hidden) cannot be looked into")
+
+    def test_what_a_pid_had_is_not_blamed_on_the_process_that_has_the_pid_next(
+        self, tree: ProcTree, terminals: Terminals
+    ) -> None:
+        path, rdev = terminals.make()
+        home = tree.process(70, comm="old")
+        tree.open_file(home, 3, path)
+        maps = home / "maps"
+        maps.unlink()
+        os.mkfifo(maps)  # each look waits for us there, when it has read the open files
+
+        @contextmanager
+        def waits() -> Iterator[None]:
+            with maps.open("w"):
+                maps.unlink()
+                os.mkfifo(maps)  # for the next look
+                yield
+
+        def meanwhile() -> None:
+            with waits():
+                pass  # it is found to have the device
+            with waits():  # looked at once more, between two readings of its start
+                shutil.rmtree(home / "fd")
+                (home / "fd").mkdir()
+                stat = (home / "stat").read_text()
+                (home / "stat").write_text(stat.replace("old", "new").replace("4711", "4712"))
+            with waits():
+                pass  # what has the pid now is looked at anew
+
+        threading.Thread(target=meanwhile, daemon=True).start()
+        scan = HolderScan(tree.root, patience=30.0).scan([target("a", rdev)], maps=True)
+        assert not scan.holders
+
+    def test_a_uid_that_cannot_be_read_is_not_told_as_roots(
+        self, tree: ProcTree, terminals: Terminals
+    ) -> None:
+        path, rdev = terminals.make()
+        home = tree.process(70)
+        (home / "status").write_text("Name:\tworker\nUid:\n")
+        tree.open_file(home, 3, path)
+        (holder,) = self.scan(tree, target("a", rdev)).holders[name("a")]
+        assert holder.uid is None
 
     def test_the_mappings_of_an_exited_leader_are_read_from_a_thread(self, tree: ProcTree) -> None:
         tree.process(70, state="Z", threads=2)

@@ -4,17 +4,20 @@ import errno
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HostError
 from holdfast.host.cgroups import Cgroups
+from holdfast.host.filetables import FileTables
 from holdfast.host.grips import Grasp, GripSearch
 from holdfast.host.lineage import sandbox_of
 from holdfast.host.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.visibility import Visibility, visibility
+from holdfast.host.visits import Look, Visits
 from holdfast.model.cgroup_names import pod_of
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.use import Grip, Holder, Scan, ScanTarget
@@ -24,18 +27,28 @@ _REEXEC = "exe"
 """The name of a program started through /proc/self/exe, as gVisor's sentry is: it tells nothing."""
 
 
+class _Refused(Struct, frozen=True):
+    """A process that could not be looked into, in the kernel's words."""
+
+    reason: str
+
+
 class HolderScan:
     """Scans /proc below one root. It blocks for as long as it takes: run it on a lane.
+
+    A process that cannot be read in time is a gap of its own, and holds up a thread of its own.
 
     Files are matched by device number, never by the text of their path: a node may be mounted
     under another name. What vanishes while it is read is gone, and no gap. This process itself is
     left out: it holds nothing, but for the moment of an exclusive open.
     """
 
-    def __init__(self, root: HostRoot) -> None:
-        """Scan below *root*'s proc folder."""
+    def __init__(self, root: HostRoot, *, patience: float = 2.0) -> None:
+        """Scan below *root*'s proc folder; *patience* is how long one read may take, in seconds."""
         self._root = root
-        self._procfs = Procfs(root)
+        self._procfs = Procfs(root, patience=patience)
+        self._visits = Visits(self._procfs.start_ticks, patience=patience)
+        self._tables = FileTables(root)
         self._cgroups = Cgroups(root)
         self._visibility: Visibility | None = None
 
@@ -48,8 +61,8 @@ class HolderScan:
     ) -> Scan:
         """Return who holds each of *targets*, among *pids* (None: every process).
 
-        *maps*: look everywhere, for holders that closed everything and only have the memory
-        mapped, and for threads with a file table of their own. Dearer by far.
+        *maps*: look for holders too that closed everything and only have the memory mapped. Dearer
+        by far.
         """
         started = time.perf_counter()
         sight = self._sight()
@@ -59,7 +72,14 @@ class HolderScan:
             wanted = [pid for pid in (self._procfs.pids() if pids is None else pids) if pid != own]
         except HostError as error:
             return Scan(gaps=(str(error),))
-        search = GripSearch(self._root, targets, self._procfs.char_major("vfio"), thorough=maps)
+        searches: list[GripSearch] = []
+        vfio = self._procfs.char_major("vfio")
+
+        def begin() -> Look[Grasp | _Refused]:
+            search = GripSearch(self._root, targets, vfio, self._tables, maps=maps)
+            searches.append(search)
+            return lambda pid, *, careful, beat: _look_at(search, pid, careful=careful, beat=beat)
+
         holders: dict[DeviceName, list[Holder]] = defaultdict(list)
         unattributed: list[Holder] = []
         known: dict[frozenset[Grip], frozenset[Grip]] = {}
@@ -68,18 +88,16 @@ class HolderScan:
             frozen = frozenset(grips)
             return known.setdefault(frozen, frozen)
 
-        for pid in wanted:
-            holder, grasp = self._look_at(search, pid, gaps)
-            if holder is None:
-                continue
+        for holder, grasp in self._holders(wanted, begin, gaps):
             for device, grips in grasp.grips.items():
                 holders[device].append(replace(holder, grips=shared(grips)))
             if grasp.loose:
                 unattributed.append(replace(holder, grips=shared(grasp.loose)))
+        riddles = dict.fromkeys(each for search in searches for each in search.riddles)
         return Scan(
             holders={device: tuple(found) for device, found in holders.items()},
             unattributed=tuple(unattributed),
-            gaps=(*sight.hides, *gaps.texts(), *search.riddles),
+            gaps=(*sight.hides, *gaps.texts(), *riddles),
             processes=len(wanted),
             seconds=time.perf_counter() - started,
         )
@@ -95,29 +113,53 @@ class HolderScan:
             self._visibility = visibility(self._root)
         return self._visibility
 
-    def _look_at(self, search: GripSearch, pid: int, gaps: "_Gaps") -> tuple[Holder | None, Grasp]:
-        grasp = self._grasp(search, pid, gaps)
-        while grasp:
+    def _holders(
+        self, pids: Sequence[int], begin: Callable[[], Look[Grasp | _Refused]], gaps: "_Gaps"
+    ) -> list[tuple[Holder, Grasp]]:
+        """Return who of *pids* holds anything, in their order."""
+        found: dict[int, tuple[Holder, Grasp]] = {}
+        suspects = self._grasps(pids, begin, gaps)
+        while suspects:
             # What was found may be of a process that ended since and left its pid to another: only
             # what is found between two readings of the same start time is this process's own.
-            before = self._procfs.start_ticks(pid)
-            grasp = self._grasp(search, pid, gaps)
-            holder = self._describe(pid)
-            if holder is None:
-                break
-            if holder.process.start_ticks == before and grasp:
-                return holder, grasp
-        return None, grasp
+            before = {pid: self._procfs.start_ticks(pid) for pid in suspects}
+            grasps = self._grasps(list(suspects), begin, gaps)
+            suspects = {}
+            for pid, grasp in grasps.items():
+                holder = self._describe(pid)
+                if holder is not None and holder.process.start_ticks == before[pid]:
+                    found[pid] = holder, grasp
+                elif holder is not None:
+                    suspects[pid] = grasp
+        return [found[pid] for pid in pids if pid in found]
 
-    def _grasp(self, search: GripSearch, pid: int, gaps: "_Gaps") -> Grasp:
-        try:
-            return search.at(pid)
-        except OSError as error:
-            facts = None if error.errno in _GONE else self._procfs.process(pid)
-            # The kernel's own threads have no files, nor has one that exited: nothing is hidden.
-            if facts is not None and facts.can_act and not facts.kernel_thread:
-                gaps.add(pid, facts.comm, error.strerror or str(error))
-            return Grasp()
+    def _grasps(
+        self, pids: Sequence[int], begin: Callable[[], Look[Grasp | _Refused]], gaps: "_Gaps"
+    ) -> dict[int, Grasp]:
+        """Return what each of *pids* has that has anything; tell *gaps* of those not seen in full.
+
+        No answer in time is told of as a refusal is.
+        """
+        found, unread = self._visits.each(pids, begin)
+        late = f"no answer within {self._visits.patience:g} s"
+        for pid in unread:
+            self._refused(pid, late, gaps)
+        grasps: dict[int, Grasp] = {}
+        for pid, answer in found.items():
+            if isinstance(answer, _Refused):
+                self._refused(pid, answer.reason, gaps)
+                continue
+            if answer.maps_left_out:
+                self._refused(pid, f"{late} of what it has mapped", gaps)
+            if answer:
+                grasps[pid] = answer
+        return grasps
+
+    def _refused(self, pid: int, reason: str, gaps: "_Gaps") -> None:
+        facts = self._procfs.process(pid)
+        # The kernel's own threads have no files, nor has one that exited: nothing is hidden.
+        if facts is not None and facts.can_act and not facts.kernel_thread:
+            gaps.add(pid, facts.comm, reason)
 
     def _describe(self, pid: int) -> Holder | None:
         """Return *pid* as a holder of nothing yet, or None when it is gone."""
@@ -135,9 +177,20 @@ class HolderScan:
             cgroup=sys.intern(cgroup),
             pod=None if pod is None else PodUid(sys.intern(pod)),
             container=None if container is None else sys.intern(container),
-            uid=uid or 0,
+            uid=uid,
             sandbox=sandbox_of(self._procfs, pid),
         )
+
+
+def _look_at(
+    search: GripSearch, pid: int, *, careful: bool, beat: Callable[[], None]
+) -> Grasp | _Refused | None:
+    """Return what *pid* has; None: nothing, or it is gone."""
+    try:
+        grasp = search.at(pid, careful=careful, beat=beat)
+    except OSError as error:
+        return None if error.errno in _GONE else _Refused(error.strerror or str(error))
+    return grasp if grasp or grasp.maps_left_out else None
 
 
 class _Gaps:

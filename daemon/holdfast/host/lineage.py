@@ -1,7 +1,7 @@
 """What a process is in a sandbox, by what it and its ancestors run."""
 
 from holdfast.host.procfs import Procfs
-from holdfast.model.sandbox import Program, Sandbox, sandbox_role
+from holdfast.model.sandbox import GVISORS, Program, Sandbox, sandbox_role
 
 _FARTHEST = 16
 """How many ancestors are read at the most; gVisor's helpers are its children's children."""
@@ -14,6 +14,8 @@ def sandbox_of(procfs: Procfs, pid: int) -> Sandbox | None:
         facts = procfs.process(pid)
         if facts is None:
             break
-        programs.append(Program(command=facts.comm, arguments=procfs.arguments(pid)))
+        # They say nothing of other programs, and reading them of one that is stuck takes a while.
+        arguments = procfs.arguments(pid) if facts.comm in GVISORS else ()
+        programs.append(Program(command=facts.comm, arguments=arguments))
         pid = facts.ppid
     return sandbox_role(programs[0], programs[1:]) if programs else None

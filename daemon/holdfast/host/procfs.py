@@ -1,12 +1,14 @@
 """Processes and drivers from /proc; what vanishes while it is read is None."""
 
 import os
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.kernelfile import list_names, read_bytes, read_text
 from holdfast.host.root import HostRoot
+from holdfast.host.visits import Visits
 from holdfast.model.ids import ProcessId
 
 _KERNEL_THREAD = 0x00200000
@@ -37,10 +39,11 @@ class ProcessFacts(Struct, frozen=True, kw_only=True):
 class Procfs:
     """Reads below one root. What cannot be read is as good as gone: None, or empty."""
 
-    def __init__(self, root: HostRoot) -> None:
-        """Read below *root*'s proc folder."""
+    def __init__(self, root: HostRoot, *, patience: float = 2.0) -> None:
+        """Read below *root*'s proc folder; *patience*: how long arguments may take, in seconds."""
         self._root = root
         self._proc = str(root.proc)
+        self._visits = Visits(self.start_ticks, patience=patience)
 
     def pids(self) -> list[int]:
         """Return the pids that are there now; raise HostError where /proc cannot be listed.
@@ -101,12 +104,11 @@ class Procfs:
     def arguments(self, pid: int) -> tuple[str, ...]:
         """Return what a process was started with, its own name first; none where it has none.
 
-        Of a very long line only the beginning: a program can have megabytes of arguments.
+        Of a very long line only the beginning: a program can have megabytes of arguments. They are
+        in the process's own memory, which can be out of reach for ever: then there are none.
         """
-        try:
-            line = read_bytes(f"{self._proc}/{pid}/cmdline", most=_LONGEST) or b""
-        except HostError:
-            return ()
+        found, _ = self._visits.each([pid], lambda: self._command_line)
+        line = found.get(pid, b"")
         words = line.removesuffix(b"\0").split(b"\0") if line else ()
         return tuple(word.decode(errors="replace") for word in words)
 
@@ -135,6 +137,16 @@ class Procfs:
             if fields[1:2] == ["FLOCK"] and fields[5:6] == [file] and fields[4].isdecimal():
                 return int(fields[4])
         return None
+
+    def _command_line(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> bytes | None:
+        if careful:
+            return None
+        beat()
+        try:
+            with open(f"{self._proc}/{pid}/cmdline", "rb", buffering=0) as file:
+                return file.read(_LONGEST)
+        except OSError:
+            return None
 
     def _text(self, name: str) -> str | None:
         try:

@@ -3,17 +3,24 @@
 import ctypes
 import os
 import stat
+import sys
+
+from msgspec import Struct
 
 _AT_FDCWD = -100
 _AT_NO_AUTOMOUNT = 0x800
 _AT_STATX_DONT_SYNC = 0x4000
 _FLAGS = _AT_NO_AUTOMOUNT | _AT_STATX_DONT_SYNC
 _STATX_TYPE = 1
+_STATX_INO = 0x100
 _SIZE = 256
 # Places of struct statx's fields, counted in words of 32 bits.
 _MODE = 7
+_INODE = 8
 _RDEV_MAJOR = 32
 _RDEV_MINOR = 33
+_DEV_MAJOR = 34
+_DEV_MINOR = 35
 _MODE_BITS = 0xFFFF
 
 
@@ -57,8 +64,36 @@ class DeviceNumbers:
             return 0
         return os.makedev(words[_RDEV_MAJOR], words[_RDEV_MINOR])
 
+    def file_at(self, path: bytes) -> "FileAt | None":
+        """Return which file is at *path*; None: it cannot be looked at."""
+        rdev = self.of(None, path)
+        if rdev is None:
+            return None
+        if self.waits:
+            return _file_at(path, rdev)
+        words = self._words
+        inode = int.from_bytes(words[_INODE : _INODE + 2].tobytes(), sys.byteorder)
+        filesystem = os.makedev(words[_DEV_MAJOR], words[_DEV_MINOR])
+        return FileAt(rdev=rdev, filesystem=filesystem, inode=inode)
+
     def _ask(self, folder: int, path: bytes) -> int:
-        return int(self._statx(folder, path, _FLAGS, _STATX_TYPE, self._address))
+        return int(self._statx(folder, path, _FLAGS, _STATX_TYPE | _STATX_INO, self._address))
+
+
+class FileAt(Struct, frozen=True, kw_only=True):
+    """One file: the device it is, 0 for none, the device its filesystem is on, and its inode."""
+
+    rdev: int
+    filesystem: int
+    inode: int
+
+
+def _file_at(path: bytes, rdev: int) -> FileAt | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return FileAt(rdev=rdev, filesystem=status.st_dev, inode=status.st_ino)
 
 
 def _by_stat(folder: int | None, path: bytes) -> int | None:

@@ -37,7 +37,8 @@ class Holder(Struct, frozen=True, kw_only=True):
     cgroup: str = ""
     pod: PodUid | None = None
     container: str | None = None
-    uid: int = 0
+    uid: int | None = None
+    """The effective uid, None where it could not be read."""
     sandbox: Sandbox | None = None
     """What it is in a sandbox, None for any other process."""
 

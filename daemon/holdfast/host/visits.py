@@ -1,0 +1,175 @@
+"""Looks at one process after the other, and leaves a thread behind where the kernel never answers.
+
+What /proc tells of a process can take for ever: a mapping is being taken down in a stuck driver or
+on a dead server, and whoever reads the process's maps or arguments waits behind it.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+_MOST = 16
+"""So many threads may be held up before nobody is looked at but carefully."""
+
+
+class Look(Protocol[T_co]):
+    """Looks at one process; returns None where there is nothing to keep."""
+
+    def __call__(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> T_co | None:
+        """Look at *pid*; *careful*: read nothing that can hang. Call *beat* after each read."""
+        ...
+
+
+class Visits:
+    """Remembers which processes hold up a thread, so that each holds up two at the most.
+
+    A process that held up one look is looked at carefully for as long as that thread hangs; one
+    that holds up a careful look too is not looked at. May be used by several threads at once.
+    """
+
+    def __init__(
+        self,
+        start_ticks: Callable[[int], int | None],
+        *,
+        patience: float = 2.0,
+        later: float = 0.25,
+    ) -> None:
+        """Wait *patience* seconds for a read, *later* seconds once one read did not come back.
+
+        *start_ticks* tells a process from another one that has its pid later.
+        """
+        self._start_ticks = start_ticks
+        self.patience = patience
+        self._later = later
+        self._lock = threading.Lock()
+        self._held_up: dict[int, _HeldUp] = {}
+
+    def each(
+        self, pids: Iterable[int], begin: Callable[[], Look[T]]
+    ) -> tuple[dict[int, T], tuple[int, ...]]:
+        """Return what the looks at *pids* found, and those that could not be looked at.
+
+        *begin* makes a look; it is called anew after a thread was left behind, so that the two
+        share nothing. What a look raises is raised here.
+        """
+        found: dict[int, T] = {}
+        unread: list[int] = []
+        left = self._queue(pids, unread)
+        patience = self.patience
+        while left:
+            stint = _Stint(left, found, begin())
+            hung = stint.wait(patience)
+            if hung is None:
+                break
+            pid, careful = hung
+            patience = min(patience, self._later)
+            self._remember(pid, stint.thread)
+            again = [pid] if not careful else []
+            unread += [pid] if careful else []
+            # How many threads are held up by now decides anew about those that are still to come.
+            left = self._queue([*again, *(each for each, _ in left)], unread)
+        return found, tuple(unread)
+
+    def _queue(self, pids: Iterable[int], unread: list[int]) -> "deque[tuple[int, bool]]":
+        """Return *pids* with how to look at each; add those to *unread* that are not looked at."""
+        with self._lock:
+            self._held_up = {pid: each for pid, each in self._held_up.items() if each.hangs}
+            held_up = dict(self._held_up)
+        if not held_up:
+            return deque((pid, False) for pid in pids)
+        threads = sum(each.hangs for each in held_up.values())
+        left: deque[tuple[int, bool]] = deque()
+        for pid in pids:
+            times = self._times(pid, held_up)
+            if times > 1 or threads >= 2 * _MOST:
+                unread.append(pid)
+            else:
+                left.append((pid, times == 1 or threads >= _MOST))
+        return left
+
+    def _times(self, pid: int, held_up: "dict[int, _HeldUp]") -> int:
+        known = held_up.get(pid)
+        if known is None or known.start_ticks != self._start_ticks(pid):
+            return 0
+        return known.hangs
+
+    def _remember(self, pid: int, thread: threading.Thread) -> None:
+        ticks = self._start_ticks(pid)
+        with self._lock:
+            known = self._held_up.get(pid)
+            before = known.threads if known is not None else ()
+            self._held_up[pid] = _HeldUp(ticks, (*before, thread))
+
+
+class _HeldUp:
+    """The threads that one process holds up."""
+
+    def __init__(self, start_ticks: int | None, threads: tuple[threading.Thread, ...]) -> None:
+        self.start_ticks = start_ticks
+        self.threads = threads
+
+    @property
+    def hangs(self) -> int:
+        return sum(each.is_alive() for each in self.threads)
+
+
+class _Stint(Generic[T]):
+    """One thread's work through the queue, until it is done or left behind."""
+
+    def __init__(self, left: "deque[tuple[int, bool]]", found: dict[int, T], look: Look[T]) -> None:
+        self._left = left
+        self._found = found
+        self._look = look
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._abandoned = False
+        self._error: BaseException | None = None
+        self._at = (0, False)
+        self._since = time.monotonic()
+        self.thread = threading.Thread(target=self._work, name="visits", daemon=True)
+        self.thread.start()
+
+    def wait(self, patience: float) -> tuple[int, bool] | None:
+        """Return None when all is done, or whose look does not come back, and leave it behind."""
+        while not self._done.wait(max(0.001, self._since + patience - time.monotonic())):
+            since = self._since
+            if time.monotonic() - since < patience:
+                continue
+            # This whole process may have been stopped for a while: then it goes on now.
+            self._done.wait(patience / 4)
+            with self._lock:
+                if self._since == since and not self._done.is_set():
+                    self._abandoned = True
+                    return self._at
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def _work(self) -> None:
+        try:
+            while self._next():
+                pid, careful = self._at
+                answer = self._look(pid, careful=careful, beat=self._beat)
+                with self._lock:
+                    if answer is not None and not self._abandoned:
+                        self._found[pid] = answer
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, not hidden
+            self._error = error
+        finally:
+            self._done.set()
+
+    def _next(self) -> bool:
+        with self._lock:
+            if self._abandoned or not self._left:
+                return False
+            self._at = self._left.popleft()
+            self._beat()
+            return True
+
+    def _beat(self) -> None:
+        self._since = time.monotonic()

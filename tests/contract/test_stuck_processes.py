@@ -1,0 +1,195 @@
+"""A process of which the kernel gives no answer costs the proof for itself, and nobody else's look."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.proctree import ProcTree
+from holdfast.host.holders import HolderScan
+from holdfast.host.visits import Visits
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.use import Scan, ScanTarget
+from waiting import wait_until
+
+ONE = DeviceName(ResourceName("google.com/tpu"), DeviceId("one"))
+TWO = DeviceName(ResourceName("google.com/tpu"), DeviceId("two"))
+_PATIENCE = 0.3
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ProcTree:
+    tree = ProcTree(tmp_path)
+    tree.myself()
+    return tree
+
+
+@pytest.fixture
+def terminals() -> Iterator[tuple[str, str]]:
+    """Give the paths of two character devices."""
+    pairs = [os.openpty(), os.openpty()]
+    yield os.ttyname(pairs[0][1]), os.ttyname(pairs[1][1])
+    for fd in (*pairs[0], *pairs[1]):
+        os.close(fd)
+
+
+def _target(device: DeviceName, path: str) -> ScanTarget:
+    return ScanTarget(
+        device=device, rdevs=frozenset({Path(path).stat().st_rdev}), addresses=frozenset()
+    )
+
+
+def _hangs(file: Path) -> None:
+    """Let whoever reads *file* wait, as for the memory of a process that is stuck."""
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+
+
+def _answers(file: Path) -> None:
+    """Let those who wait for *file* go on."""
+    fd = os.open(file, os.O_RDWR)
+    file.unlink()
+    file.write_text("")
+    os.close(fd)
+
+
+def _waiting() -> int:
+    return sum(thread.name == "visits" for thread in threading.enumerate())
+
+
+def _pids(scan: Scan, device: DeviceName) -> list[int]:
+    return [each.process.pid for each in scan.holders.get(device, ())]
+
+
+def test_a_process_whose_mappings_cannot_be_read_is_a_gap_and_all_others_are_seen(
+    tree: ProcTree, terminals: tuple[str, str]
+) -> None:
+    before = _waiting()
+    one, two = terminals
+    for pid, path in ((70, one), (71, two), (72, two)):
+        tree.open_file(tree.process(pid), 3, path)
+    maps = tree.root.proc / "71/maps"
+    _hangs(maps)
+    holders = HolderScan(tree.root, patience=_PATIENCE)
+    scan = holders.scan([_target(ONE, one), _target(TWO, two)], maps=True)
+    assert (_pids(scan, ONE), _pids(scan, TWO)) == ([70], [71, 72]), "what it has open is seen"
+    assert scan.gaps == (
+        "pid 71 (worker) cannot be looked into: no answer within 0.3 s of what it has mapped",
+    )
+    assert holders.scan([_target(ONE, one)]).complete, "where nobody asks for mappings"
+
+    for _ in range(5):
+        again = holders.scan([_target(ONE, one), _target(TWO, two)], maps=True)
+        assert again.gaps == scan.gaps
+        assert again.seconds < _PATIENCE, "it is waited for once"
+    assert _waiting() == before + 1, "and holds up one thread"
+
+    _answers(maps)
+    wait_until(lambda: _waiting() == before, what="the thread to go on")
+    assert holders.scan([_target(ONE, one), _target(TWO, two)], maps=True).complete
+
+
+def test_however_many_processes_are_stuck_the_threads_they_hold_up_are_few(tree: ProcTree) -> None:
+    before = _waiting()
+    for pid in range(100, 140):
+        _hangs(tree.process(pid) / "maps")
+    holders = HolderScan(tree.root, patience=0.02)
+    scan = holders.scan([_target(ONE, "/dev/null")], maps=True)
+    (gap,) = scan.gaps
+    assert "and 39 others" in gap
+    assert 0 < _waiting() - before <= 16
+    for pid in range(100, 140):
+        _answers(tree.root.proc / f"{pid}/maps")
+    wait_until(lambda: _waiting() == before, what="the threads to go on")
+
+
+def test_another_process_with_the_pid_of_one_that_is_stuck_is_looked_at_in_full() -> None:
+    starts, ends = {7: 1, 8: 1}, threading.Event()
+    asked: list[tuple[int, bool]] = []
+
+    def look(pid: int, *, careful: bool, beat: object) -> int:
+        asked.append((pid, careful))
+        if not careful and (pid, starts[pid]) == (7, 1):
+            ends.wait()
+        return pid
+
+    visits = Visits(lambda pid: starts[pid], patience=0.05)
+    assert visits.each([7, 8], lambda: look) == ({7: 7, 8: 8}, ())
+    assert asked == [(7, False), (7, True), (8, False)]
+    starts[7] = 3
+    asked.clear()
+    assert visits.each([7], lambda: look) == ({7: 7}, ())
+    assert asked == [(7, False)]
+    ends.set()
+
+
+def test_one_that_cannot_even_be_looked_at_carefully_is_left_out_for_as_long_as_it_hangs() -> None:
+    ends = threading.Event()
+    visits = Visits(lambda _pid: 1, patience=0.05)
+
+    def look(pid: int, *, careful: bool, beat: object) -> int:
+        if pid == 7:
+            ends.wait()
+        return pid
+
+    for _ in range(3):
+        assert visits.each([7, 8], lambda: look) == ({8: 8}, (7,))
+    ends.set()
+    wait_until(lambda: visits.each([7, 8], lambda: look) == ({7: 7, 8: 8}, ()), what="its answer")
+
+
+def test_a_long_look_that_goes_on_is_waited_for() -> None:
+    """A process with a million files is slow, and not stuck: anybody may open that many."""
+    visits = Visits(lambda _pid: 1, patience=0.2)
+
+    def look(pid: int, *, careful: bool, beat: object) -> bool:
+        assert callable(beat)
+        for _ in range(30):
+            threading.Event().wait(0.02)
+            beat()
+        return careful
+
+    assert visits.each([7], lambda: look) == ({7: False}, ())
+
+
+def test_what_a_look_raises_is_raised() -> None:
+    def look(pid: int, *, careful: bool, beat: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Visits(lambda _pid: 1).each([7], lambda: look)
+
+
+def test_a_holder_whose_arguments_cannot_be_read_is_named_by_what_the_kernel_calls_it(
+    tree: ProcTree, terminals: tuple[str, str]
+) -> None:
+    before = _waiting()
+    one, two = terminals
+    tree.open_file(tree.process(70, comm="exe"), 3, one)
+    tree.open_file(tree.process(71), 3, two)
+    _hangs(tree.root.proc / "70/cmdline")
+    holders = HolderScan(tree.root, patience=_PATIENCE)
+    for _ in range(3):
+        scan = holders.scan([_target(ONE, one), _target(TWO, two)])
+        (holder,) = scan.holders[ONE]
+        assert (holder.process.pid, holder.command, holder.sandbox) == (70, "exe", None)
+        assert _pids(scan, TWO) == [71]
+        assert scan.complete
+    assert _waiting() == before + 1
+    _answers(tree.root.proc / "70/cmdline")
+    wait_until(lambda: _waiting() == before, what="the thread to go on")
+
+
+def test_the_arguments_of_a_program_that_is_none_of_a_sandboxs_are_not_read(
+    tree: ProcTree, terminals: tuple[str, str]
+) -> None:
+    """They would tell nothing, and they are where a read can hang."""
+    one, _ = terminals
+    tree.open_file(tree.process(70, comm="worker", ppid=71), 3, one)
+    tree.process(71, comm="runsc-sandbox")
+    (tree.root.proc / "71/cmdline").write_bytes(b"runsc-sandbox\0boot\0")
+    (tree.root.proc / "70/cmdline").mkdir()
+    (holder,) = HolderScan(tree.root).scan([_target(ONE, one)]).holders[ONE]
+    assert holder.sandbox is not None
