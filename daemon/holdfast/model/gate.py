@@ -88,8 +88,6 @@ def why_wait(passage: Passage, caller: Caller, book: Book) -> str | None:
 
 def why_kept_away(passage: Passage, caller: Caller, book: Book) -> str | None:
     """Return why a person withholds the devices from *caller*, or None: `why_wait` includes it."""
-    if not book.marks:
-        return None
     return why_withheld(book.marks, passage.keys, _started(passage, caller, book))
 
 
