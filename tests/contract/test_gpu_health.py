@@ -1,9 +1,11 @@
 """Events and looks through the real pynvml on the stub library: what reaches the published health."""
 
 import os
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,20 +66,58 @@ def test_an_xid_condemns_its_gpu_alone_and_is_heard_once(follow: Follow) -> None
     assert told.heard == [BAD_MEMORY]
 
 
-def test_what_passes_is_over_after_the_quiet_period_when_the_processes_are_gone(
-    follow: Follow,
+@contextmanager
+def named(command: str, folder: Path) -> Iterator[int]:
+    """Run a process of that name, outside of any pod."""
+    program = folder / command
+    shutil.copy("/bin/sleep", program)
+    with subprocess.Popen([program, "600"]) as process:
+        try:
+            comm = Path(f"/proc/{process.pid}/comm")
+            wait_until(lambda: comm.read_text().strip() == command[:15], what="its name")
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [("nvidia-cuda-mps-server", "compute"), ("Xorg", "graphics"), ("nv-hostengine", "compute")],
+)
+def test_what_passes_is_over_after_the_quiet_period_when_the_programs_at_work_are_gone(
+    follow: Follow, tmp_path: Path, command: str, kind: str
 ) -> None:
     one, two = cards(2)
-    busy = replace(one, processes=(("compute", 77, 5), ("mps", 78, 5)))
-    node = Node(cards=(busy, two))
+    with named(command, tmp_path) as stays:
+        idle = replace(one, processes=((kind, stays, 5),))
+        busy = replace(one, processes=((kind, stays, 5), ("compute", 77, 5), ("mps", 77, 5)))
+        node = Node(cards=(busy, two))
+        follower = follow(node)
+        events = (Event(uuid(0), CONTAINED), Event(uuid(1), NOTICE))
+        after = listening(follower, node, *events)
+        follower.until(ill(uuid(0), uuid(1)), what="both Xids")
+        follower.until(ill(uuid(0)), what="the harmless one to be over")
+        follower.show(replace(after, cards=(idle, two)))
+        follower.until(ill(), what="the other, once its program is gone")
+
+
+def test_an_xid_of_a_gpu_that_is_not_known_yet_condemns_it_when_it_is(follow: Follow) -> None:
+    one, two = cards(2)
+    follower = follow(Node(cards=(one,)))
+    follower.until(lambda told: told.faults, what="the first look")
+    follower.show(Node(cards=(one, two), events=(Event(uuid(1), BAD_MEMORY),)))
+    follower.until(lambda told: told.heard, what="the Xid")
+    follower.order("read")
+    told = follower.until(lambda told: uuid(1) in told.faults, what="the other GPU")
+    assert told.ill == {uuid(1)}
+
+
+def test_an_xid_of_a_gpu_that_is_not_divided_names_no_slice(follow: Follow) -> None:
+    node = Node(cards=cards(1, mig=0))
     follower = follow(node)
-    events = (Event(uuid(0), CONTAINED), Event(uuid(1), NOTICE))
-    after = listening(follower, node, *events)
-    follower.until(ill(uuid(0), uuid(1)), what="both Xids")
-    follower.until(ill(uuid(0)), what="the harmless one to be over")
-    idle = replace(one, processes=(("mps", 78, 5),))
-    follower.show(replace(after, cards=(idle, two)))
-    follower.until(ill(), what="the other, once its process is gone")
+    listening(follower, node, Event(uuid(0), CONTAINED, gi=0, ci=0))
+    told = follower.until(ill(uuid(0)), what="the Xid")
+    assert told.faults[uuid(0)][0].startswith(f"{uuid(0)}: Xid 94 (")
 
 
 def test_an_xid_of_a_slice_condemns_the_slice_and_its_gpu_not_the_neighbours(

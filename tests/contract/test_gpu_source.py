@@ -1,5 +1,6 @@
 """When the inventory of GPUs begins NVML anew: real files of a node, a library that is counted."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ class Driver:
     proc: Path
     library: Library
     source: GpuSource
+    clock: ManualClock
 
     def load(self, version: str) -> None:
         self.proc.mkdir(parents=True, exist_ok=True)
@@ -65,8 +67,9 @@ async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
         **{name: tmp_path / name for name in ("sys", "proc", "dev", "cgroup", "etc", "run")}
     )
     library, lane = Library(), Lane("nvml", deadline=30.0)
-    source = GpuSource(NvidiaFiles(root), lambda _: library, lane=lane, clock=ManualClock())
-    yield Driver(tmp_path / "proc/driver/nvidia", library, source)
+    clock = ManualClock()
+    source = GpuSource(NvidiaFiles(root), lambda _: library, lane=lane, clock=clock)
+    yield Driver(tmp_path / "proc/driver/nvidia", library, source, clock)
     lane.close(patience=5.0)
 
 
@@ -103,3 +106,89 @@ async def test_with_a_driver_that_came_back_nvml_is_begun_anew_once_all_others_l
     assert await driver.source.look() is DriverState.NOT_READY
     driver.library.others = False
     assert await driver.source.look() is DriverState.READY
+
+
+@dataclass
+class Container:
+    """GPU Operator's driver container, as far as it tells of itself."""
+
+    file: Path
+
+    def is_up(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.touch()
+
+    def stops(self) -> None:
+        self.file.unlink()
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Container:
+    return Container(tmp_path / "run/nvidia/validations/.driver-ctr-ready")
+
+
+async def test_nvml_is_let_go_when_the_driver_container_stops_and_begun_when_it_is_back(
+    driver: Driver, container: Container
+) -> None:
+    driver.library.others = False
+    driver.load("550")
+    container.is_up()
+    assert await driver.source.look() is DriverState.READY
+    assert driver.source.holds_driver
+    container.stops()
+    for _ in range(3):
+        assert await driver.source.look() is DriverState.NOT_READY
+    assert not driver.source.holds_driver
+    assert "driver container is stopping" in driver.source.reading.value.reason
+    assert "driver container is stopping" in driver.source.facts.value.reason
+    container.is_up()
+    assert await driver.source.look() is DriverState.READY
+
+
+async def test_a_driver_container_that_stops_is_noticed_long_before_the_next_reading(
+    driver: Driver, container: Container
+) -> None:
+    driver.library.others = False
+    driver.load("550")
+    container.is_up()
+    running = asyncio.create_task(driver.source.run())
+    try:
+        await driver.source.reading.until(lambda reading: reading.state is DriverState.READY)
+        container.stops()
+        await driver.clock.advance(2.0)
+        await driver.source.reading.until(lambda reading: reading.state is not DriverState.READY)
+    finally:
+        running.cancel()
+
+
+async def test_nvml_that_was_let_go_by_hand_is_begun_again_with_another_load_of_the_driver(
+    driver: Driver,
+) -> None:
+    driver.library.others = False
+    driver.load("550")
+    assert await driver.source.look() is DriverState.READY
+    await driver.source.let_go("drained for its removal")
+    assert await driver.source.look() is DriverState.NOT_READY
+    assert not driver.source.holds_driver
+    driver.load("560")
+    assert await driver.source.look() is DriverState.READY
+
+
+async def test_nvml_that_was_let_go_by_hand_is_begun_again_when_a_person_says_so(
+    driver: Driver,
+) -> None:
+    driver.library.others = False
+    driver.load("550")
+    await driver.source.look()
+    await driver.source.let_go("drained for its removal")
+    await driver.source.take_up()
+    assert driver.source.reading.value.state is DriverState.READY
+
+
+async def test_while_others_have_nvml_open_the_driver_is_still_held(driver: Driver) -> None:
+    driver.load("550")
+    await driver.source.look()
+    await driver.source.let_go("drained for its removal")
+    assert driver.source.holds_driver
+    driver.library.others = False
+    assert not driver.source.holds_driver

@@ -5,8 +5,8 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from copy import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -120,21 +120,96 @@ async def test_idle_memory_is_never_learned_from_a_gpu_that_a_pod_had(gpus: Gpus
     assert "processes alone tell" in (await gpus.judge(device)).reason
 
 
+def uses_of(lane: Lane, nvml: Nvml, **more: Any) -> GpuUses:
+    return GpuUses(lane, lambda: nvml, **more)
+
+
 async def test_what_was_idle_under_a_former_driver_says_nothing_under_the_next(
     gpus: Gpus, nvml: Nvml
 ) -> None:
-    device, driver = gpus.device(), [copy(nvml)]
+    device, load = gpus.device(), ["load 1"]
     with Lane("scan", deadline=30.0) as scan, Lane("nvml", deadline=30.0) as lane:
-        look = Look(gpus.node.root, scan, GpuUses(lane, lambda: driver[0]))
+        look = Look(gpus.node.root, scan, uses_of(lane, nvml, load=lambda: load[0]))
         await look.scan([device], {})
         gpus.grant(device)
         gpus.show(cards(1, used=GIB)[0])
         before = judge_kernel((await look.scan([device], gpus.locks))[device.name])
-        driver[0] = copy(nvml)
+        load[0] = "load 2"
         after = judge_kernel((await look.scan([device], gpus.locks))[device.name])
     assert before.freedom is Freedom.IN_USE
     assert after.freedom is Freedom.FREE
     assert "processes alone tell" in after.reason
+
+
+async def test_a_leak_is_still_one_to_the_next_daemon_until_the_driver_was_loaded_anew(
+    gpus: Gpus, nvml: Nvml
+) -> None:
+    device = gpus.device()
+    with Lane("scan", deadline=30.0) as scan, Lane("nvml", deadline=30.0) as lane:
+        first = uses_of(lane, nvml, load=lambda: "load 1")
+        await Look(gpus.node.root, scan, first).scan([device], {})
+        gpus.grant(device)
+        gpus.show(cards(1, used=70 * GIB)[0])
+        freedoms = []
+        for load in ("load 1", "load 2"):
+            uses = uses_of(lane, nvml, load=lambda load=load: load, kept=first.idle.value)
+            facts = await Look(gpus.node.root, scan, uses).scan([device], gpus.locks)
+            freedoms.append(judge_kernel(facts[device.name]).freedom)
+    assert freedoms == [Freedom.IN_USE, Freedom.FREE]
+
+
+async def test_a_gpu_that_works_for_nobody_is_waited_for_and_then_handed_over_as_unverified(
+    gpus: Gpus,
+) -> None:
+    device = gpus.device()
+    await gpus.judge(device)
+    gpus.grant(device)
+    gpus.show(cards(1, used=5 * MIB, utilization=100)[0])
+    first = await gpus.judge(device)
+    assert (first.freedom, "works at 100 %" in first.reason) == (Freedom.IN_USE, True)
+    gpus.clock.now += 61.0
+    later = await gpus.judge(device)
+    assert (later.freedom, later.final) == (Freedom.UNKNOWN, False)
+    gpus.show(cards(1, used=5 * MIB, utilization=0)[0])
+    assert (await gpus.judge(device)).freedom is Freedom.FREE
+
+
+async def test_how_busy_a_divided_gpu_is_nobody_knows(gpus: Gpus) -> None:
+    slices = (Slice("MIG-1", gi=1),)
+    gpus.show(cards(1, mig=1, slices=slices, utilization=100)[0])
+    for device in (gpus.device("mig/GPU-1/1/MIG-1"), gpus.device()):
+        assert (await gpus.judge(device)).freedom is Freedom.FREE
+
+
+async def test_an_odd_answer_about_how_busy_a_gpu_is_keeps_nobody_from_it(gpus: Gpus) -> None:
+    gpus.show(cards(1, used=5 * MIB, errors={"nvmlDeviceGetUtilizationRates": UNKNOWN})[0])
+    assert (await gpus.judge(gpus.device())).freedom is Freedom.FREE
+
+
+async def test_a_slice_that_cannot_be_asked_leaves_its_whole_gpu_unknown(gpus: Gpus) -> None:
+    gpus.show(cards(1, mig=1, slices=(Slice("MIG-1", gi=1),))[0])
+    whole = gpus.device(f"gpu/{uuid(0)}", "mig/GPU-1/1/MIG-1", "mig/GPU-1/2/MIG-gone")
+    verdict = await gpus.judge(whole)
+    assert (verdict.freedom, verdict.final) == (Freedom.UNKNOWN, True)
+    assert "MIG-gone" in verdict.reason
+
+
+async def test_an_agent_that_merely_has_the_node_open_stands_in_for_an_unknown_pod_for_a_while(
+    gpus: Gpus,
+) -> None:
+    device = gpus.device()
+    gpus.grant(device)
+    lock = gpus.locks[device.name]
+    gpus.locks[device.name] = replace(lock, pod=None)
+    with gpus.process(pod=POD):
+        assert (await gpus.judge(device)).freedom is Freedom.IN_USE
+        gpus.clock.now += 61.0
+        later = await gpus.judge(device)
+        assert (later.freedom, "does not use it" in later.reason) == (Freedom.FREE, True)
+        gpus.locks[device.name] = replace(lock, pod=None, started=False)
+        assert (await gpus.judge(device)).freedom is Freedom.FREE
+        gpus.locks[device.name] = replace(lock, pod=None, fence=2)
+        assert (await gpus.judge(device)).freedom is Freedom.IN_USE, "another pod, another wait"
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,7 @@ def test_the_condition_of_a_gpu_is_told_as_far_as_it_is_known(ask: Ask) -> None:
     assert (told["links_down"], told["temperature"], told["shutdown_temperature"]) == ([1], 91, 90)
     plain = ask(Node(cards=cards(1)), condition)
     assert (plain["remap_failed"], plain["temperature"], plain["links_down"]) == (None, None, [])
+    assert told["peers"] == {}
     gone = ask(Node(cards=cards(1, errors={"*": GPU_IS_LOST})), condition)
     assert gone["lost"] == "NVML_ERROR_GPU_IS_LOST"
 
@@ -354,6 +355,52 @@ def test_what_the_driver_asks_for_is_told_where_it_has_words_for_it(
 ) -> None:
     node = Node(cards=cards(1, recovery=action))
     assert ask(node, f"nvml.open(); tell(nvml.condition('{uuid(0)}'))")["recovery"] == told
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "nvmlDeviceGetRemappedRows",
+        "nvmlDeviceGetRetiredPagesPendingStatus",
+        "nvmlDeviceGetTemperature",
+        "nvmlDeviceGetTemperatureThreshold",
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetNvLinkState",
+    ],
+)
+@pytest.mark.parametrize("code", [UNKNOWN, 2, 14])  # 2: invalid argument, 14: corrupted InfoROM
+def test_an_odd_answer_to_one_question_says_nothing_about_the_gpu(
+    ask: Ask, function: str, code: int
+) -> None:
+    sick = cards(1, remap=(1, 0), errors={function: code})[0]
+    told = ask(Node(cards=(sick,)), f"nvml.open(); tell(nvml.condition('{uuid(0)}'))")
+    assert told["lost"] == ""
+    assert told["remap_pending"] is (None if function == "nvmlDeviceGetRemappedRows" else True)
+
+
+@pytest.mark.parametrize(
+    ("errors", "lost"),
+    [
+        ({"nvmlDeviceGetTemperature": GPU_IS_LOST}, "NVML_ERROR_GPU_IS_LOST"),
+        ({"nvmlDeviceGetUUID": UNKNOWN}, "NVML_ERROR_UNKNOWN"),
+        ({"nvmlDeviceGetHandleByUUID": UNKNOWN}, "NVML_ERROR_UNKNOWN"),
+    ],
+)
+def test_a_gpu_that_says_it_is_lost_or_not_even_who_it_is_does_not_answer(
+    ask: Ask, errors: dict[str, int], lost: str
+) -> None:
+    node = Node(cards=cards(1, errors=errors))
+    assert ask(node, f"nvml.open(); tell(nvml.condition('{uuid(0)}'))")["lost"] == lost
+
+
+def test_the_gpu_at_the_other_end_of_a_link_is_known_while_it_was_ever_up(ask: Ask) -> None:
+    one, two = cards(2)
+    links = {0: (True, "gpu", two.bus), 1: (False, "gpu", two.bus), 2: (True, "switch", one.bus)}
+    told = ask(
+        Node(cards=(replace(one, links=links), two)),
+        f"nvml.open(); tell(nvml.condition('{uuid(0)}'))",
+    )
+    assert told["peers"] == {"0": two.bus.lower().removeprefix("0000")}
 
 
 def test_links_are_counted_once_for_each_pair_and_switches_are_known(ask: Ask) -> None:

@@ -20,8 +20,10 @@ from msgspec import Struct
 
 from fakes.nvml import CONTROL, Node, write
 from holdfast.discovery.gpu_health import GpuHealthWatch
-from holdfast.discovery.gpu_looks import HealthTimes
+from holdfast.discovery.gpu_looks import GpuUsers, HealthTimes
+from holdfast.host.holders import HolderScan
 from holdfast.host.nvml import Nvml
+from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import open_ledger
 from holdfast.model.gpu import GpuEvent, GpuReading
 from holdfast.model.ids import BootId
@@ -124,6 +126,7 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
         boot=boot,
         checks=xid_checks(disabled),
         load=lambda: (folder / "load").stat().st_mtime_ns if (folder / "load").exists() else None,
+        users=GpuUsers(HolderScan(HostRoot()).named),
         times=_TIMES,
     )
     heard: list[int] = []

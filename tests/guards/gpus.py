@@ -20,7 +20,7 @@ GPU_GUARDS = (
     Guard(
         name="gpu-health-time",
         why="what needs a reset, a reboot or a person does not pass with time",
-        edits=(Edit(_MARKS, "if mark.cure > Cure.RESTART:", "if False:"),),
+        edits=(Edit(_MARKS, "if mark.cure > Cure.RESTART and not passes:", "if False:"),),
         tests=(f"{_RULE}::test_time_clears_only_what_passes",),
     ),
     Guard(

@@ -17,6 +17,7 @@ _RESET = "daemon/holdfast/model/reset.py"
 _TRIAL = "daemon/holdfast/reclaim/trial.py"
 _GATE = "daemon/holdfast/allocation/gate.py"
 _FREE = "daemon/holdfast/model/free.py"
+_GPU_IDLE = "daemon/holdfast/model/gpu_idle.py"
 _GPU_FREE = "daemon/holdfast/model/gpu_free.py"
 _GPU_RULE = "tests/unit/test_gpu_free_rule.py"
 _GPU_NODE = "tests/contract/test_gpu_release.py"
@@ -414,8 +415,8 @@ GUARDS = (
     ),
     Guard(
         name="gpu-computes",
-        why="a monitoring agent's name excuses nothing that computes in a pod",
-        edits=(Edit(_GPU_FREE, "and (holder.pod is None or not uses)", ""),),
+        why="what a program in a pod is called excuses nothing that computes",
+        edits=(Edit(_GPU_FREE, "may_watch = holder.pod is None or not uses", "may_watch = True"),),
         tests=(
             f"{_GPU_RULE}::test_who_is_in_the_way_on_a_gpu_is_told_by_what_they_do_and_whose_they_are",
         ),
@@ -469,9 +470,37 @@ GUARDS = (
     Guard(
         name="gpu-idle-level",
         why="what a GPU has in use while a pod may have it is not its idle memory",
-        edits=(Edit(_GPU_FREE, "if to.unowned and (", "if ("),),
+        edits=(Edit(_GPU_IDLE, " if look.unowned else level", ""),),
         tests=(
-            f"{_GPU_RULE}::test_idle_memory_is_the_least_that_was_seen_while_nobody_had_the_gpu",
+            f"{_GPU_RULE}::test_idle_memory_is_the_least_that_was_seen_while_nobody_had_the_gpu_and_small_rises",
+        ),
+    ),
+    Guard(
+        name="gpu-leak",
+        why="memory that leaked does not become idle memory, however long it stands",
+        edits=(Edit(_GPU_IDLE, "and memory <= level.least + MOST_RISE * rules.slack", ""),),
+        tests=(
+            f"{_GPU_RULE}::test_idle_memory_is_the_least_that_was_seen_while_nobody_had_the_gpu_and_small_rises",
+            f"{_GPU_RULE}::test_many_small_leaks_end_in_one_that_is_told",
+        ),
+    ),
+    Guard(
+        name="gpu-leak-restart",
+        why="nor does a restart of the daemon make it free",
+        edits=(Edit(_GPU_IDLE, "if kept is None or kept.load != load:", "if True:"),),
+        tests=(
+            "tests/contract/test_gpu_use.py::test_a_leak_is_still_one_to_the_next_daemon_until_the_driver_was_loaded_anew",
+        ),
+    ),
+    Guard(
+        name="gpu-works",
+        why="a GPU that works for nobody is not handed over without a word",
+        edits=(
+            Edit(_GPU_FREE, "if sight.busy and not sight.restless:", "if False:"),
+            Edit(_GPU_FREE, "    if sight.busy:\n", "    if False:\n"),
+        ),
+        tests=(
+            "tests/contract/test_gpu_use.py::test_a_gpu_that_works_for_nobody_is_waited_for_and_then_handed_over_as_unverified",
         ),
     ),
     Guard(

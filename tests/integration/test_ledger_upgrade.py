@@ -19,7 +19,8 @@ from holdfast.ledger.store import FILE, SCHEMA_VERSION, Store, read_only
 from holdfast.model.book import Book
 from holdfast.model.draft import Draft
 from holdfast.model.gpu_health import GpuState
-from holdfast.model.ids import HardwareKey
+from holdfast.model.gpu_idle import IdleMemory
+from holdfast.model.ids import HardwareKey, PciAddress
 from holdfast.model.locks import LockState
 from holdfast.model.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.queue import settle
@@ -183,7 +184,7 @@ _GPU = GpuState(
     boot=BOOT,
     driver="550",
     marks=(_XID, replace(_XID, xid=94, gi=1, ci=0), replace(_XID, suspected=True, last=NOW + 2)),
-    resting=frozenset({1, 3}),
+    pci=PciAddress("0000:65:00.0"),
     awaits=frozenset({"lost"}),
 )
 
@@ -192,7 +193,7 @@ _GPU = GpuState(
     "gpus",
     [
         {"GPU-1": _GPU},
-        {"GPU-1": replace(_GPU, marks=(), resting=None, awaits=frozenset())},
+        {"GPU-1": replace(_GPU, marks=(), pci=None, awaits=frozenset())},
         {"GPU-1": replace(_GPU, marks=_GPU.marks[:1]), "GPU-2": replace(_GPU, uuid="GPU-2")},
         {},
     ],
@@ -208,6 +209,51 @@ def test_gpus_are_read_as_they_were_written_whatever_was_there_before(
             store.write(before, draft.book, draft.moves)
             assert store.read().gpus == wanted
     assert read_only(tmp_path).gpus == gpus
+
+
+_IDLE = IdleMemory(load="boot-1 load 7", least=5, now=90 << 20)
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [{"GPU-1": _IDLE}, {"GPU-1": replace(_IDLE, now=5), "GPU-2": _IDLE}, {"GPU-2": _IDLE}, {}],
+)
+def test_idle_memory_is_read_as_it_was_written_whatever_was_there_before(
+    tmp_path: Path, idle: dict[str, IdleMemory]
+) -> None:
+    with closing(Store(tmp_path)) as store:
+        for wanted in ({"GPU-1": _IDLE}, idle):
+            before = store.read()
+            draft = drafted(before)
+            draft.remember_idle(wanted)
+            store.write(before, draft.book, draft.moves)
+            assert store.read().idle == wanted
+    assert read_only(tmp_path).idle == idle
+
+
+def test_of_a_lock_from_before_it_was_written_down_a_container_may_have_started(
+    tmp_path: Path,
+) -> None:
+    _version_1(tmp_path)
+    assert read_only(tmp_path).locks[name("d0")].started
+    with closing(Store(tmp_path)) as store:
+        assert store.read().locks[name("d0")].started
+
+
+def test_what_a_gpu_of_version_3_was_condemned_for_is_kept(tmp_path: Path) -> None:
+    _version_1(tmp_path)
+    folder = resources.files("holdfast.ledger")
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as db:
+        for number in (2, 3):
+            db.executescript(folder.joinpath(f"schema-{number}.sql").read_text("utf-8"))
+        db.execute("PRAGMA user_version = 3")
+        db.execute("INSERT INTO gpus VALUES ('GPU-1', ?, '550', '[1, 3]', '[\"lost\"]')", (BOOT,))
+        db.execute("INSERT INTO gpu_xids VALUES ('GPU-1', 48, -1, -1, 0, 1, 2, 3)")
+    older = read_only(tmp_path).gpus
+    assert [mark.xid for mark in older["GPU-1"].marks] == [48]
+    assert older["GPU-1"].awaits == {"lost"}
+    with closing(Store(tmp_path)) as store:
+        assert store.read().gpus == older
 
 
 def _allocate(draft: Draft) -> None:

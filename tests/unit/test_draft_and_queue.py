@@ -24,7 +24,7 @@ from fakes.books import (
     silicon,
 )
 from holdfast.errors import LedgerError
-from holdfast.model.book import Book, Phase
+from holdfast.model.book import Allocation, Book, Phase
 from holdfast.model.draft import Draft
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.locks import ENDING, NEXT, LockState
@@ -441,3 +441,35 @@ def test_a_move_carries_the_boot_in_which_the_lock_was_last_given() -> None:
     draft.note(lock_of(book, "d0"), "passed after the reboot")
     assert lock_of(draft.book, "d0").boot == BootId("boot-2")
     assert isinstance(draft.book, Book)
+
+
+def test_a_lock_says_whether_a_container_may_have_started_on_its_device() -> None:
+    draft = drafted()
+    waiting = draft.allocate(WHOLE, _BOTH)
+    settle(draft)
+    assert not draft.locks[name("d0")].started
+    draft.end(waiting, "no pod was ever named")
+    assert not draft.locks[name("d0")].started
+    running = drafted()
+    running.activate(running.allocate(WHOLE, _D0))
+    settle(running)
+    assert running.locks[name("d0")].started, "it was taken over from books that had it running"
+    later = drafted()
+    allocation = later.allocate(WHOLE, _D0)
+    settle(later)
+    later.activate(allocation)
+    later.end(later.allocations[allocation.id], "its pod is over")
+    assert later.locks[name("d0")].started
+
+
+def test_a_lock_that_is_found_to_be_held_after_all_counts_as_started_on() -> None:
+    draft = drafted()
+    draft.end(_settled(draft), "no pod was ever named")
+    draft.move(name("d0"), LockState.HELD, "kubelet counts the pod", pod=X)
+    assert draft.locks[name("d0")].started
+
+
+def _settled(draft: Draft) -> Allocation:
+    allocation = draft.allocate(WHOLE, _D0)
+    settle(draft)
+    return allocation

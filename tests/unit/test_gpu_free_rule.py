@@ -21,14 +21,14 @@ from holdfast.model.gpu_free import (
     GpuRules,
     GpuSight,
     Granted,
-    Level,
     bystander,
-    follow,
-    granted,
+    granted_on,
     sort,
+    unused,
     uuids,
     with_level,
 )
+from holdfast.model.gpu_idle import IdleMemory, IdleRules, Level, Unused, follow, restored
 from holdfast.model.ids import (
     BootId,
     DeviceId,
@@ -80,6 +80,9 @@ WHO = [
     (holder(grips=COMPUTES), TO_NOBODY, None),
     (holder(grips=DRAWS, pod=OTHER), TO_MINE, None),
     (holder("dcgm-exporter", NODE | COMPUTES, OTHER), TO_MINE, None),
+    # In a pod anybody may be called like the MPS server.
+    (holder("nvidia-cuda-mps", COMPUTES, OTHER), TO_MINE, None),
+    (holder("nvidia-cuda-mps", NODE | COMPUTES, OTHER), TO_NOBODY, None),
     (holder("Xorg", DRAWS | COMPUTES), TO_MINE, None),
     (holder("Xorg", DRAWS, OTHER), TO_MINE, None),
     (holder("python", DRAWS), TO_MINE, None),
@@ -89,7 +92,7 @@ WHO = [
     (holder("nv-hostengine", NODE | COMPUTES), TO_MINE, Bystander.MONITOR),
     (holder("nvidia-persiste"), TO_NOBODY, Bystander.MONITOR),
     (holder("nvidia-cuda-mps", NODE | COMPUTES), TO_MINE, Bystander.MPS),
-    (holder("nvidia-cuda-mps", COMPUTES, OTHER), TO_MINE, Bystander.MPS),
+    (holder("nvidia-cuda-mps", NODE, OTHER), TO_MINE, Bystander.MPS),
     (holder("Xorg", NODE | DRAWS), TO_MINE, Bystander.DISPLAY),
     # An open node alone is in the way when it is, or may be, the former pod's.
     (holder("telegraf", NODE, OTHER), TO_MINE, Bystander.ONLOOKER),
@@ -149,6 +152,13 @@ JUDGED = [
     (replace(IDLE, memory=69 * MIB + 1), (), (), (IN_USE, False), "not given back yet"),
     (replace(IDLE, memory=500 * MIB, overdue=True), (), (), (IN_USE, False), "--gpu-reset"),
     (replace(IDLE, memory=0), (), (), (FREE, False), "its memory is back"),
+    (replace(IDLE, idle=75 * MIB, least=5 * MIB), (), (), (FREE, False), "idle 70 MiB more than"),
+    # A GPU that works for nobody is waited for, and then handed over with a word about it.
+    (replace(IDLE, utilization=49), (), (), (FREE, False), "its memory is back"),
+    (replace(IDLE, utilization=100), (), (), (IN_USE, False), "it works at 100 %"),
+    (replace(IDLE, utilization=100), (), GAPS, (IN_USE, False), "it works at 100 %"),
+    (replace(IDLE, utilization=100, restless=True), (), (), (UNKNOWN, False), "it works at 100 %"),
+    (replace(IDLE, utilization=None, restless=True), (), (), (FREE, False), "its memory is back"),
     (replace(IDLE, idle=None), (), (), (FREE, False), "processes alone tell"),
     (replace(IDLE, memory=None), (), (), (FREE, False), "does not tell its memory"),
     (IDLE, (holder(grips=COMPUTES),), (), (IN_USE, False), "pid 77 (python)"),
@@ -241,47 +251,132 @@ def test_nvml_alone_keeps_a_gpu_and_nothing_else() -> None:
     assert kept_by_nvml(gpu(None))
     assert kept_by_nvml(gpu(replace(IDLE, memory=500 * MIB)))
     assert not kept_by_nvml(gpu(IDLE, holders=(holder(),)))
+    works = replace(IDLE, utilization=100)
+    assert kept_by_nvml(gpu(works))
+    assert not kept_by_nvml(gpu(replace(works, restless=True))), "every process has to be seen"
     assert not kept_by_nvml(KernelFacts(holders=None))
 
 
-def seen(memory: int | None, *, problem: str = "", ended: tuple[int, ...] = ()) -> Found:
-    return Found(sight=GpuSight(memory=memory, problem=problem, ended=ended))
+DEADLINE, LATER = 60.0, 600.0
+IDLE_RULES = IdleRules(deadline=DEADLINE)
+HUGE = 70 << 30
+SETTLED = Level(idle=5 * MIB, least=5 * MIB)
 
 
-OWNED = TO_MINE
+def at(memory: int | None, *, owned: bool = False, works: int | None = None) -> Unused:
+    return Unused(memory=memory, utilization=works, unowned=not owned)
+
+
+def since(level: Level, above: float) -> Level:
+    return replace(level, above_since=above)
+
+
 LEVELS = [
-    # (known, seen now, granted to, at, what is known then); the deadline is 60 s
-    (Level(), seen(5 * MIB), TO_NOBODY, 0, Level(idle=5 * MIB)),
-    (Level(), seen(5 * MIB), OWNED, 0, Level()),
-    (Level(), seen(None), TO_NOBODY, 0, Level()),
-    (Level(), seen(5 * MIB, problem="x"), TO_NOBODY, 0, Level()),
-    (Level(), seen(5 * MIB, ended=(7,)), TO_NOBODY, 0, Level()),
-    (Level(), Found(holders=(holder(),), sight=GpuSight(memory=5)), TO_NOBODY, 0, Level()),
-    (Level(idle=90 * MIB), seen(5 * MIB), TO_NOBODY, 0, Level(idle=5 * MIB)),
-    (Level(idle=90 * MIB), seen(5 * MIB), OWNED, 0, Level(idle=90 * MIB)),
-    (Level(idle=5 * MIB), seen(60 * MIB), TO_NOBODY, 0, Level(idle=5 * MIB)),
-    (Level(idle=5), seen(99 * MIB), OWNED, 3, Level(idle=5, above_since=3)),
-    (Level(idle=5, above_since=3), seen(98 * MIB), OWNED, 99, Level(idle=5, above_since=3)),
-    (Level(idle=5, above_since=3), seen(5), OWNED, 99, Level(idle=5)),
-    (Level(idle=5, above_since=3), seen(98 * MIB, ended=(7,)), OWNED, 99, Level(idle=5)),
-    # What stands on a GPU that nobody has is what its driver needs from now on.
-    (Level(idle=5, above_since=3), seen(99 * MIB), TO_NOBODY, 62, Level(idle=5, above_since=3)),
-    (Level(idle=5, above_since=3), seen(99 * MIB), TO_NOBODY, 63, Level(idle=99 * MIB)),
+    # (known, seen now, at, what is known then); the deadline is 60 s
+    (Level(), at(5 * MIB), 0, SETTLED),
+    (Level(), at(5 * MIB, owned=True), 0, Level()),
+    (Level(), at(None), 0, Level()),
+    (Level(), None, 0, Level()),
+    (Level(idle=90 * MIB, least=90 * MIB), at(5 * MIB), 0, SETTLED),
+    (SETTLED, at(1 * MIB, owned=True), 0, SETTLED),
+    (SETTLED, at(60 * MIB), 0, SETTLED),
+    (SETTLED, at(99 * MIB, owned=True), 3, since(SETTLED, 3)),
+    (since(SETTLED, 3), at(98 * MIB, owned=True), 99, since(SETTLED, 3)),
+    (since(SETTLED, 3), at(5 * MIB, owned=True), 99, SETTLED),
+    (since(SETTLED, 3), None, 99, SETTLED),
+    # A small rise that stands is what the driver needs from now on, also after a pod.
+    (since(SETTLED, 3), at(99 * MIB), 62, since(SETTLED, 3)),
+    (since(SETTLED, 3), at(99 * MIB), 63, Level(idle=99 * MIB, least=5 * MIB)),
+    (since(SETTLED, 3), at(99 * MIB, owned=True), 602, since(SETTLED, 3)),
+    (since(SETTLED, 3), at(99 * MIB, owned=True), 603, Level(idle=99 * MIB, least=5 * MIB)),
+    # A great one is a leak, however long it stands and whoever had the GPU.
+    (since(SETTLED, 3), at(HUGE), 1e6, since(SETTLED, 3)),
+    (since(SETTLED, 3), at(HUGE, owned=True), 1e6, since(SETTLED, 3)),
+    # All rises together are bounded, by 4 times the slack above the least that was ever seen.
+    (
+        Level(idle=200 * MIB, least=5 * MIB, above_since=3),
+        at(265 * MIB, owned=True),
+        1e6,
+        Level(idle=200 * MIB, least=5 * MIB, above_since=3),
+    ),
+    # A GPU that works for nobody is noted, and no more when it rests.
+    (SETTLED, at(5 * MIB, works=100), 7, replace(SETTLED, busy_since=7)),
+    (replace(SETTLED, busy_since=7), at(5 * MIB, works=100), 9, replace(SETTLED, busy_since=7)),
+    (replace(SETTLED, busy_since=7), at(5 * MIB, works=3), 9, SETTLED),
+    (replace(SETTLED, busy_since=7), at(5 * MIB), 9, SETTLED),
+    (replace(SETTLED, busy_since=7), None, 9, SETTLED),
 ]
 
 
-@pytest.mark.parametrize(("level", "found", "to", "now", "then"), LEVELS)
-def test_idle_memory_is_the_least_that_was_seen_while_nobody_had_the_gpu(
-    level: Level, found: Found, to: Granted, now: float, then: Level
+@pytest.mark.parametrize(("level", "look", "now", "then"), LEVELS)
+def test_idle_memory_is_the_least_that_was_seen_while_nobody_had_the_gpu_and_small_rises(
+    level: Level, look: Unused | None, now: float, then: Level
 ) -> None:
-    assert follow(level, found, to, now=now, deadline=60) == then
+    assert follow(level, look, now=now, rules=IDLE_RULES) == then
+
+
+def test_the_slack_can_be_set() -> None:
+    wide = IdleRules(slack=1 << 30, deadline=DEADLINE)
+    assert follow(SETTLED, at(900 * MIB, owned=True), now=0, rules=wide) == SETTLED
+    found = with_level(Found(sight=GpuSight(memory=900 * MIB)), SETTLED, now=0, rules=wide)
+    assert not found.sight.above
+
+
+def test_many_small_leaks_end_in_one_that_is_told() -> None:
+    level, now, memory = SETTLED, 0.0, 5 * MIB
+    for _ in range(20):
+        memory += 66 * MIB
+        for _ in range(2):
+            level = follow(level, at(memory, owned=True), now=now, rules=IDLE_RULES)
+            now += LATER
+    assert level.idle is not None
+    assert level.idle <= 5 * MIB + 4 * 64 * MIB
+    found = with_level(Found(sight=GpuSight(memory=memory)), level, now=now, rules=IDLE_RULES)
+    verdict = judge_kernel(gpu(found.sight))
+    assert verdict.freedom is IN_USE
+    assert "not given back" in verdict.reason
+    assert "--gpu-reset" in verdict.reason
+
+
+def test_what_is_known_outlives_a_restart_and_no_other_load_of_the_driver() -> None:
+    level = Level(idle=90 * MIB, least=5 * MIB, above_since=3, busy_since=4)
+    kept = level.kept("boot-1 load 7")
+    assert kept == IdleMemory(load="boot-1 load 7", least=5 * MIB, now=90 * MIB)
+    assert restored(kept, "boot-1 load 7") == Level(idle=90 * MIB, least=5 * MIB)
+    assert restored(kept, "boot-1 load 8") == Level()
+    assert restored(None, "boot-1 load 7") == Level()
+    assert Level().kept("boot-1 load 7") is None
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        Found(sight=GpuSight(memory=5, problem="x")),
+        Found(sight=GpuSight(memory=5, ended=(7,))),
+        Found(holders=(holder(),), sight=GpuSight(memory=5)),
+    ],
+)
+def test_nothing_is_learned_of_a_gpu_while_somebody_is_on_it_or_may_be(found: Found) -> None:
+    assert unused(found, TO_NOBODY) is None
 
 
 def test_memory_that_stays_is_overdue_after_the_deadline_and_not_before() -> None:
-    level = Level(idle=5, above_since=3)
-    looks = [with_level(seen(99 * MIB), level, now=now, deadline=60) for now in (62, 63)]
+    level = Level(idle=5, least=5, above_since=3, busy_since=3)
+    found = Found(sight=GpuSight(memory=99 * MIB))
+    looks = [with_level(found, level, now=now, rules=IDLE_RULES) for now in (62, 63)]
     assert [each.sight.overdue for each in looks] == [False, True]
+    assert [each.sight.restless for each in looks] == [False, True]
     assert {each.sight.idle for each in looks} == {5}
+
+
+def test_work_is_nobodys_only_where_no_bystander_is_at_work_on_the_gpu() -> None:
+    use = GpuUse(
+        processes=(GpuProcess(pid=77, kind="graphics"),), memory_used=5 * MIB, utilization=90
+    )
+    drawing = sort(use, (), {77: holder("Xorg", frozenset())}, TO_MINE, RULES)
+    assert drawing.sight.utilization is None
+    watching = sort(replace(use, processes=()), (holder("dcgm-exporter"),), {}, TO_MINE, RULES)
+    assert watching.sight.utilization == 90
 
 
 def device(*keys: str) -> Device:
@@ -294,10 +389,19 @@ def device(*keys: str) -> Device:
     )
 
 
-def lock(of: Device, state: LockState, pod: PodUid | None) -> dict[DeviceName, DeviceLock]:
+def lock(
+    of: Device, state: LockState, pod: PodUid | None, *, started: bool = True
+) -> dict[DeviceName, DeviceLock]:
     return {
         of.name: DeviceLock(
-            device=of.name, keys=of.keys, state=state, fence=1, since=0.0, boot=BootId("b"), pod=pod
+            device=of.name,
+            keys=of.keys,
+            state=state,
+            fence=1,
+            since=0.0,
+            boot=BootId("b"),
+            pod=pod,
+            started=started,
         )
     }
 
@@ -327,6 +431,8 @@ ELSEWHERE = device("gpu/GPU-2")
         (WHOLE, lock(ONE, LockState.HELD, MINE), TO_MINE),
         (WHOLE, lock(ELSEWHERE, LockState.HELD, MINE), Granted()),
         (WHOLE, lock(WHOLE, LockState.RELEASING, None), TO_UNKNOWN),
+        (WHOLE, lock(WHOLE, LockState.RELEASING, None, started=False), Granted(unowned=False)),
+        (WHOLE, lock(WHOLE, LockState.RELEASING, MINE, started=False), TO_MINE),
         (WHOLE, lock(WHOLE, LockState.HELD, None), Granted(unowned=False)),
         (WHOLE, lock(WHOLE, LockState.FOREIGN, None), Granted()),
         (ONE, lock(TWO, LockState.HELD, MINE), Granted(elsewhere=frozenset({MINE}))),
@@ -337,4 +443,4 @@ ELSEWHERE = device("gpu/GPU-2")
 def test_a_gpu_was_granted_to_the_pods_of_the_locks_on_its_hardware(
     of: Device, locks: dict[DeviceName, DeviceLock], expected: Granted
 ) -> None:
-    assert granted(of, locks) == expected
+    assert granted_on(of.keys, locks) == expected

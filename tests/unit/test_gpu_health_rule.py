@@ -21,10 +21,11 @@ from holdfast.model.gpu_health import (
     condemning,
     healths,
     place_of,
+    placed,
     restored,
     verdict,
 )
-from holdfast.model.ids import BootId
+from holdfast.model.ids import BootId, PciAddress
 from holdfast.model.mig import hides_some
 from holdfast.model.xid_marks import MOST_MARKS, GpuLook, Place
 from holdfast.model.xids import XidChecks, xid_checks
@@ -426,10 +427,60 @@ def test_links_that_were_never_up_are_not_missed() -> None:
     ]
 
 
-def test_links_that_went_down_are_missed_after_a_restart_of_the_daemon_too() -> None:
-    down = GpuCondition(links_down=(1,))
-    before = look(look(state(), at=NOW), down, at=NOW + 1)
-    assert not healthy(look(restored(before.kept, BOOT, CHECKS), down, at=NOW + 2))
+DOWN = GpuCondition(links_down=(1,))
+
+
+def test_a_link_that_went_down_is_missed_until_it_is_up_again() -> None:
+    down = look(look(state(), at=NOW), DOWN, at=NOW + 1)
+    assert not healthy(down)
+    assert healthy(look(down, at=NOW + 2))
+
+
+def _reset(before: GpuState) -> GpuState:
+    asked = replace(DOWN, recovery="reset the GPU")
+    return look(look(before, asked, at=NOW + 2), replace(DOWN, recovery=""), at=NOW + 3)
+
+
+def test_a_link_that_is_down_is_judged_anew_by_another_daemon_and_under_another_driver() -> None:
+    down = look(look(state(), at=NOW), DOWN, at=NOW + 1)
+    assert healthy(look(restored(down.kept, BOOT, CHECKS), DOWN, at=NOW + 2))
+    assert healthy(look(down, DOWN, at=NOW + 2, reloaded=True))
+    assert healthy(look(down, DOWN, at=NOW + 2, driver="560"))
+    assert not healthy(look(down, DOWN, at=NOW + 2))
+    assert not healthy(_reset(down)), "a link that does not come back with a reset is broken"
+
+
+OWN, PEER = PciAddress("0000:10:00.0"), PciAddress("0000:11:00.0")
+
+
+@pytest.mark.parametrize(
+    ("peer", "lost", "missed"),
+    [
+        pytest.param(Gpu(index=1, uuid=OTHER, pci=PEER), False, True, id="the peer is there"),
+        pytest.param(Gpu(index=1, uuid=OTHER, pci=PEER, mig=True), False, False, id="in MIG mode"),
+        pytest.param(Gpu(index=1, uuid=OTHER, pci=PEER), True, False, id="lost"),
+        pytest.param(None, False, False, id="gone"),
+    ],
+)
+def test_a_link_to_a_peer_that_is_away_condemns_nobody_until_the_peer_is_back(
+    peer: Gpu | None, lost: bool, missed: bool
+) -> None:
+    linked = look(state(), GpuCondition(peers={1: PEER}), at=NOW)
+    down = look(linked, DOWN, at=NOW + 1)
+    other = replace(state(), uuid=OTHER)
+    states = {GPU: down, OTHER: look(other, LOST if lost else FINE, at=NOW + 1)}
+    me = Gpu(index=0, uuid=GPU, pci=OWN)
+    gpus = [me] if peer is None else [me, peer]
+    assert bool(healths(states, gpus)[GPU].faults) is missed
+    back = [me, Gpu(index=1, uuid=OTHER, pci=PEER)]
+    states[OTHER] = other
+    assert healths(states, back)[GPU].faults, "it has not come up again with its peer"
+    assert not healths({**states, GPU: look(down, at=NOW + 2)}, back)[GPU].faults
+
+
+def test_a_link_to_a_switch_has_no_peer_that_could_excuse_it() -> None:
+    down = look(look(state(), at=NOW), DOWN, at=NOW + 1)
+    assert healths({GPU: down}, [Gpu(index=0, uuid=GPU, pci=OWN)])[GPU].faults
 
 
 def test_links_rest_while_mig_is_on_and_are_learned_anew_after() -> None:
@@ -437,6 +488,46 @@ def test_links_rest_while_mig_is_on_and_are_learned_anew_after() -> None:
     mig = look(state(), down, at=NOW, mig=True)
     assert healthy(mig)
     assert healthy(look(mig, down, at=NOW + 1))
+    untold = look(state(), at=NOW, mig=True)
+    assert healthy(look(untold, down, at=NOW + 1)), "what MIG mode does not show is no link"
+
+
+@pytest.mark.parametrize("number", [154, 4711])
+def test_what_the_driver_asks_for_decides_after_an_xid_that_only_refers_to_it_or_is_unknown(
+    number: int,
+) -> None:
+    heard = state(xid(number))
+    assert not healthy(heard)
+    fine, asks = GpuCondition(recovery=""), GpuCondition(recovery="reset the GPU")
+    quiet = look(look(heard, fine, at=NOW + 1), fine, at=AFTER)
+    assert healthy(quiet)
+    assert not healthy(look(heard, asks, at=AFTER))
+    reset = look(look(heard, asks, at=NOW + 1), fine, at=NOW + 2)
+    assert healthy(reset)
+
+
+def test_a_change_of_the_drivers_advice_is_over_at_once_where_the_driver_tells_it() -> None:
+    assert healthy(look(state(xid(154)), GpuCondition(recovery=""), at=NOW + 1))
+    older = look(state(xid(154)), at=NOW + 1)
+    assert not healthy(older)
+    assert healthy(look(older, at=AFTER))
+
+
+def test_an_xid_that_is_known_to_need_a_reset_is_not_cleared_by_what_the_driver_says() -> None:
+    fine = GpuCondition(recovery="")
+    assert not healthy(look(look(state(xid(BAD_MEMORY)), fine, at=NOW + 1), fine, at=AFTER))
+
+
+def test_an_event_is_about_a_slice_only_where_the_gpu_is_divided() -> None:
+    part = MigSlice(uuid="MIG-1", gi=0, ci=0, profile="7g.80gb")
+    whole, divided = Gpu(index=0, uuid=GPU), Gpu(index=0, uuid=GPU, mig=True, slices=(part,))
+    event = xid(BAD_MEMORY, gi=0, ci=0)
+    assert placed(event, [whole]) == xid(BAD_MEMORY)
+    assert placed(event, [divided]) == event
+    assert placed(replace(event, uuid="MIG-1", gi=None, ci=None), [divided]) == event
+    assert placed(replace(event, uuid=""), [whole]) == replace(event, uuid="")
+    assert placed(event, []) == event
+    assert "on its slice" not in texts(state(placed(xid(CONTAINED, gi=0, ci=0), [whole])))[0]
 
 
 def test_being_unmonitored_is_a_note_and_no_fault() -> None:

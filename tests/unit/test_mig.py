@@ -3,8 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.model.gpu import DriverState, Gpu, GpuProblem, GpuReading, MigSlice
-from holdfast.model.ids import HardwareKey
+from holdfast.model.devices import DeviceNode
+from holdfast.model.gpu import NOWHERE, DriverState, Gpu, GpuProblem, GpuReading, MigSlice
+from holdfast.model.gpu_devices import GpuFacts, gpu_devices
+from holdfast.model.ids import HardwareKey, PciAddress
 from holdfast.model.mig import GpuLayout, MigStrategy, lay_out, resource_of, with_known
 
 NONE, SINGLE, MIXED = MigStrategy.NONE, MigStrategy.SINGLE, MigStrategy.MIXED
@@ -277,6 +279,58 @@ def test_a_profile_that_was_changed_is_not_held_on_to() -> None:
     before = GpuReading(state=DriverState.READY, gpus=(_gpu(0, *_HALVES),))
     memory = GpuProblem(asked="memory", error="NVML_ERROR_UNKNOWN")
     now = replace(before, gpus=(replace(_gpu(0, *_SEVENTHS), problems=(memory,)),))
-    assert with_known(now, before) == now
+    assert with_known(now, before).gpus[0].slices == now.gpus[0].slices
     off = replace(before, gpus=(_gpu(0),))
     assert with_known(off, before) == off
+
+
+ODD = GpuProblem(asked="minor number", error="NVML_ERROR_UNKNOWN")
+
+
+def faults(reading: GpuReading) -> dict[str, bool]:
+    nodes = {minor: DeviceNode(path=f"/dev/nvidia{minor}", rdev=minor + 1) for minor in range(9)}
+    facts = GpuFacts(state=DriverState.READY, layout=lay_out(reading, NONE), nodes=nodes)
+    return {each.name.id: bool(each.faults) for each in gpu_devices(facts)}
+
+
+@pytest.mark.parametrize("asked", ["minor number", "UUID", "MIG mode", "handle"])
+def test_one_odd_answer_condemns_no_gpu_and_the_same_again_does(asked: str) -> None:
+    odd = replace(ODD, asked=asked)
+    before = GpuReading(state=DriverState.READY, gpus=(_gpu(0), _gpu(1)))
+    sick = Gpu(index=1, uuid="GPU-1", problems=(odd,))
+    now = replace(before, gpus=(before.gpus[0], sick))
+    once = with_known(now, before)
+    assert faults(once) == {"GPU-0": False, "GPU-1": False}
+    assert once.gpus[1].minor == 1
+    assert faults(with_known(now, once)) == {"GPU-0": False, "GPU-1": True}
+    assert faults(with_known(before, once)) == {"GPU-0": False, "GPU-1": False}
+    assert faults(now) == {"GPU-0": False, "GPU-1": True}, "nothing better was known of it"
+    lost = replace(now, gpus=(before.gpus[0], replace(sick, problems=(replace(odd, lost=True),))))
+    assert faults(with_known(lost, before)) == {"GPU-0": False, "GPU-1": True}
+
+
+def test_a_gpu_that_nvml_leaves_out_although_the_driver_has_it_stays_on_the_list_unhealthy() -> (
+    None
+):
+    def on(number: int) -> Gpu:
+        return replace(_gpu(number), pci=PciAddress(f"0000:1{number}:00.0"))
+
+    before = GpuReading(state=DriverState.READY, gpus=(on(0), on(1), on(2)))
+    left = replace(before, gpus=(on(0), replace(on(2), index=1)))
+    known = with_known(left, before, on_driver=lambda _address: True)
+    assert faults(known) == {"GPU-0": False, "GPU-1": True, "GPU-2": False}
+    assert [part.index for part in lay_out(known, NONE).parts] == ["0", "1", "GPU-1"]
+    again = with_known(left, known, on_driver=lambda _address: True)
+    assert again == known
+    assert with_known(before, known, on_driver=lambda _address: True) == before
+    taken_out = with_known(left, before, on_driver=lambda _address: False)
+    assert faults(taken_out) == {"GPU-0": False, "GPU-2": False}
+    nameless = replace(left, gpus=(*left.gpus, Gpu(index=2)))
+    assert with_known(nameless, before, on_driver=lambda _address: True) == nameless
+
+
+def test_a_gpu_of_which_only_a_former_daemon_knew_is_not_excused_an_odd_answer() -> None:
+    former = GpuReading(gpus=(Gpu(index=NOWHERE, uuid="GPU-1", pci=PciAddress("0000:11:00.0")),))
+    sick = Gpu(index=0, uuid="GPU-1", problems=(ODD,))
+    now = GpuReading(state=DriverState.READY, gpus=(sick,))
+    assert faults(with_known(now, former)) == {"GPU-1": True}

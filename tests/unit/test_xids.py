@@ -60,7 +60,9 @@ def test_all_off_turns_off_more_than_xids(
     ("xid", "cure"),
     [
         (63, Cure.QUIET),
-        (154, Cure.QUIET),
+        (154, Cure.ADVICE),
+        (166, Cure.RESET),
+        (185, Cure.RESET),
         (APPLICATION, Cure.RESTART),
         (94, Cure.RESTART),
         (BAD_MEMORY, Cure.RESET),

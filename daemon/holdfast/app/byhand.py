@@ -79,7 +79,10 @@ class _Hand:
         return await self._mark_all(drain, "draining", question)
 
     async def undrain(self, question: Question) -> reports.Report:
-        return await self._mark_all(undrain, "draining ended", question)
+        report = await self._mark_all(undrain, "draining ended", question)
+        if self._parts.gpus is not None:
+            await self._parts.gpus.source.take_up()
+        return report
 
     async def releasable(self, question: Question) -> reports.Report:
         """Return what a person is to see before they agree to a release."""
@@ -101,8 +104,18 @@ class _Hand:
         report = self._done("released by hand", asker, begun.text, device=what.device, pod=typed)
         return report | {"follow": begun.follows}
 
-    def removable(self, _: Question) -> list[str]:
-        """Return what still needs the plugin."""
+    async def removable(self, _: Question) -> list[str]:
+        """Return what still needs the plugin; once no pod does, the driver is let go as well.
+
+        While a pod does, only NVML tells whether its GPU is free.
+        """
+        needed, gpus = self._needed(), self._parts.gpus
+        if needed or gpus is None or not gpus.source.holds_driver:
+            return needed
+        await gpus.source.let_go("holdfast is drained for its removal, and has let NVML go")
+        return ["holdfast is letting NVIDIA's driver go"]
+
+    def _needed(self) -> list[str]:
         parts = self._parts
         view = parts.accounts.view.value
         offers = parts.offering.offers.value.devices

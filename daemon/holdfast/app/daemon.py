@@ -15,7 +15,6 @@ import holdfast
 from holdfast.app.answers import handlers
 from holdfast.app.gpus import Gpus
 from holdfast.app.hosts import build_host
-from holdfast.app.lacks import missing_folders
 from holdfast.app.parts import Parts, build
 from holdfast.app.readiness import PROOF_EVERY, readiness
 from holdfast.app.reload import Orders, Reread, may_begin_anew
@@ -90,8 +89,6 @@ async def run(settings: Settings, reread: Reread | None = None) -> bool:
         async with Supervisor() as supervisor:
             _start(parts, supervisor, board, metrics)
             log.info("started", version=holdfast.__version__, state=str(state), pid=os.getpid())
-            for each in (*parts.lacks, *missing_folders(settings, host.root)):
-                log.warning("cannot keep every promise", lack=each)
             while again := await orders.next():
                 if await may_begin_anew(settings, reread, partial(_stuck, parts)):
                     break
@@ -154,6 +151,7 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     if parts.gpus is not None:
         supervisor.start("gpus", parts.gpus.source.run())
         supervisor.start("health of gpus", _follow_health(parts.gpus))
+        supervisor.start("idle memory of gpus", parts.gpus.keep_idle())
         supervisor.start("gpus for discovery", _poke(parts.scanner, parts.gpus))
     supervisor.start("watcher", parts.watcher.run())
     supervisor.start("memory", parts.memory.run(lambda: parts.kernel.holders, metrics.memory))

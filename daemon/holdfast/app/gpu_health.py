@@ -6,7 +6,7 @@ import structlog
 
 from holdfast.app.hosts import Hosts
 from holdfast.discovery.gpu_health import GpuHealthWatch
-from holdfast.discovery.gpu_looks import HealthTimes, Probe
+from holdfast.discovery.gpu_looks import GpuUsers, HealthTimes, Probe
 from holdfast.host.nvidia import driver_load
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.gpu import GpuReading
@@ -27,8 +27,12 @@ def build_gpu_health(
     ledger: Ledger,
     clock: Clock,
     readings: Watched[GpuReading],
+    users: GpuUsers,
 ) -> GpuHealthWatch:
-    """Wire it to *readings*; *lane* is its own, for one GPU may hang for ever."""
+    """Wire it to *readings*; *lane* is its own, for one GPU may hang for ever.
+
+    *users* tells whose work the processes on a GPU are.
+    """
     checks = xid_checks(settings.gpu.disable_health_checks, settings.gpu.enable_health_checks)
     if checks.malformed:
         log.warning(
@@ -45,6 +49,7 @@ def build_gpu_health(
         boot=host.boot,
         checks=checks,
         load=lambda: driver_load(host.root),
+        users=users,
         times=HealthTimes(beat=settings.gpu.health_beat, quiet=settings.gpu.health_quiet),
     )
 

@@ -12,16 +12,20 @@ from holdfast.allocation.gpu_cdi import GpuSpecs
 from holdfast.app.gpu_health import build_gpu_health
 from holdfast.app.hosts import Hosts
 from holdfast.discovery.gpu_health import GpuHealthWatch
+from holdfast.discovery.gpu_idle import keep_idle
+from holdfast.discovery.gpu_looks import GpuUsers
 from holdfast.discovery.gpus import GpuSource
 from holdfast.discovery.inventory import Besides
 from holdfast.host.cdi import SpecFolder
 from holdfast.host.gpu_use import GpuUses
+from holdfast.host.holders import HolderScan
 from holdfast.host.nvidia import NvidiaFiles
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.gpu import GPU_RESOURCES, DriverState
 from holdfast.model.gpu_devices import GpuFacts, gpu_devices
 from holdfast.model.gpu_free import GpuRules
 from holdfast.model.gpu_grant import CDI_VENDOR, DeviceIds, DeviceList, GpuGrantRules, Imex
+from holdfast.model.gpu_idle import IdleRules
 from holdfast.model.gpu_names import Described
 from holdfast.model.ids import DeviceId
 from holdfast.model.mig import MigStrategy, hides_some
@@ -44,6 +48,11 @@ class Gpus(Struct, frozen=True, kw_only=True):
     rules: GpuGrantRules
     specs: GpuSpecs
     ledger: Ledger
+    clock: Clock
+
+    async def keep_idle(self) -> None:
+        """Keep what is known of idle memory in the ledger, for ever."""
+        await keep_idle(self.uses.idle, self.ledger, clock=self.clock)
 
     def facts(self) -> GpuFacts:
         """Return the latest that is known."""
@@ -94,6 +103,11 @@ def build_gpus(
         dev_root=gpu.dev_root,
     )
     rules = _rules(settings)
+    use_rules = GpuRules(
+        monitors=gpu.monitors,
+        displays=gpu.displays,
+        idle=IdleRules(slack=gpu.memory_slack_mib << 20, deadline=gpu.memory_deadline),
+    )
     source = GpuSource(
         files,
         _nvml,
@@ -103,17 +117,20 @@ def build_gpus(
         strategy=MigStrategy(gpu.mig_strategy),
         rescan=gpu.rescan,
         imex=_imex(settings),
+        known={
+            uuid: state.pci
+            for uuid, state in ledger.book.value.gpus.items()
+            if state.pci is not None
+        },
     )
     return Gpus(
         source=source,
         uses=GpuUses(
             host.lanes["nvml"],
             lambda: source.library,
-            rules=GpuRules(
-                monitors=gpu.monitors,
-                displays=gpu.displays,
-                memory_deadline=gpu.memory_deadline,
-            ),
+            rules=use_rules,
+            load=lambda: f"{host.boot} {source.load}",
+            kept=ledger.book.value.idle,
         ),
         health=build_gpu_health(
             settings,
@@ -122,9 +139,15 @@ def build_gpus(
             ledger=ledger,
             clock=clock,
             readings=source.reading,
+            users=GpuUsers(
+                HolderScan(host.root).named,
+                locks=lambda: ledger.book.value.locks,
+                rules=use_rules,
+            ),
         ),
         rules=rules,
         ledger=ledger,
+        clock=clock,
         specs=GpuSpecs(
             SpecWriter(
                 SpecFolder(Path(settings.cdi.spec_dir), prefix=CDI_VENDOR, joint="-"),

@@ -30,13 +30,12 @@ def standings(parts: Parts) -> dict[ResourceName, Standing]:
         )
         if resource in states
         else Standing()
-        for resource in dict.fromkeys((*parts.offering.offers.value.devices, *states))
+        for resource in dict.fromkeys((*parts.scanner.inventory.value.resources, *states))
     }
 
 
 def _facts(parts: Parts) -> ReadinessFacts:
     inventory = parts.scanner.inventory.value
-    offered = tuple(parts.offering.offers.value.devices)
     view, watcher, look, settings = (
         parts.accounts.view.value,
         parts.watcher,
@@ -46,9 +45,9 @@ def _facts(parts: Parts) -> ReadinessFacts:
     last = look.last_scan
     return ReadinessFacts(
         now=time.monotonic(),
-        resources=offered,
+        resources=inventory.resources,
         kubelet=standings(parts),
-        sockets=parts.sockets.known(offered),
+        sockets=parts.sockets.known(inventory.resources),
         books_readable=view.readable,
         # A node that never had a pod with devices has no checkpoint yet: no reason to stay unready.
         books_missing=FileId.of(parts.folder.checkpoint) is None,

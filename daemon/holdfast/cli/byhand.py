@@ -130,7 +130,8 @@ def _wait_for_removal(folder: Path) -> None:
         time.sleep(_LOOK)
     say(
         "No pod has or awaits a device of this node: holdfast can be uninstalled now (helm "
-        "uninstall, or delete its DaemonSet).",
+        "uninstall, or delete its DaemonSet), and NVIDIA's driver can be replaced or its MIG mode "
+        "changed: holdfast has let it go, until the driver was loaded anew or `holdfast undrain`.",
         f"The ledger in {folder} stays, and with it the drain: a later installation begins with "
         "`holdfast undrain`, or without that folder.",
     )

@@ -50,6 +50,8 @@ class Card(Struct, frozen=True):
     memory: int = 80 * GIB
     used: int = 0
     mig: int = -1
+    utilization: int = -1
+    """Percent; below 0: it does not tell."""
     events: int = ALL_EVENTS
     slices: tuple[Slice, ...] = ()
     processes: tuple[tuple[str, int, int], ...] = ()
@@ -180,6 +182,7 @@ def _card(card: Card) -> list[str]:
         f"memory {card.memory}",
         f"used {card.used}",
         f"mig {card.mig}",
+        f"utilization {card.utilization}",
         f"events {card.events}",
         f"retired {card.retired}",
     ]

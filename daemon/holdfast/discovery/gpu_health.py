@@ -8,7 +8,7 @@ import structlog
 from msgspec.structs import replace
 
 from holdfast.discovery.gpu_events import GpuEars, Wanted
-from holdfast.discovery.gpu_looks import HealthTimes, Probe, look_at, unanswered
+from holdfast.discovery.gpu_looks import GpuUsers, HealthTimes, Probe, look_at, unanswered
 from holdfast.errors import HoldfastError, LaneStuckError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Fault
@@ -27,6 +27,7 @@ from holdfast.model.gpu_health import (
     condemning,
     healths,
     place_of,
+    placed,
     restored,
 )
 from holdfast.model.ids import BootId
@@ -58,11 +59,13 @@ class GpuHealthWatch:
         boot: BootId,
         checks: XidChecks,
         load: Callable[[], int | None] = lambda: None,
+        users: GpuUsers | None = None,
         times: HealthTimes,
     ) -> None:
         """Begin with what the ledger remembers; *source* makes an NVML of a library's name.
 
-        *load* tells one load of the kernel's module from the next, on the lane.
+        *load* tells one load of the kernel's module from the next, on the lane; *users* tells who
+        of the processes on a GPU has to go before it is over some Xids, None: each of them.
         """
         self._source = source
         self._readings = readings
@@ -73,6 +76,7 @@ class GpuHealthWatch:
         self._checks = checks
         self._load = load
         self._loaded: int | None = None
+        self._users = users or GpuUsers()
         self._times = times
         self._states = {
             uuid: left
@@ -109,18 +113,20 @@ class GpuHealthWatch:
             self._ears.close()
 
     def hear(self, event: GpuEvent) -> None:
-        """Take note of *event*."""
+        """Take note of *event*; that of a GPU which is not known yet is kept for when it is."""
+        event = placed(event, self._reading.gpus)
         counts = event.kind is GpuEventKind.XID and self._checks.watches(event.xid)
         self.observe(event, counts)
         now = self._clock.wall()
+        if counts and event.uuid:
+            self._states.setdefault(event.uuid, GpuState(uuid=event.uuid, boot=self._boot))
         for uuid, state in self._states.items():
             after = after_event(state, event, now, self._checks)
             if len(after.marks) > len(state.marks):
                 log.warning("gpu reports an error", gpu=uuid, reason=after.marks[-1].text)
             self._states[uuid] = after
         self._publish()
-        if counts or event.kind is not GpuEventKind.XID:
-            self._look_wanted.set()
+        self._look_wanted.set()  # after an Xid that is ignored, too: the driver may ask for a reset
         if counts:
             self._save_wanted.set()
 
@@ -147,8 +153,10 @@ class GpuHealthWatch:
             # One that was gone from the kernel has begun anew with every GPU when it is back.
             self._reloaded |= self._states.keys()
         uuids = tuple(gpu.uuid for gpu in reading.gpus if gpu.uuid)
-        for uuid in uuids:
-            self._states.setdefault(uuid, GpuState(uuid=uuid, boot=self._boot))
+        for gpu in reading.gpus:
+            if gpu.uuid:
+                state = self._states.get(gpu.uuid, GpuState(uuid=gpu.uuid, boot=self._boot))
+                self._states[gpu.uuid] = replace(state, pci=gpu.pci or state.pci)
         hears = reading.state is DriverState.READY and uuids and self._checks.listening
         self._ears.want(
             Wanted(library=reading.library, uuids=uuids, generation=self._generation)
@@ -226,7 +234,11 @@ class GpuHealthWatch:
     def _look(self, reading: GpuReading, gpu: Gpu) -> GpuLook:
         """Ask the GPU; on the lane."""
         look = look_at(
-            self._begun(reading.library), gpu, self._states[gpu.uuid], at=self._clock.wall()
+            self._begun(reading.library),
+            gpu,
+            self._states[gpu.uuid],
+            at=self._clock.wall(),
+            users=self._users,
         )
         version, load = reading.driver_version, self._loaded
         return replace(

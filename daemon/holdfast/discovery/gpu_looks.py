@@ -1,17 +1,21 @@
 """Looks at one GPU: how it is, and, where that decides something, who is on it."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.discovery.gpu_events import EventSource
 from holdfast.model.gpu import Gpu, GpuCondition, GpuUse
+from holdfast.model.gpu_free import GpuRules, Granted, bystander, granted_on, grips_of
 from holdfast.model.gpu_health import GpuState
+from holdfast.model.ids import DeviceName, HardwareKey
+from holdfast.model.locks import DeviceLock
+from holdfast.model.use import Holder
 from holdfast.model.xid_marks import GpuLook, Place
 from holdfast.model.xids import Cure
-
-_MPS = "mps"
 
 
 class HealthTimes(Struct, frozen=True, kw_only=True):
@@ -22,7 +26,7 @@ class HealthTimes(Struct, frozen=True, kw_only=True):
 
     beat: float = 10.0
     quiet: float = 60.0
-    wait: float = 5.0
+    wait: float = 1.0
     breath: float = 1.0
 
 
@@ -38,14 +42,47 @@ class Probe(EventSource, Protocol):
         ...
 
 
-def look_at(probe: Probe, gpu: Gpu, state: GpuState, *, at: float) -> GpuLook:
+class GpuUsers:
+    """Tells which of the processes that NVML names on a GPU are somebody's work.
+
+    The MPS server, a display and monitoring agents stay when the work is over.
+    """
+
+    def __init__(
+        self,
+        named: Callable[[int], Holder | None] = lambda _pid: None,
+        *,
+        locks: Callable[[], Mapping[DeviceName, DeviceLock]] = dict,
+        rules: GpuRules | None = None,
+    ) -> None:
+        """Describe a pid by *named*, which blocks; None where nothing is known of it."""
+        self._named = named
+        self._locks = locks
+        self._rules = rules or GpuRules()
+
+    def at_work(self, use: GpuUse, keys: frozenset[HardwareKey]) -> frozenset[int]:
+        """Return the pids on the GPU or slice with *keys* that are no bystanders; it blocks."""
+        to = granted_on(keys, self._locks())
+        kinds: dict[int, set[str]] = defaultdict(set)
+        for each in use.processes:
+            kinds[each.pid].add(each.kind)
+        return frozenset(pid for pid, ways in kinds.items() if self._works(pid, ways, to))
+
+    def _works(self, pid: int, ways: set[str], to: Granted) -> bool:
+        holder = self._named(pid)
+        if holder is None:
+            return True
+        return bystander(replace(holder, grips=grips_of(ways)), to, self._rules) is None
+
+
+def look_at(probe: Probe, gpu: Gpu, state: GpuState, *, at: float, users: GpuUsers) -> GpuLook:
     """Ask *gpu*, of which *state* is known; it blocks. *at* is now."""
     waits_for_users = any(mark.cure is Cure.RESTART for mark in state.marks)
     return GpuLook(
         at=at,
         driver=state.driver,
         condition=probe.condition(gpu.uuid),
-        users=_users(probe, gpu) if waits_for_users else None,
+        users=_users(probe, gpu, users) if waits_for_users else None,
         mig=gpu.mig,
     )
 
@@ -56,17 +93,18 @@ def unanswered(at: float, patience: float) -> GpuLook:
     return GpuLook(at=at, driver="", condition=condition)
 
 
-def _users(probe: Probe, gpu: Gpu) -> Mapping[Place, frozenset[int] | None]:
-    """Return who is on the GPU, slice by slice in MIG mode; the MPS server is nobody's program."""
-    places: dict[Place, str] = (
-        {(each.gi, each.ci): each.uuid for each in gpu.slices} if gpu.mig else {None: gpu.uuid}
+def _users(probe: Probe, gpu: Gpu, users: GpuUsers) -> Mapping[Place, frozenset[int] | None]:
+    """Return who is at work on the GPU, slice by slice in MIG mode."""
+    places: dict[Place, tuple[str, frozenset[HardwareKey]]] = (
+        {
+            (each.gi, each.ci): (each.uuid, frozenset({gpu.key_of(each), gpu.key}))
+            for each in gpu.slices
+        }
+        if gpu.mig
+        else {None: (gpu.uuid, gpu.keys)}
     )
     found: dict[Place, frozenset[int] | None] = {}
-    for place, uuid in places.items():
+    for place, (uuid, keys) in places.items():
         use = probe.use(uuid)
-        found[place] = (
-            None
-            if use.problem
-            else frozenset(each.pid for each in use.processes if each.kind != _MPS)
-        )
+        found[place] = None if use.problem else users.at_work(use, keys)
     return found

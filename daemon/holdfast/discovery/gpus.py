@@ -12,11 +12,12 @@ from holdfast.errors import HoldfastError, HostError
 from holdfast.host.mig_caps import MigCaps
 from holdfast.host.nvidia import NvidiaFiles
 from holdfast.model.devices import DeviceNode
-from holdfast.model.gpu import DriverState, GpuLinks, GpuReading, GpuUse
+from holdfast.model.driver_leave import Leave, leave
+from holdfast.model.gpu import NOWHERE, DriverState, Gpu, GpuLinks, GpuReading, GpuUse
 from holdfast.model.gpu_devices import GpuFacts, gpu_topology
 from holdfast.model.gpu_grant import Imex
 from holdfast.model.gpu_placement import GpuTopology
-from holdfast.model.ids import DeviceId
+from holdfast.model.ids import DeviceId, PciAddress
 from holdfast.model.mig import GpuLayout, MigStrategy, lay_out, with_known
 from holdfast.model.nvidia_roots import DriverFacts, RootFacts, device_root
 from holdfast.runtime.backoff import backoff
@@ -27,6 +28,8 @@ from holdfast.runtime.watched import Watched
 log = structlog.get_logger(__name__)
 
 _FIRST_RETRY = 1.0
+_READY_LOOK = 1.0
+"""How often to look whether the driver container is still up, in seconds; it is one stat."""
 _NO_IMEX = (
     "IMEX channel 0 is required, and the driver's folder of nodes has no "
     "nvidia-caps-imex-channels/channel0; make it, or set gpu.imexRequired to false"
@@ -95,10 +98,12 @@ class GpuSource:
         strategy: MigStrategy = MigStrategy.NONE,
         rescan: float = 30.0,
         imex: Imex = Imex.UNWANTED,
+        known: Mapping[str, PciAddress] | None = None,
     ) -> None:
         """Use *library* of the path that was found, empty for the one the loader knows.
 
-        *imex* says whether channel 0 is handed over, and whether nothing starts without it.
+        *known* are the GPUs that a former daemon saw, by UUID, and where. *imex* says whether
+        channel 0 is handed over, and whether nothing starts without it.
 
         Seconds: *look* between looks for a driver that is absent, *rescan* between readings.
         """
@@ -111,9 +116,18 @@ class GpuSource:
         self._open: tuple[str, Library] | None = None
         self._load = ""
         self._anew = False
+        self._monotonic = clock.monotonic
+        self._ready: bool | None = None
+        self._leave: Leave | None = None
+        self._asked_to_leave = ""
+        self._latest: Library | None = None
         self._strategy = strategy
         self._imex = imex
-        self._last = GpuReading()
+        self._last = GpuReading(
+            gpus=tuple(
+                Gpu(index=NOWHERE, uuid=uuid, pci=pci) for uuid, pci in (known or {}).items()
+            )
+        )
         self._linked: frozenset[str] = frozenset()
         self._links = GpuLinks()
         self.facts: Watched[GpuFacts] = Watched(GpuFacts())
@@ -132,6 +146,29 @@ class GpuSource:
         """The library that is open, for calls on the same lane; None while there is none."""
         return self._open[1] if self._open is not None else None
 
+    @property
+    def load(self) -> str:
+        """What tells this load of the driver from any other, as of the last look."""
+        return self._load
+
+    @property
+    def holds_driver(self) -> bool:
+        """Tell whether this process has NVML open, which keeps the driver from being unloaded."""
+        return self._latest is not None and self._latest.in_use
+
+    async def let_go(self, reason: str) -> None:
+        """Let NVML go, so that the driver can be unloaded, until it was loaded anew or `take_up`.
+
+        Those who use it besides follow `reading` and let go within seconds; see `holds_driver`.
+        """
+        self._asked_to_leave = reason
+        await self.look()
+
+    async def take_up(self) -> None:
+        """Begin NVML again after `let_go`."""
+        self._asked_to_leave, self._leave = "", None
+        await self.look()
+
     async def run(self) -> None:
         """Look for ever."""
         retries = backoff(_FIRST_RETRY, self._rescan)
@@ -139,13 +176,24 @@ class GpuSource:
             state = await self.look()
             if state is DriverState.READY:
                 retries = backoff(_FIRST_RETRY, self._rescan)
-                await self._clock.sleep(self._rescan)
+                await self._rest()
             elif state is DriverState.ABSENT:
                 # One stat of /proc, which never blocks: most nodes do this for ever.
                 while not self._files.present:
                     await self._clock.sleep(self._look)
             else:
                 await self._clock.sleep(min(next(retries), self._look))
+
+    async def _rest(self) -> None:
+        """Wait for the next reading; a driver container that stops leaves no time to wait for."""
+        end = self._monotonic() + self._rescan
+        while (left := end - self._monotonic()) > 0:
+            if not self._ready:
+                await self._clock.sleep(left)
+            elif not self._files.ready:
+                return
+            else:
+                await self._clock.sleep(min(left, _READY_LOOK))
 
     async def look(self) -> DriverState:
         """Look now, publish what is new, and return where the driver stands."""
@@ -189,6 +237,12 @@ class GpuSource:
     def _see(self, last: GpuReading, linked: frozenset[str]) -> _Seen:
         """Look at the driver, its library and the nodes; on the lane."""
         driver = self._files.look()
+        leaving = self._must_leave(driver)
+        if leaving is not None:
+            self._close()
+            # Who else has it open here lets go when this is heard; nobody begins it before.
+            self._anew = True
+            return _Seen(reading=GpuReading(state=DriverState.NOT_READY, reason=leaving.reason))
         if not driver.present:
             self._close()
             self._anew = True
@@ -212,7 +266,7 @@ class GpuSource:
         if reading.state is not DriverState.READY:
             self._close()
             return _Seen(reading=reading)
-        reading = with_known(self._placed(reading), last)
+        reading = with_known(self._placed(reading), last, on_driver=self._files.is_on_driver)
         uuids = tuple(sorted(gpu.uuid for gpu in reading.gpus if gpu.uuid))
         nodes, root, no_nodes = self._nodes(driver, reading)
         return _Seen(
@@ -226,11 +280,19 @@ class GpuSource:
             links=library.links(uuids) if frozenset(uuids) != linked else None,
         )
 
+    def _must_leave(self, driver: DriverFacts) -> Leave | None:
+        """Return why NVML is to be let go now, if it is; on the lane."""
+        reason, self._asked_to_leave = self._asked_to_leave, ""
+        asked = Leave(reason=reason, load=driver.load) if reason else self._leave
+        self._leave = leave(asked, driver, was_ready=self._ready, now=self._monotonic())
+        self._ready = driver.ready
+        return self._leave
+
     def _begun(self, path: str) -> Library:
         if self._open is not None and self._open[0] == path:
             return self._open[1]
         self._close()
-        library = self._make(path)
+        library = self._latest = self._make(path)
         if self._anew and library.in_use:
             raise HostError(
                 "cannot begin NVML anew: calls to the former driver's have not come back yet; "

@@ -1,4 +1,4 @@
-"""Asks, on a lane, who uses GPUs, and remembers how much of their memory is in use when idle."""
+"""Asks, on a lane, who uses GPUs, and remembers what they show when nobody does."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -10,11 +10,24 @@ from holdfast.errors import LaneStuckError
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.free import KernelFacts
 from holdfast.model.gpu import GpuUse
-from holdfast.model.gpu_free import GpuRules, Level, follow, granted, sort, uuids, with_level
+from holdfast.model.gpu_free import (
+    GpuRules,
+    Granted,
+    granted_on,
+    sort,
+    unused,
+    uuids,
+    with_level,
+)
+from holdfast.model.gpu_idle import IdleMemory, Level, follow, restored
 from holdfast.model.ids import DeviceName
 from holdfast.model.locks import DeviceLock
 from holdfast.model.use import Holder
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+_MOST_LEVELS = 512
+"""How many GPUs and slices are remembered; slices come and go with each layout."""
 
 
 class UseSource(Protocol):
@@ -34,21 +47,27 @@ class GpuUses:
         source: Callable[[], UseSource | None],
         *,
         rules: GpuRules | None = None,
+        load: Callable[[], str] = str,
+        kept: Mapping[str, IdleMemory] | None = None,
         patience: float = 5.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Ask what *source* gives, None while the driver is not there, on *lane*.
 
-        *patience* is how long NVML may take for all GPUs of one look, in seconds: who waits here
-        looks after other devices too.
+        *load* tells one load of the driver from any other, in any boot; *kept* is what the ledger
+        has of them, and `idle` publishes what it is to keep. *patience* is how long NVML may take
+        for all GPUs of one look, in seconds: who waits here looks after other devices too.
         """
         self._lane = lane
         self._source = source
         self._rules = rules or GpuRules()
         self._patience = patience
         self._monotonic = monotonic
+        self._load = load
+        self._loaded: str | None = None
         self._levels: dict[str, Level] = {}
-        self._asked: UseSource | None = None
+        self._unknown_since: dict[DeviceName, float] = {}
+        self.idle: Watched[Mapping[str, IdleMemory]] = Watched(dict(kept or {}))
 
     async def ask(self, devices: Iterable[Device]) -> dict[DeviceName, GpuUse]:
         """Return what NVML tells of the GPUs among *devices*; it is never nobody by mistake."""
@@ -56,10 +75,6 @@ class GpuUses:
         if not wanted:
             return {}
         source = self._source()
-        if source is not None and source is not self._asked:
-            # Another start of the driver: all memory was given back, and idle it may need more.
-            self._levels.clear()
-            self._asked = source
         if self._lane.stuck_since is not None:
             # Each that waits here would hold up those who look after other devices.
             return _unknown(wanted, "it has not come back from a call")
@@ -78,14 +93,50 @@ class GpuUses:
         locks: Mapping[DeviceName, DeviceLock],
     ) -> KernelFacts:
         """Return *facts* of *device* with those alone as holders that are in anybody's way."""
-        to, now, deadline = granted(device, locks), self._monotonic(), self._rules.memory_deadline
+        to, now, rules = self._granted(device, locks), self._monotonic(), self._rules.idle
         found = sort(use, facts.holders or (), named, to, self._rules)
-        uuid = next(iter(uuids(device)), device.name.id)
-        level = self._levels[uuid] = follow(
-            self._levels.get(uuid, Level()), found, to, now=now, deadline=deadline
-        )
-        found = with_level(found, level, now=now, deadline=deadline)
+        level = follow(self._level(device), unused(found, to), now=now, rules=rules)
+        self._remember(device, level)
+        found = with_level(found, level, now=now, rules=rules)
         return replace(facts, holders=found.holders, gpu=found.sight)
+
+    def _granted(self, device: Device, locks: Mapping[DeviceName, DeviceLock]) -> Granted:
+        """Return to whom *device* was granted, as far as that still tells of open nodes.
+
+        A process that merely has a node open may be of a pod that was never identified. One that
+        neither computes nor has memory for the whole deadline is somebody's who looks after GPUs.
+        """
+        to = granted_on(device.keys, locks)
+        if None not in to.pods:
+            self._unknown_since.pop(device.name, None)
+            return to
+        now = self._monotonic()
+        if now - self._unknown_since.setdefault(device.name, now) < self._rules.idle.deadline:
+            return to
+        return replace(to, pods=to.pods - {None})
+
+    def _level(self, device: Device) -> Level:
+        load = self._load()
+        if load != self._loaded:
+            self._levels.clear()
+            self._loaded = load
+        name = _called(device)
+        if name not in self._levels:
+            return restored(self.idle.value.get(name), load)
+        return self._levels[name]
+
+    def _remember(self, device: Device, level: Level) -> None:
+        name = _called(device)
+        self._levels[name] = level
+        kept = level.kept(self._loaded or "")
+        if kept is not None and kept != self.idle.value.get(name):
+            others = {each: it for each, it in self.idle.value.items() if each != name}
+            self.idle.set(dict([*others.items(), (name, kept)][-_MOST_LEVELS:]))
+
+
+def _called(device: Device) -> str:
+    """Return what the idle memory of *device* is kept under: divided anew it may need more."""
+    return ",".join(uuids(device)) or device.name.id
 
 
 def _unknown(devices: tuple[Device, ...], reason: str) -> dict[DeviceName, GpuUse]:
@@ -107,5 +158,6 @@ def _use_of(source: UseSource, device: Device) -> GpuUse:
     return GpuUse(
         processes=tuple(process for each in asked for process in each.processes),
         memory_used=asked[0].memory_used,
+        utilization=asked[0].utilization,
         problem=next((each.problem for each in asked if each.problem), ""),
     )

@@ -25,6 +25,9 @@ LIBRARY_FOLDERS = (
 """Where distributions keep libraries, below a root."""
 OPERATOR = "nvidia/driver"
 """Where GPU Operator mounts the driver container's root, below /run."""
+_VALIDATIONS, _READY = "nvidia/validations", ".driver-ctr-ready"
+"""The folder below /run in which GPU Operator's containers tell of themselves, and the file that is
+there while its driver container is up: it takes it away before it unloads the driver."""
 _IMEX, _IMEX_MAJOR = "nvidia-caps-imex-channels/channel0", "nvidia-caps-imex-channels"
 # In the order in which drivers have called the device over time.
 _MAJORS = ("nvidia-frontend", "nvidia", "nvidiactl")
@@ -66,6 +69,18 @@ class NvidiaFiles:
         """Tell whether the kernel has the driver: one stat, for questions asked often."""
         return (self._root.proc / "driver/nvidia").is_dir()
 
+    @property
+    def ready(self) -> bool | None:
+        """Tell whether GPU Operator's driver container says that it is up; None: it has no say."""
+        for run in (self._root.run, self._root.proc / "1/root/run"):
+            folder = run / _VALIDATIONS
+            try:
+                os.stat(folder)
+                return (folder / _READY).exists()
+            except OSError:
+                continue
+        return None
+
     def look(self) -> DriverFacts:
         """Return all that decides which library and which nodes are the driver's."""
         if not self.present:
@@ -77,6 +92,7 @@ class NvidiaFiles:
             roots=tuple(self._device_roots()),
             major=next((major for major in majors if major is not None), None),
             load=f"{self._version()} load {driver_load(self._root)}",
+            ready=self.ready,
         )
 
     def rdev(self, root: RootFacts, minor: int) -> int | None:
@@ -115,6 +131,14 @@ class NvidiaFiles:
         except (OSError, ValueError):
             return None
         return node if node >= 0 else None
+
+    def is_on_driver(self, address: str) -> bool:
+        """Tell whether a PCI function is on the bus and NVIDIA's driver has it."""
+        try:
+            driver = (self._root.sys / "bus/pci/devices" / address / "driver").readlink()
+        except OSError:
+            return False
+        return driver.name == "nvidia"
 
     def _version(self) -> str:
         """Return what the kernel says of its driver's version; empty where it says nothing."""

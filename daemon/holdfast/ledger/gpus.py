@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from holdfast.model.gpu_health import GpuState
-from holdfast.model.ids import BootId
+from holdfast.model.gpu_idle import IdleMemory
+from holdfast.model.ids import BootId, PciAddress
 from holdfast.model.xid_marks import XidMark
 
 _SINCE_VERSION = 3
+_IDLE_SINCE_VERSION = 5
 _NONE = -1
 
 
@@ -17,6 +19,7 @@ def read(db: sqlite3.Connection) -> Mapping[str, GpuState]:
     """Return the GPUs; a file from before there were any, open for reading alone, has none."""
     if db.execute("PRAGMA user_version").fetchone()[0] < _SINCE_VERSION:
         return {}
+    pci_column = "pci" if has_idle(db) else "NULL"
     marks: dict[str, list[XidMark]] = defaultdict(list)
     for uuid, xid, gi, ci, suspected, first, last, count in db.execute(
         "SELECT uuid, xid, gi, ci, suspected, first, last, count FROM gpu_xids ORDER BY last"
@@ -36,15 +39,49 @@ def read(db: sqlite3.Connection) -> Mapping[str, GpuState]:
         uuid: GpuState(
             uuid=uuid,
             boot=BootId(boot),
+            pci=None if pci is None else PciAddress(pci),
             driver=driver,
             marks=tuple(marks[uuid]),
-            resting=None if resting is None else frozenset(json.loads(resting)),
             awaits=frozenset(json.loads(awaits)),
         )
-        for uuid, boot, driver, resting, awaits in db.execute(
-            "SELECT uuid, boot, driver, resting, awaits FROM gpus"
+        for uuid, boot, driver, awaits, pci in db.execute(
+            f"SELECT uuid, boot, driver, awaits, {pci_column} FROM gpus"  # noqa: S608 - constants
         ).fetchall()
     }
+
+
+def has_idle(db: sqlite3.Connection) -> bool:
+    """Tell whether the file is not from before idle memory, and who started, was written down."""
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    return version >= _IDLE_SINCE_VERSION
+
+
+def read_idle(db: sqlite3.Connection) -> Mapping[str, IdleMemory]:
+    """Return how much memory GPUs need while nobody uses them."""
+    if not has_idle(db):
+        return {}
+    return {
+        name: IdleMemory(load=load, least=least, now=now)
+        for name, load, least, now in db.execute(
+            "SELECT name, load, least, now FROM gpu_idle ORDER BY rowid"
+        )
+    }
+
+
+def write_idle(
+    db: sqlite3.Connection, before: Mapping[str, IdleMemory], after: Mapping[str, IdleMemory]
+) -> None:
+    """Write what differs."""
+    for name in before.keys() | after.keys():
+        idle = after.get(name)
+        if idle == before.get(name):
+            continue
+        db.execute("DELETE FROM gpu_idle WHERE name = ?", (name,))
+        if idle is not None:
+            db.execute(
+                "INSERT INTO gpu_idle (name, load, least, now) VALUES (?, ?, ?, ?)",
+                (name, idle.load, idle.least, idle.now),
+            )
 
 
 def write(
@@ -62,14 +99,8 @@ def write(
 
 def _write(db: sqlite3.Connection, state: GpuState) -> None:
     db.execute(
-        "INSERT INTO gpus (uuid, boot, driver, resting, awaits) VALUES (?, ?, ?, ?, ?)",
-        (
-            state.uuid,
-            state.boot,
-            state.driver,
-            None if state.resting is None else json.dumps(sorted(state.resting)),
-            json.dumps(sorted(state.awaits)),
-        ),
+        "INSERT INTO gpus (uuid, boot, pci, driver, awaits) VALUES (?, ?, ?, ?, ?)",
+        (state.uuid, state.boot, state.pci, state.driver, json.dumps(sorted(state.awaits))),
     )
     db.executemany(
         "INSERT INTO gpu_xids (uuid, xid, gi, ci, suspected, first, last, count) "

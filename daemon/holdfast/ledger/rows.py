@@ -33,6 +33,7 @@ def read_book(db: sqlite3.Connection) -> Book:
         pods={each.uid: each for each in _read_pods(db)},
         marks=marks.read(db),
         gpus=gpus.read(db),
+        idle=gpus.read_idle(db),
     )
 
 
@@ -86,6 +87,7 @@ def write_difference(db: sqlite3.Connection, before: Book, after: Book) -> None:
     if before.marks != after.marks:
         marks.write(db, after.marks)
     gpus.write(db, before.gpus, after.gpus)
+    gpus.write_idle(db, before.idle, after.idle)
 
 
 def write_moves(db: sqlite3.Connection, moves: Iterable[Move]) -> None:
@@ -136,8 +138,11 @@ def _read_locks(db: sqlite3.Connection) -> Iterable[DeviceLock]:
     keys: dict[tuple[str, str], set[HardwareKey]] = defaultdict(set)
     for key, resource, device in db.execute("SELECT key, resource, device FROM lock_keys"):
         keys[resource, device].add(key)
-    for resource, device, state, fence, since, boot, allocation, pod, evidence in db.execute(
-        "SELECT resource, device, state, fence, since, boot, allocation, pod, evidence FROM locks"
+    # A file from before it was written down, open for reading alone, does not tell who started.
+    started = "started" if gpus.has_idle(db) else "1"
+    for resource, device, state, fence, since, boot, allocation, pod, evidence, ran in db.execute(
+        "SELECT resource, device, state, fence, since, boot, allocation, pod, evidence, "  # noqa: S608 - constants
+        f"{started} FROM locks"
     ).fetchall():
         yield DeviceLock(
             device=DeviceName(ResourceName(resource), DeviceId(device)),
@@ -149,6 +154,7 @@ def _read_locks(db: sqlite3.Connection) -> Iterable[DeviceLock]:
             allocation=allocation,
             pod=pod,
             evidence=evidence,
+            started=bool(ran),
         )
 
 
@@ -207,7 +213,7 @@ def _write_allocation(db: sqlite3.Connection, each: Allocation, *, is_new: bool)
 def _write_lock(db: sqlite3.Connection, lock: DeviceLock) -> None:
     resource, device = lock.device.resource, lock.device.id
     db.execute(
-        "INSERT INTO locks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO locks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             resource,
             device,
@@ -218,6 +224,7 @@ def _write_lock(db: sqlite3.Connection, lock: DeviceLock) -> None:
             lock.allocation,
             lock.pod,
             lock.evidence,
+            int(lock.started),
         ),
     )
     db.executemany(

@@ -18,7 +18,7 @@ FILE = "ledger.db"
 RESERVE = "reserve"
 LOCK = "lock"
 """What the daemon holds locked while it runs."""
-_SCHEMA = ("schema-1.sql", "schema-2.sql", "schema-3.sql", "schema-4.sql")
+_SCHEMA = ("schema-1.sql", "schema-2.sql", "schema-3.sql", "schema-4.sql", "schema-5.sql")
 """What made each version from the one before; a file that was ever released is never edited."""
 SCHEMA_VERSION = len(_SCHEMA)
 _APPLICATION_ID = 0x686F6C64  # "hold"

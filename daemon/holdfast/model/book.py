@@ -6,6 +6,7 @@ from enum import Enum
 from msgspec import Struct, field
 
 from holdfast.model.gpu_health import GpuState
+from holdfast.model.gpu_idle import IdleMemory
 from holdfast.model.ids import (
     NO_CHECKPOINT,
     BootId,
@@ -107,6 +108,8 @@ class Book(Struct, frozen=True, kw_only=True):
     marks: Marks = field(default_factory=Marks)
     gpus: Mapping[str, GpuState] = field(default_factory=dict)
     """What was seen of each GPU, by UUID, that a restart must not forget."""
+    idle: Mapping[str, IdleMemory] = field(default_factory=dict)
+    """The memory of each GPU, and slice, that nobody uses."""
 
     def lock_on(self, keys: frozenset[HardwareKey]) -> DeviceLock | None:
         """Return a lock on one of *keys*, under whatever resource name, or None."""

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from holdfast.errors import LedgerError
 from holdfast.model.book import Allocation, Book, Phase, PodRecord, same_pod
 from holdfast.model.gpu_health import GpuState
+from holdfast.model.gpu_idle import IdleMemory
 from holdfast.model.ids import (
     NO_CHECKPOINT,
     BootId,
@@ -45,6 +46,7 @@ class Draft:
         self._pods = dict(book.pods)
         self._marks = book.marks
         self._gpus = book.gpus
+        self._idle = book.idle
         self._moves: list[Move] = []
 
     @property
@@ -88,6 +90,7 @@ class Draft:
             pods=dict(self._pods),
             marks=self._marks,
             gpus=self._gpus,
+            idle=self._idle,
         )
         return self._before if book == self._before else book
 
@@ -139,6 +142,9 @@ class Draft:
         if now.boot != self._boot:
             now = replace(now, boot=self._boot, answered_at=self._uptime)
         self._allocations[allocation.id] = replace(now, phase=Phase.ACTIVE)
+        for lock in list(self._locks.values()):
+            if lock.allocation == allocation.id and not lock.started:
+                self._locks[lock.device] = replace(lock, started=True)
 
     def end(self, allocation: Allocation, evidence: str) -> None:
         """Take *allocation* out of the book; the locks it alone has start to be released."""
@@ -181,6 +187,7 @@ class Draft:
                 allocation=allocation.id,
                 pod=allocation.pod,
                 evidence=evidence,
+                started=allocation.phase is Phase.ACTIVE,
             ),
             LockState.FREE,
         )
@@ -226,6 +233,8 @@ class Draft:
             allocation=allocation,
             pod=pod if pod is not None else lock.pod,
             evidence=evidence,
+            # Whoever is found to have it may have been at work for long.
+            started=lock.started or state is LockState.HELD,
         )
         self._enter(moved, lock.state)
 
@@ -240,6 +249,7 @@ class Draft:
             allocation=allocation.id,
             pod=allocation.pod,
             evidence=evidence,
+            started=allocation.phase is Phase.ACTIVE,
         )
         if LockState.HELD not in NEXT[lock.state]:
             message = f"cannot move {lock.device} from {lock.state.value} to held"
@@ -265,6 +275,10 @@ class Draft:
     def remember(self, gpus: Mapping[str, GpuState]) -> None:
         """Write down what was seen of GPUs, and nothing else of them."""
         self._gpus = dict(gpus)
+
+    def remember_idle(self, idle: Mapping[str, IdleMemory]) -> None:
+        """Write down how much memory GPUs need while nobody uses them."""
+        self._idle = dict(idle)
 
     def tell(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Write into the history of *device* what a person asked for; its lock stays as it is."""

@@ -107,7 +107,8 @@ def kept_by_nvml(facts: KernelFacts) -> bool:
     """Tell whether a GPU is not free by what NVML says, whoever may have it open."""
     if facts.kind is not DeviceKind.GPU:
         return False
-    return judge_gpu(facts.gpu, (), ()).freedom is not Freedom.FREE
+    verdict = judge_gpu(facts.gpu, (), ())
+    return verdict.freedom is Freedom.IN_USE or verdict.final
 
 
 def is_foreign(facts: KernelFacts) -> bool:

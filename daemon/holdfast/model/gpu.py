@@ -12,16 +12,22 @@ GPU_RESOURCES = frozenset({ResourceName(GPU_RESOURCE), ResourceName("nvidia.com/
 """All under which GPUs and slices are advertised."""
 
 
+NOWHERE = -1
+"""The index of a GPU that NVML does not list."""
+
+
 class GpuProblem(Struct, frozen=True, kw_only=True):
     """Why something could not be learned of a GPU: what was asked, and what NVML said.
 
     `error` is NVML's own name for it, such as ``NVML_ERROR_GPU_IS_LOST``. `lost`: the GPU itself
-    is gone from the bus or needs a reset, not just this one answer.
+    is gone from the bus or needs a reset, not just this one answer. `once`: the reading before had
+    the answer, so it condemns nobody yet.
     """
 
     asked: str
     error: str
     lost: bool = False
+    once: bool = False
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -115,11 +121,13 @@ class GpuProcess(Struct, frozen=True, kw_only=True):
 class GpuUse(Struct, frozen=True, kw_only=True):
     """Who uses a GPU or a slice; `problem` says that it cannot be told, which proves nothing.
 
-    `memory_used` is in bytes, None where NVML does not tell (MIG, some drivers).
+    `memory_used` is in bytes, `utilization` by how many percent it works; None where NVML does not
+    tell (MIG, some drivers).
     """
 
     processes: tuple[GpuProcess, ...] = ()
     memory_used: int | None = None
+    utilization: int | None = None
     problem: str = ""
 
 
@@ -149,6 +157,8 @@ class GpuCondition(Struct, frozen=True, kw_only=True):
     retired_pending: bool | None = None
     links_down: tuple[int, ...] = ()
     """NVLinks that are there and not active."""
+    peers: Mapping[int, PciAddress] = field(default_factory=dict)
+    """The GPUs at the other end of NVLinks that are or were active."""
     temperature: int | None = None
     """Degrees Celsius."""
     shutdown_temperature: int | None = None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind
-from holdfast.model.gpu import DriverState, Gpu, GpuLinks
+from holdfast.model.gpu import NOWHERE, DriverState, Gpu, GpuLinks
 from holdfast.model.gpu_placement import GpuTopology
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey
 from holdfast.model.mig import GpuLayout, GpuPart
@@ -95,13 +95,14 @@ def _faults(gpu: Gpu, node: DeviceNode | None, facts: GpuFacts) -> tuple[Fault, 
     if facts.state is not DriverState.READY:
         text = f"its driver is away: {facts.reason}"
         return (Fault(kind=FaultKind.NO_DRIVER, text=text),)
+    called = gpu.uuid if gpu.index == NOWHERE else f"GPU {gpu.index} ({gpu.uuid})"
     faults = [
         Fault(
             kind=FaultKind.ILL if problem.lost else FaultKind.UNREADABLE,
-            text=f"GPU {gpu.index} ({gpu.uuid}): {problem}",
+            text=f"{called}: {problem}",
         )
         for problem in gpu.problems
-        if problem.asked not in _TOLERATED
+        if problem.asked not in _TOLERATED and not problem.once
     ]
     if node is None and gpu.minor is not None:
         text = facts.no_nodes or f"there is no device node nvidia{gpu.minor}"

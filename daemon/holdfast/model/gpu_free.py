@@ -1,6 +1,6 @@
 """What is free of a GPU: who of those that NVML and /proc show uses it, and is its memory back."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from msgspec import Struct, field
@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from holdfast.model.devices import Device
 from holdfast.model.gpu import GpuUse
+from holdfast.model.gpu_idle import SLACK, IdleRules, Level, Unused, is_busy
 from holdfast.model.holding import held_by
-from holdfast.model.ids import DeviceName, PodUid
+from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 from holdfast.model.locks import ENDING, DeviceLock, LockState
 from holdfast.model.use import Grip, Holder
 from holdfast.model.verdict import Freedom, Verdict
@@ -36,18 +37,17 @@ _MPS = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
 _COMM = 15
 """How many characters of a command the kernel keeps."""
 _GPU, _MIG = "gpu/", "mig/"
-_SLACK = 64 << 20
-"""How many bytes above its idle level a GPU's memory may be and count as back."""
 _MIB = 1 << 20
 _GRIPS: Mapping[str, Grip] = {"graphics": Grip.DRAWS}
+_USES = frozenset({Grip.COMPUTES, Grip.DRAWS})
 
 
 class GpuRules(Struct, frozen=True, kw_only=True):
-    """What can be set: commands as /proc shows them, and for how long memory may stay, seconds."""
+    """What can be set: commands as /proc shows them, and what counts as idle."""
 
     monitors: tuple[str, ...] = MONITORS
     displays: tuple[str, ...] = DISPLAYS
-    memory_deadline: float = 60.0
+    idle: IdleRules = field(default_factory=IdleRules)
 
 
 class Bystander(Enum):
@@ -59,24 +59,17 @@ class Bystander(Enum):
     ONLOOKER = "which has it open and does not use it"
 
 
-class Level(Struct, frozen=True, kw_only=True):
-    """The memory of one GPU that nobody uses, in bytes.
-
-    `idle` is None until it was seen while the GPU was granted to nobody. `above_since` (monotonic
-    seconds) is since when more is in use although nobody uses it.
-    """
-
-    idle: int | None = None
-    above_since: float | None = None
-
-
 class GpuSight(Struct, frozen=True, kw_only=True):
     """What NVML showed of a GPU besides processes that are in the way.
 
     `problem` says why it could not be asked. `ended` are pids that it names and that are no
     processes any more. `memory` is in use and no bystander's, in bytes, None where NVML does not
-    tell; `idle` is what it is when nobody uses the GPU, None until that was seen. `overdue`: it has
-    been above that for longer than the deadline.
+    tell; `idle` is what it is when nobody uses the GPU, None until that was seen, and `least` the
+    least that `idle` has been. Up to `slack` more counts as idle. `overdue`: it has been above that
+    for longer than the deadline.
+
+    `utilization` is by how many percent it works though nobody is known to use it, None where NVML
+    does not tell or a bystander works on it; `restless`: it did so for longer than the deadline.
     """
 
     problem: str = ""
@@ -84,21 +77,31 @@ class GpuSight(Struct, frozen=True, kw_only=True):
     bystanders: tuple[tuple[Holder, Bystander], ...] = ()
     memory: int | None = None
     idle: int | None = None
+    least: int | None = None
+    slack: int = SLACK
     overdue: bool = False
+    utilization: int | None = None
+    restless: bool = False
 
     @property
     def above(self) -> int:
         """Return how many bytes are in use above the idle level and its slack, 0 for none."""
-        if self.memory is None or self.idle is None or self.memory <= self.idle + _SLACK:
+        if self.memory is None or self.idle is None or self.memory <= self.idle + self.slack:
             return 0
         return self.memory - self.idle
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether it works for nobody that is known."""
+        return is_busy(self.utilization)
 
 
 class Granted(Struct, frozen=True, kw_only=True):
     """To whom a GPU or slice was granted, and what its node alone tells of them.
 
-    None among `pods`: to a pod that is over and was never identified. `elsewhere` are the pods that
-    have another device as well: the node of a slice is its GPU's, so they may have it for that one.
+    None among `pods`: to a pod that is over, was never identified, and may have started a
+    container. `elsewhere` are the pods that have another device as well: the node of a slice is its
+    GPU's, so they may have it for that one.
     `unowned`: the ledger gave it to nobody.
     """
 
@@ -124,17 +127,17 @@ def uuids(device: Device) -> tuple[str, ...]:
     return (*whole, *slices)
 
 
-def granted(device: Device, locks: Mapping[DeviceName, DeviceLock]) -> Granted:
-    """Return to whom the ledger gave *device*."""
-    mine = [lock for lock in locks.values() if lock.keys & device.keys]
+def granted_on(keys: frozenset[HardwareKey], locks: Mapping[DeviceName, DeviceLock]) -> Granted:
+    """Return to whom the ledger gave the hardware of a device."""
+    mine = [lock for lock in locks.values() if lock.keys & keys]
     mine = [lock for lock in mine if lock.state is not LockState.FOREIGN]
-    is_slice = all(key.startswith(_MIG) for key in device.keys)
+    is_slice = all(key.startswith(_MIG) for key in keys)
     return Granted(
-        pods=frozenset(lock.pod for lock in mine if lock.pod is not None or lock.state in ENDING),
+        pods=frozenset(lock.pod for lock in mine if lock.pod is not None or _may_have_run(lock)),
         elsewhere=frozenset(
             lock.pod
             for lock in locks.values()
-            if is_slice and lock.state is LockState.HELD and not lock.keys & device.keys
+            if is_slice and lock.state is LockState.HELD and not lock.keys & keys
         ),
         unowned=not mine,
     )
@@ -156,9 +159,9 @@ def sort(
     for each in use.processes:
         holder = known.get(each.pid) or named.get(each.pid)
         if holder is not None:
-            grip = _GRIPS.get(each.kind, Grip.COMPUTES)
-            known[each.pid] = replace(holder, grips=holder.grips | {grip})
+            known[each.pid] = replace(holder, grips=holder.grips | grips_of((each.kind,)))
     roles = {pid: bystander(holder, to, rules) for pid, holder in known.items()}
+    at_work = any(role and known[pid].grips & _USES for pid, role in roles.items())
     theirs = sum(each.memory or 0 for each in use.processes if roles.get(each.pid) is not None)
     return Found(
         holders=tuple(known[pid] for pid in sorted(known) if roles[pid] is None),
@@ -169,8 +172,14 @@ def sort(
                 (known[pid], role) for pid, role in sorted(roles.items()) if role is not None
             ),
             memory=None if use.memory_used is None else max(0, use.memory_used - theirs),
+            utilization=None if at_work else use.utilization,
         ),
     )
+
+
+def grips_of(kinds: Iterable[str]) -> frozenset[Grip]:
+    """Return what a process does on a GPU, from the kinds of NVML's lists that name it."""
+    return frozenset(_GRIPS.get(kind, Grip.COMPUTES) for kind in kinds)
 
 
 def bystander(holder: Holder, to: Granted, rules: GpuRules) -> Bystander | None:
@@ -179,13 +188,14 @@ def bystander(holder: Holder, to: Granted, rules: GpuRules) -> Bystander | None:
     What a process is called excuses nothing that it does in a pod to which the GPU was granted, nor
     that it computes in any other.
     """
-    uses = holder.grips & {Grip.COMPUTES, Grip.DRAWS}
+    uses = holder.grips & _USES
     if holder.pod is not None and holder.pod in to.pods:
         only_node = holder.grips == {Grip.NODE}
         return Bystander.ONLOOKER if only_node and holder.pod in to.elsewhere else None
-    if _is(holder, _MPS):
+    may_watch = holder.pod is None or not uses
+    if may_watch and _is(holder, _MPS):
         return Bystander.MPS
-    if _is(holder, rules.monitors) and (holder.pod is None or not uses):
+    if may_watch and _is(holder, rules.monitors):
         return Bystander.MONITOR
     if uses == {Grip.DRAWS} and holder.pod is None and _is(holder, rules.displays):
         return Bystander.DISPLAY
@@ -195,29 +205,29 @@ def bystander(holder: Holder, to: Granted, rules: GpuRules) -> Bystander | None:
     return Bystander.ONLOOKER
 
 
-def follow(level: Level, found: Found, to: Granted, *, now: float, deadline: float) -> Level:
-    """Return what is known of the idle memory after one more look.
-
-    It is the least that was seen while the GPU was granted to nobody and nobody used it. What
-    stands above it for the whole deadline on such a GPU is its idle level from then on: a driver
-    may come to need more, and nobody is there to give it back.
-    """
+def unused(found: Found, to: Granted) -> Unused | None:
+    """Return what is to be learned of a GPU that nobody uses; None: somebody is on it."""
     sight = found.sight
-    if sight.problem or sight.memory is None or found.holders or sight.ended:
-        return replace(level, above_since=None)
-    above = bool(replace(sight, idle=level.idle).above)
-    since = (level.above_since if level.above_since is not None else now) if above else None
-    stands = since is not None and now - since >= deadline
-    if to.unowned and (level.idle is None or sight.memory < level.idle or stands):
-        return Level(idle=sight.memory)
-    return replace(level, above_since=since)
+    if sight.problem or found.holders or sight.ended:
+        return None
+    return Unused(memory=sight.memory, utilization=sight.utilization, unowned=to.unowned)
 
 
-def with_level(found: Found, level: Level, *, now: float, deadline: float) -> Found:
-    """Return *found* with what is known of the GPU's memory when nobody uses it."""
-    since = level.above_since
-    overdue = since is not None and now - since >= deadline
-    return replace(found, sight=replace(found.sight, idle=level.idle, overdue=overdue))
+def with_level(found: Found, level: Level, *, now: float, rules: IdleRules) -> Found:
+    """Return *found* with what is known of the GPU when nobody uses it."""
+
+    def is_over(since: float | None) -> bool:
+        return since is not None and now - since >= rules.deadline
+
+    sight = replace(
+        found.sight,
+        idle=level.idle,
+        least=level.least,
+        slack=rules.slack,
+        overdue=is_over(level.above_since),
+        restless=is_over(level.busy_since),
+    )
+    return replace(found, sight=sight)
 
 
 def judge_gpu(
@@ -236,13 +246,13 @@ def judge_gpu(
         return Verdict(freedom=Freedom.IN_USE, reason=reason)
     if sight.above:
         return Verdict(freedom=Freedom.IN_USE, reason=_memory(sight))
+    if sight.busy and not sight.restless:
+        return Verdict(freedom=Freedom.IN_USE, reason=f"in use: {_works(sight)}; it may be ending")
     if holders is None:
         return _unknown("nobody has looked for holders yet", final=True)
-    back = "its idle memory is not known yet, so processes alone tell"
-    if sight.memory is None:
-        back = "NVML does not tell its memory, so processes alone tell"
-    elif sight.idle is not None:
-        back = f"its memory is back ({sight.memory // _MIB} MiB in use)"
+    if sight.busy:
+        return _unknown(f"{_works(sight)}: reset it (nvidia-smi --gpu-reset) if a pod fails on it")
+    back = _back(sight)
     beside = "".join(f"; beside it {who}, {role.value}" for who, role in sight.bystanders)
     if gaps:
         return _unknown(
@@ -253,6 +263,25 @@ def judge_gpu(
     )
 
 
+def _back(sight: GpuSight) -> str:
+    if sight.memory is None:
+        return "NVML does not tell its memory, so processes alone tell"
+    if sight.idle is None:
+        return "its idle memory is not known yet, so processes alone tell"
+    risen = (sight.idle - (sight.least or 0)) // _MIB
+    more = f", idle {risen} MiB more than at first" if risen > 0 else ""
+    return f"its memory is back ({sight.memory // _MIB} MiB in use{more})"
+
+
+def _works(sight: GpuSight) -> str:
+    return f"it works at {sight.utilization} % although NVML names nobody that uses it"
+
+
+def _may_have_run(lock: DeviceLock) -> bool:
+    """Tell whether a pod that is over and was never identified can have left a process."""
+    return lock.state in ENDING and lock.started
+
+
 def _memory(sight: GpuSight) -> str:
     idle = (sight.idle or 0) // _MIB
     text = (
@@ -261,8 +290,8 @@ def _memory(sight: GpuSight) -> str:
     )
     if sight.overdue:
         text += (
-            "; it returns by itself when they are: reset the GPU (nvidia-smi --gpu-reset), or "
-            "restart holdfast if the driver has come to need more"
+            "; it returns by itself when they are: reset the GPU (nvidia-smi --gpu-reset) or load "
+            "its driver anew; where the driver has come to need so much, raise gpu.memorySlack"
         )
     return text
 

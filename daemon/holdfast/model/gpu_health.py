@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.model.devices import Fault, FaultKind
 from holdfast.model.gpu import Gpu, GpuCondition, GpuEvent, GpuEventKind
-from holdfast.model.ids import BootId
+from holdfast.model.ids import BootId, PciAddress
 from holdfast.model.xid_marks import GpuLook, Place, XidMark, mark_after_look, with_mark
 from holdfast.model.xids import Cure, XidChecks
 
@@ -35,19 +35,22 @@ _NOT_OF_ONE_GPU = frozenset(
 class GpuState(Struct, frozen=True, kw_only=True):
     """All that is remembered of one GPU.
 
-    `boot` and `driver`, its version and load, are those that `marks` are of. `resting` are the
-    NVLinks that were down from the beginning of the boot; None: not looked at yet. `awaits` are the
-    signs that it needs a reset, each of which goes by a reset alone. `condition` is the last that
-    NVML told, and its `lost` why it told none the last `unanswered` times. `unmonitored` says why
-    events cannot be heard.
+    `pci` is where it was last seen. `boot` and `driver`, its version and load, are those that
+    `marks` are of. `awaits` are the signs that it needs a reset, each of which goes by a reset
+    alone. `resting` are the NVLinks that were down when this daemon first looked at this load of
+    the driver; None: not looked at yet. `peers` are the GPUs at the other end of its NVLinks.
+    `condition` is the last that NVML told, and its `lost` why it told none the last `unanswered`
+    times. `unmonitored` says why events cannot be heard.
     """
 
     uuid: str
     boot: BootId
+    pci: PciAddress | None = None
     driver: str = ""
     marks: tuple[XidMark, ...] = ()
-    resting: frozenset[int] | None = None
     awaits: frozenset[str] = frozenset()
+    resting: frozenset[int] | None = None
+    peers: Mapping[int, PciAddress] = field(default_factory=dict)
     condition: GpuCondition = field(default_factory=GpuCondition)
     hot: bool = False
     unanswered: int = 0
@@ -55,13 +58,16 @@ class GpuState(Struct, frozen=True, kw_only=True):
 
     @property
     def kept(self) -> "GpuState":
-        """What outlives a restart of the daemon: all that one look does not tell again."""
+        """What outlives a restart of the daemon: all that condemns and no look tells again.
+
+        What was known of its NVLinks does not: that one is down may be its peer's doing.
+        """
         return GpuState(
             uuid=self.uuid,
             boot=self.boot,
+            pci=self.pci,
             driver=self.driver,
             marks=tuple(replace(mark, pids=None, gone_at=None) for mark in self.marks),
-            resting=self.resting,
             awaits=self.awaits,
         )
 
@@ -99,7 +105,8 @@ def after_look(state: GpuState, look: GpuLook, now: float, *, quiet: float) -> G
             unanswered=state.unanswered + 1,
         )
     awaits = _awaits(look.condition, before=state.awaits)
-    reset = _driver_began_anew(state, look) or bool(state.awaits - awaits)
+    anew = _driver_began_anew(state, look)
+    reset = anew or bool(state.awaits - awaits)
     marks = tuple(
         left
         for mark in state.marks
@@ -109,7 +116,8 @@ def after_look(state: GpuState, look: GpuLook, now: float, *, quiet: float) -> G
         state,
         marks=marks,
         driver=look.driver,
-        resting=_resting(state.resting, look),
+        resting=_resting(None if anew else state.resting, look),
+        peers={**state.peers, **look.condition.peers},
         awaits=_awaits(look.condition) if reset else awaits,
         condition=look.condition,
         hot=_hot(look.condition, was=state.hot),
@@ -122,13 +130,20 @@ def condemning(state: GpuState, place: Place = None) -> tuple[XidMark, ...]:
     return tuple(mark for mark in state.marks if mark.concerns(place) and not mark.suspected)
 
 
-def verdict(state: GpuState, place: Place = None, *, conditions: bool = True) -> GpuHealth:
+def verdict(
+    state: GpuState,
+    place: Place = None,
+    *,
+    conditions: bool = True,
+    reachable: frozenset[PciAddress] | None = None,
+) -> GpuHealth:
     """Return what is wrong with the GPU, or with the slice at *place* of it.
 
-    *conditions*: whether what NVML tells besides events counts.
+    *conditions*: whether what NVML tells besides events counts. *reachable* are the GPUs that an
+    NVLink could lead to; None: all of them.
     """
     texts = [mark.text for mark in condemning(state, place)]
-    texts += _conditions(state) if conditions else []
+    texts += _conditions(state, reachable) if conditions else []
     notes = [state.unmonitored] if state.unmonitored else []
     suspected = [mark for mark in state.marks if mark.suspected and mark.concerns(place)]
     notes += [f"{state.uuid}: {mark.text}" for mark in suspected]
@@ -145,15 +160,35 @@ def healths(
     states: Mapping[str, GpuState], gpus: Iterable[Gpu], *, conditions: bool = True
 ) -> Mapping[str, GpuHealth]:
     """Return the health of each GPU and of each of its slices, by UUID."""
-    found = {uuid: verdict(state, conditions=conditions) for uuid, state in states.items()}
+    gpus = tuple(gpus)
+    reachable = _reachable(states, gpus)
+    found = {
+        uuid: verdict(state, conditions=conditions, reachable=reachable)
+        for uuid, state in states.items()
+    }
     for gpu in gpus:
         state = states.get(gpu.uuid)
         if state is not None:
             found |= {
-                each.uuid: verdict(state, (each.gi, each.ci), conditions=conditions)
+                each.uuid: verdict(
+                    state, (each.gi, each.ci), conditions=conditions, reachable=reachable
+                )
                 for each in gpu.slices
             }
     return found
+
+
+def placed(event: GpuEvent, gpus: Iterable[Gpu]) -> GpuEvent:
+    """Return *event* with the GPU, and the slice of it, that it is about.
+
+    Of a GPU that is not divided NVML may say slice 0/0.
+    """
+    gpus = tuple(gpus)
+    uuid, place = place_of(event.uuid, gpus)
+    if place is not None:
+        return replace(event, uuid=uuid, gi=place[0], ci=place[1])
+    whole = any(gpu.uuid == uuid and not gpu.mig for gpu in gpus)
+    return replace(event, gi=None, ci=None) if whole else event
 
 
 def place_of(uuid: str, gpus: Iterable[Gpu]) -> tuple[str, Place]:
@@ -176,7 +211,7 @@ def restored(state: GpuState, boot: BootId, checks: XidChecks) -> GpuState:
     if boot == state.boot:
         return replace(state, marks=marks)
     marks = tuple(mark for mark in marks if mark.cure is Cure.OPERATOR)
-    return GpuState(uuid=state.uuid, boot=boot, marks=marks)
+    return GpuState(uuid=state.uuid, boot=boot, pci=state.pci, marks=marks)
 
 
 def _attributed(mark: XidMark, look: GpuLook) -> XidMark:
@@ -210,7 +245,8 @@ def _awaits(condition: GpuCondition, *, before: frozenset[str] = frozenset()) ->
 def _resting(known: frozenset[int] | None, look: GpuLook) -> frozenset[int] | None:
     """Return the links that have been down ever since the first look: nothing is at their end.
 
-    A card without its bridge shows its links as down, and so does a GPU in MIG mode.
+    A card without its bridge shows its links as down, and so does a GPU in MIG mode. What MIG mode
+    shows is no first look: afterwards its links are learned anew.
     """
     down = frozenset(look.condition.links_down)
     if look.mig:
@@ -234,7 +270,20 @@ def _condemns(state: GpuState) -> bool:
     return error in _LOST or suspected or state.unanswered > 1
 
 
-def _conditions(state: GpuState) -> list[str]:
+def _reachable(states: Mapping[str, GpuState], gpus: Iterable[Gpu]) -> frozenset[PciAddress]:
+    """Return the GPUs that NVLinks can lead to: MIG mode turns them off, and so does being lost."""
+    lost = {uuid for uuid, state in states.items() if state.condition.lost in _LOST}
+    return frozenset(
+        gpu.pci
+        for gpu in gpus
+        if gpu.pci is not None
+        and not gpu.mig
+        and gpu.uuid not in lost
+        and not any(problem.lost for problem in gpu.problems)
+    )
+
+
+def _conditions(state: GpuState, reachable: frozenset[PciAddress] | None) -> list[str]:
     condition = state.condition
     if _condemns(state):
         if condition.lost in _LOST:
@@ -259,5 +308,6 @@ def _conditions(state: GpuState) -> list[str]:
             f"its NVLink {link} went down"
             for link in condition.links_down
             if link not in state.resting
+            and (reachable is None or link not in state.peers or state.peers[link] in reachable)
         ]
     return found

@@ -40,6 +40,7 @@ class DeviceLock(Struct, frozen=True, kw_only=True):
     `fence` grows with each move and never repeats, across all devices. `allocation` is the
     Allocation that has the lock, None once its pod is over or where there never was one. `pod` is
     None while it is not known. `since` is when this state was entered, in seconds since the epoch.
+    `started`: a container of its pod may have passed the gate; without, the pod has no process.
     """
 
     device: DeviceName
@@ -51,6 +52,7 @@ class DeviceLock(Struct, frozen=True, kw_only=True):
     allocation: int | None = None
     pod: PodUid | None = None
     evidence: str = ""
+    started: bool = True
 
 
 MOST_MOVES = 2000

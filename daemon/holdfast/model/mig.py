@@ -2,20 +2,21 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.gpu import GPU_RESOURCE, Gpu, GpuReading, MigSlice
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.gpu import GPU_RESOURCE, NOWHERE, Gpu, GpuProblem, GpuReading, MigSlice
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 
 _PREFIX = "nvidia.com/mig-"
 _LONGEST_NAME = 63
 _PROFILE = re.compile(r"(?:\d+c\.)?\d+g\.\d+gb(?:[.+-][a-z0-9]+)*")
 _LAYOUT = frozenset({"handle", "MIG mode", "MIG devices"})
 """Without these answers it is not known what a GPU is divided into."""
+_NOT_LISTED = GpuProblem(asked="handle", error="it does not list this GPU any more", lost=True)
 
 
 class MigStrategy(Enum):
@@ -38,7 +39,12 @@ class GpuPart(Struct, frozen=True, kw_only=True):
 
     @property
     def index(self) -> str:
-        """Return what the ids of strategy ``index`` call it: ``3``, or ``3:1`` for a slice."""
+        """Return what the ids of strategy ``index`` call it: ``3``, or ``3:1`` for a slice.
+
+        One that NVML does not list has none; its UUID is nobody else's.
+        """
+        if self.gpu.index == NOWHERE:
+            return str(self.name.id)
         return str(self.gpu.index) if self.slice is None else f"{self.gpu.index}:{self.slice.index}"
 
     @property
@@ -106,26 +112,50 @@ def resource_of(piece: MigSlice) -> ResourceName | None:
     return ResourceName(name) if fits else None
 
 
-def with_known(reading: GpuReading, before: GpuReading) -> GpuReading:
-    """Return *reading* with what *before* knew of GPUs that do not tell how they are divided now.
+def with_known(
+    reading: GpuReading,
+    before: GpuReading,
+    *,
+    on_driver: Callable[[PciAddress], bool] = lambda _address: False,
+) -> GpuReading:
+    """Return *reading* with what *before* knew of GPUs that do not tell it now.
 
     So the slices of a GPU that is lost are advertised, unhealthy, under their own names until it
-    comes back; they would otherwise vanish from under the pods that have them.
+    comes back; they would otherwise vanish from under the pods that have them. So does a GPU that
+    NVML, begun anew, leaves out although the driver has it (*on_driver*): it is lost as well.
     """
     known = {gpu.uuid: gpu for gpu in before.gpus if gpu.uuid}
-    return replace(
-        reading, gpus=tuple(_with_known(gpu, known.get(gpu.uuid)) for gpu in reading.gpus)
-    )
+    listed = {gpu.uuid for gpu in reading.gpus}
+    unsure = any(not gpu.uuid for gpu in reading.gpus)  # which may be the one that is missed
+    missed = [
+        replace(gpu, index=NOWHERE, problems=(_NOT_LISTED,))
+        for uuid, gpu in known.items()
+        if not unsure and uuid not in listed and gpu.pci is not None and on_driver(gpu.pci)
+    ]
+    told = (_with_known(gpu, known.get(gpu.uuid)) for gpu in reading.gpus)
+    return replace(reading, gpus=(*told, *missed))
 
 
 def _with_known(gpu: Gpu, before: Gpu | None) -> Gpu:
-    if before is None or not _silent(gpu):
+    if before is None or not gpu.problems:
+        return gpu
+    asked_before = {problem.asked for problem in before.problems}
+    gpu = replace(
+        gpu,
+        minor=before.minor if gpu.minor is None else gpu.minor,
+        problems=tuple(
+            problem
+            if problem.lost or problem.asked in asked_before or before.index == NOWHERE
+            else replace(problem, once=True)
+            for problem in gpu.problems
+        ),
+    )
+    if not _silent(gpu):
         return gpu
     return replace(
         gpu,
         mig=before.mig,
         slices=before.slices,
-        minor=before.minor if gpu.minor is None else gpu.minor,
         pci=gpu.pci or before.pci,
         numa_node=before.numa_node if gpu.numa_node is None else gpu.numa_node,
         name=gpu.name or before.name,

@@ -33,7 +33,8 @@ class DriverFacts(Struct, frozen=True, kw_only=True):
 
     `libraries` are the files called libnvidia-ml.so.1 that were found, the most trusted first; the
     loader may know one more by name. `major` is from /proc/devices, None where it does not say.
-    `load` tells the driver, and this load of it, from any other.
+    `load` tells the driver, and this load of it, from any other. `ready`: GPU Operator's driver
+    container says that it is up; None: there is none here that could say so.
     """
 
     present: bool
@@ -41,6 +42,7 @@ class DriverFacts(Struct, frozen=True, kw_only=True):
     roots: Sequence[RootFacts] = ()
     major: int | None = None
     load: str = ""
+    ready: bool | None = None
 
 
 class DeviceRoot(Struct, frozen=True, kw_only=True):

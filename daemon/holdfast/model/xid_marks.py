@@ -109,7 +109,12 @@ def mark_after_look(
         return mark  # it came while we looked
     if mark.suspected or (reset and mark.cure <= Cure.RESET):
         return None
-    if mark.cure > Cure.RESTART:
+    advice = look.condition.recovery
+    if mark.cure is Cure.ADVICE and advice is not None:
+        return None  # what it asks for condemns by itself
+    # Of an Xid that nobody has published the driver knows better whether it needs a reset.
+    passes = advice == "" and not rule_of(mark.xid).known
+    if mark.cure > Cure.RESTART and not passes:
         return mark
     if mark.cure is Cure.RESTART:
         mark = _without_users(mark, look)

@@ -9,13 +9,16 @@ IGNORED = frozenset({13, 31, 43, 45, 68, 109})
 """Errors of applications, as NVIDIA's plugin ignores them unless DP_ENABLE_HEALTHCHECKS names them.
 
 The catalogue asks for a reset after 109; the plugin ignores it all the same, and so do we: a node
-that moves over must not lose GPUs.
+that moves over must not lose GPUs. Where a GPU does need a reset afterwards, drivers from R565 ask
+for it, and that condemns it whatever Xid it was.
 """
 
 
 class Cure(IntEnum):
     """What proves that a GPU is over an Xid, from the weakest to the strongest."""
 
+    ADVICE = 0
+    """The driver tells what it asks for (R565), which decides from then on; else as for QUIET."""
     QUIET = 1
     """No such Xid for the quiet period, and then the GPU answers a probe."""
     RESTART = 2
@@ -35,6 +38,7 @@ class Cure(IntEnum):
 
 
 _TOLD: Mapping[Cure, str] = {
+    Cure.ADVICE: "clears as soon as the driver tells what it asks for, or after a quiet period",
     Cure.QUIET: "clears by itself after a quiet period",
     Cure.RESTART: "clears a quiet period after the processes on it have ended",
     Cure.RESET: "needs a reset of the GPU, a reload of the driver or a reboot",
@@ -64,7 +68,7 @@ def rule_of(xid: int) -> XidRule:
     """Return what *xid* means.
 
     NVIDIA's plugin takes every Xid that it does not ignore as fatal for good. One that the table
-    does not know is fatal here too, and as nothing says that it passes, only a reset clears it.
+    does not know is fatal here too, and needs a reset, unless the driver says that it does not.
     """
     known = _RULES.get(xid)
     meaning = "not in the table of known Xids"
@@ -75,9 +79,12 @@ def rule_of(xid: int) -> XidRule:
 # immediate action: IGNORE is QUIET, RESTART_APP is RESTART, RESET_GPU and the workflows that end in
 # one are RESET, RESTART_VM is REBOOT, CHECK_MECHANICALS and UPDATE_SWFW are OPERATOR. What it calls
 # unused on these GPUs is left out, and so needs a reset: older GPUs send some of it.
+# It ends at 172, and gives no action for 162 to 172: what is about worn out or disabled parts is
+# QUIET, what is about a part that stopped or data that was lost is RESET.
 # 79 is RESTART_BM there. A GPU that fell off the bus answers again only after the driver has begun
 # anew with it, which is the reset that we look for.
 _TABLE: Mapping[Cure, Mapping[int, str]] = {
+    Cure.ADVICE: {154: "the driver's advice on another Xid changed"},
     Cure.QUIET: {
         14: "injected error",
         37: "firmware was given a method it does not have",
@@ -98,7 +105,6 @@ _TABLE: Mapping[Cure, Mapping[int, str]] = {
         141: "CUDA fast path error",
         152: "DLA memory fault",
         153: "DLA timeout",
-        154: "the driver's advice on another Xid changed",
         157: "nothing left to replace a failed resource with",
         160: "a memory channel was retired",
         161: "a memory channel could not be retired",
@@ -146,8 +152,10 @@ _TABLE: Mapping[Cure, Mapping[int, str]] = {
         155: "an NVLink went down",
         156: "a failed resource is replaced at the next reset",
         158: "the GPU timed out for good",
+        166: "NVLink traffic before its encryption was set up",
         167: "PCIe timed out for good",
         169: "the security controller halted",
+        170: "unexpected NVLink interrupt in confidential computing",
         171: "uncorrectable error in DRAM",
         172: "uncorrectable error in SRAM",
     },

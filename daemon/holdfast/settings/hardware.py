@@ -87,7 +87,11 @@ class Gpu(Section, frozen=True):
     of them is. What was known stays until it answers, and nothing is free that it has to prove."""
     memory_deadline: Duration = Duration(60)
     """How long a former pod's memory may take to be torn down before what to do about it is told,
-    and how long memory has to stand on a GPU that nobody has to count as what its driver needs."""
+    and how long a small rise has to stand on a GPU that nobody has to count as what its driver
+    needs; ten times as long after a pod. A GPU that works for nobody is kept from pods as long."""
+    memory_slack_mib: Index = 64
+    """How many MiB above its idle memory a GPU may be and count as free. Small rises add up to four
+    times as much at the most; what is more is a leak."""
     monitors: tuple[str, ...] = MONITORS
     """Commands of programs that look after GPUs: they may have one open in a pod, and do anything
     outside of pods, and keep it from nobody."""

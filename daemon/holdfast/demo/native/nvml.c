@@ -8,6 +8,7 @@
  *   stall 0|1                                             (1: a wait for events does not end)
  *   gpu UUID
  *     name TEXT | bus ID | minor N | memory BYTES | used BYTES | mig 0|1 | events MASK
+ *     utilization PERCENT
  *     remap PENDING FAILED | retired 0|1 | temperature NOW SHUTDOWN | recovery ACTION
  *     link I ACTIVE gpu|switch BUS | ancestor J LEVEL
  *     process compute|graphics|mps PID BYTES          (BYTES -1: not available)
@@ -56,7 +57,7 @@ struct fault {
 struct gpu {
 	struct unit self;
 	char bus[32];
-	int minor, mig, remap, pending, failed, retired, temperature, shutdown, recovery;
+	int minor, mig, utilization, remap, pending, failed, retired, temperature, shutdown, recovery;
 	unsigned long long events;
 	int slice_count, fault_count;
 	struct unit slices[SLICES];
@@ -140,6 +141,7 @@ static void word(struct node *to, char *key, char *rest)
 	} else if (!strcmp(key, "gpu") && to->gpu_count < GPUS) {
 		gpu = &to->gpus[to->gpu_count++];
 		snprintf(gpu->self.uuid, TEXT, "%s", rest);
+		gpu->utilization = -1;
 		gpu->minor = gpu->mig = gpu->retired = gpu->temperature = gpu->recovery = -1;
 		for (i = 0; i < LINKS; i++)
 			gpu->active[i] = -1;
@@ -159,6 +161,8 @@ static void word(struct node *to, char *key, char *rest)
 		unit->used = strtoull(rest, NULL, 10);
 	else if (!strcmp(key, "mig"))
 		gpu->mig = atoi(rest);
+	else if (!strcmp(key, "utilization"))
+		gpu->utilization = atoi(rest);
 	else if (!strcmp(key, "events"))
 		gpu->events = strtoull(rest, NULL, 10);
 	else if (!strcmp(key, "remap"))
@@ -401,6 +405,14 @@ int nvmlDeviceGetMemoryInfo(handle device, memory_info *info)
 	info->used = unit->used;
 	info->free = unit->memory - unit->used;
 	return leave(unit->memory ? OK : NOT_SUPPORTED);
+}
+
+int nvmlDeviceGetUtilizationRates(handle device, unsigned *percent)
+{
+	ENTER(device);
+	percent[0] = (unsigned)gpu->utilization;
+	percent[1] = 0; /* of the memory */
+	return leave(gpu->utilization < 0 || gpu->mig > 0 ? NOT_SUPPORTED : OK);
 }
 
 int nvmlDeviceGetMigMode(handle device, unsigned *current, unsigned *pending)

@@ -43,6 +43,19 @@ def answered(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401 - 
         return None
 
 
+def unless_lost(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401 - as pynvml
+    """Return the answer, None when there is none; raise NVMLError where the GPU itself is lost.
+
+    For one question among others about a GPU: that it fails says nothing about the GPU.
+    """
+    try:
+        return ask(*about)
+    except pynvml.NVMLError as error:
+        if error.value in LOST:
+            raise
+        return None
+
+
 def problem(asked: str, error: Exception) -> GpuProblem:
     """Return what *error* means for the question *asked*."""
     lost = isinstance(error, pynvml.NVMLError) and error.value in LOST

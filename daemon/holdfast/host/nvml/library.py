@@ -8,8 +8,17 @@ from typing import Any, TypeVar
 import pynvml
 
 from holdfast.errors import HostError
-from holdfast.host.nvml.answers import Handle, answered, bus, error_name, hint, problem, supported
-from holdfast.host.nvml.links import links, nvlinks_of
+from holdfast.host.nvml.answers import (
+    Handle,
+    answered,
+    bus,
+    error_name,
+    hint,
+    problem,
+    supported,
+    unless_lost,
+)
+from holdfast.host.nvml.links import links, nvlinks_of, peer_of
 from holdfast.host.nvml.loading import LIBRARY, enter, leave, users
 from holdfast.host.nvml.recovery import recovery_of
 from holdfast.model.gpu import (
@@ -25,6 +34,7 @@ from holdfast.model.gpu import (
     GpuUse,
     MigSlice,
 )
+from holdfast.model.ids import PciAddress
 
 T = TypeVar("T")
 
@@ -49,6 +59,7 @@ class Nvml:
         self._events: Any = None
         self._begun = 0
         self._named: dict[int, str] = {}
+        self._peers: dict[str, dict[int, PciAddress | None]] = {}
 
     @property
     def in_use(self) -> bool:
@@ -121,35 +132,52 @@ class Nvml:
                     for each in listed
                 ]
             memory = supported(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
+            works = unless_lost(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
         except pynvml.NVMLError as error:
             return GpuUse(problem=f"NVML cannot tell who uses {uuid}: {error_name(error)}")
-        return GpuUse(processes=tuple(found), memory_used=memory)
+        return GpuUse(processes=tuple(found), memory_used=memory, utilization=works)
 
     def condition(self, uuid: str) -> GpuCondition:
-        """Return what NVML tells of the GPU's state; `lost` when it does not answer at all."""
+        """Return what NVML tells of the GPU's state; `lost` when the GPU itself does not answer.
+
+        It answers when it has a handle and tells its UUID, and says to nothing that it is lost. Any
+        other question that fails is one answer less.
+        """
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            rows = supported(pynvml.nvmlDeviceGetRemappedRows, handle)
-            retired = supported(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
-            heat = supported(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
-            most = supported(
+            pynvml.nvmlDeviceGetUUID(handle)
+            rows = unless_lost(pynvml.nvmlDeviceGetRemappedRows, handle)
+            retired = unless_lost(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
+            heat = unless_lost(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
+            most = unless_lost(
                 pynvml.nvmlDeviceGetTemperatureThreshold,
                 handle,
                 pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
             )
-            down = tuple(link for link, up in nvlinks_of(handle).items() if not up)
-            recovery = answered(recovery_of, handle)
+            links = nvlinks_of(handle)
+            recovery = unless_lost(recovery_of, handle)
         except pynvml.NVMLError as error:
             return GpuCondition(lost=error_name(error))
         return GpuCondition(
             remap_pending=None if rows is None else bool(rows[2]),
             remap_failed=None if rows is None else bool(rows[3]),
             retired_pending=None if retired is None else bool(retired),
-            links_down=down,
+            links_down=tuple(link for link, up in links.items() if not up),
+            peers=self._peers_of(handle, uuid, links),
             temperature=heat,
             shutdown_temperature=most,
             recovery=recovery,
         )
+
+    def _peers_of(
+        self, handle: Handle, uuid: str, links: Mapping[int, bool]
+    ) -> Mapping[int, PciAddress]:
+        """Return what is at the end of each link; a link that is up is asked once."""
+        known = self._peers.setdefault(uuid, {})
+        for link, up in links.items():
+            if up and link not in known:
+                known[link] = answered(peer_of, handle, link)
+        return {link: peer for link, peer in known.items() if peer is not None}
 
     def links(self, uuids: Iterable[str]) -> GpuLinks:
         """Return how the GPUs *uuids* reach each other; a GPU that does not answer has no links."""

@@ -7,6 +7,7 @@ import pynvml
 
 from holdfast.host.nvml.answers import LOST, Handle, address, answered, bus
 from holdfast.model.gpu import GpuLinks, Link
+from holdfast.model.ids import PciAddress
 
 _LINKS: Mapping[int, Link] = {
     pynvml.NVML_TOPOLOGY_INTERNAL: Link.SAME_BOARD,
@@ -45,6 +46,17 @@ def links(uuids: Iterable[str]) -> GpuLinks:
             if peer is not None and uuid < peer:  # each link has two ends
                 nvlinks[uuid, peer] = nvlinks.get((uuid, peer), 0) + 1
     return GpuLinks(pci=pci, nvlinks=nvlinks, switched=frozenset(switched))
+
+
+def peer_of(handle: Handle, link: int) -> PciAddress | None:
+    """Return the address of the GPU at the other end of a link that is up; None: it is no GPU.
+
+    Raise NVMLError where this driver does not tell.
+    """
+    kind = pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
+    if kind != pynvml.NVML_NVLINK_DEVICE_TYPE_GPU:
+        return None
+    return address(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))
 
 
 def nvlinks_of(handle: Handle) -> dict[int, bool]:
