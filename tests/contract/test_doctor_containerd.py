@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast.doctor.cdi_nodes import nodes_without_mode
 from holdfast.doctor.containerd import containerd_findings
 from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.gvisor import gvisor_findings
@@ -266,7 +268,33 @@ def test_a_binary_that_is_not_on_the_node_is_named(tmp_path: Path) -> None:
 
 
 def test_a_node_of_another_runtime_has_nothing_to_mend(tmp_path: Path) -> None:
-    assert not bad(look(node(tmp_path, {"/etc/crio/crio.conf": ""})))
+    found = look(node(tmp_path, {"/etc/crio/crio.conf": ""}))
+    assert not bad(found)
+    assert "CRI-O runs this node's pods, and its configuration is not read" in (
+        found["config", Level.OK].reason
+    )
+
+
+def test_what_would_have_to_be_known_of_another_runtime_is_named(tmp_path: Path) -> None:
+    at = node(tmp_path, {"/etc/crio/crio.conf": ""}, deviceListStrategy="cdi")
+    found = look(replace(at, runtime_handlers=("runsc",)))["config", Level.WARN]
+    assert (
+        "whether it has the handler runsc and looks up devices by CDI name in /var" in found.reason
+    )
+    assert "`crio config`" in found.remedy
+    at = node(tmp_path / "docker", {"/run/cri-dockerd.sock": ""}, deviceListStrategy="cdi")
+    assert "the configuration of cri-dockerd" in look(at)["config", Level.WARN].remedy
+
+
+@pytest.mark.parametrize("opening", ["x = " + "[" * 100_000, "x = " + "{ y = " * 100_000])
+def test_a_file_that_is_nested_without_end_is_named_as_such(opening: str, tmp_path: Path) -> None:
+    found = look(node(tmp_path, {MAIN: opening}))["config", Level.FAIL]
+    assert f"cannot read {MAIN}: it is nested too deep" in found.reason
+
+
+def test_cdi_specs_that_are_nested_without_end_are_passed_over(tmp_path: Path) -> None:
+    files = {"/etc/cdi/a.json": "[" * 100_000, "/etc/cdi/b.yaml": "[" * 5_000}
+    assert nodes_without_mode(node(tmp_path, files), ("/etc/cdi",)) == ()
 
 
 def test_without_a_trace_of_any_runtime_that_is_said(tmp_path: Path) -> None:

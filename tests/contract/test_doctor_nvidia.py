@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from fakes.doctortrees import bad, tree
+from holdfast.doctor.checks import examine
 from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.node import Node
 from holdfast.doctor.nvidia import nvidia_findings
-from holdfast.settings import convert
+from holdfast.settings import Settings, convert
 
 VERSION = "570.172.08"
 OPERATOR = "run/nvidia/driver"
@@ -321,3 +322,23 @@ def test_somebody_must_act_on_the_variable_that_names_a_gpu(
     if change == "hook":
         built.write("usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", "{}")
     assert the(built.look(gpu=dict(settings)), "toolkit").level is level
+
+
+def test_a_runtime_whose_configuration_is_not_read_is_named(built: Built) -> None:
+    built.healthy()
+    (built.root / "etc/containerd/config.toml").unlink()
+    built.write("etc/crio/crio.conf", "")
+    told = the(built.look(), "toolkit")
+
+    assert told.level is Level.WARN
+    assert "the configuration of CRI-O is not read" in told.reason
+
+
+@pytest.mark.parametrize("name", [TOOLKIT, "etc/containerd/config.toml"])
+def test_a_file_that_is_nested_without_end_is_no_bug_of_ours(name: str, built: Built) -> None:
+    built.healthy()
+    built.write(name, "x = " + "[" * 100_000)
+    found = list(examine(Node(settings=Settings(), root=built.root)))
+
+    assert "doctor" not in {each.check for each in found}
+    assert any("it is nested too deep" in each.reason for each in found)

@@ -125,6 +125,41 @@ def test_the_label_of_apparmor_or_selinux_is_told_without_its_ends(
     assert privileges(tree.root).label == label
 
 
+_POD = "/kubepods/besteffort/pod6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b/c1"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "namespace", "capabilities", "bound"),
+    [
+        pytest.param("/", "cgroup:[4026532000]", "00000000002c0004", True, id="the chart's pod"),
+        pytest.param("/", "cgroup:[4026532000]", "000001ffffffffff", False, id="privileged"),
+        pytest.param("/", "cgroup:[4026532000]", "0000003fffffffff", False, id="an older kernel"),
+        pytest.param(_POD, "cgroup:[4026531835]", "00000000002c0004", True, id="cgroup v1"),
+        pytest.param(
+            "/system.slice/holdfast.service",
+            "cgroup:[4026531835]",
+            "00000000002c0004",
+            False,
+            id="a service of the host",
+        ),
+        pytest.param("/", "cgroup:[4026532000]", "", None, id="capabilities unknown"),
+        pytest.param("/", "", "000001ffffffffff", None, id="namespace unknown"),
+    ],
+)
+def test_only_a_pod_without_privileges_is_bound_by_its_runtimes_device_rules(
+    cgroup: str, namespace: str, capabilities: str, bound: bool | None, tree: ProcTree
+) -> None:
+    home = tree.myself()
+    (home / "cgroup").write_text(f"0::{cgroup}\n")
+    (home / "status").write_text(f"CapEff:\t{capabilities}\n")
+    (home / "ns").mkdir(exist_ok=True)
+    (home / "ns/cgroup").unlink(missing_ok=True)
+    if namespace:
+        (home / "ns/cgroup").symlink_to(namespace)
+
+    assert privileges(tree.root).pods_devices_only is bound
+
+
 def test_who_has_a_file_locked_is_read_from_the_kernels_list(tree: ProcTree) -> None:
     (tree.root.proc / "locks").write_text(
         "1: POSIX  ADVISORY  WRITE 11 fd:01:77 0 EOF\n"

@@ -127,3 +127,14 @@ def test_a_folder_that_cannot_be_listed_leaves_everything_open(
     folder = runtime.run / "containerd/runsc"
     folder.symlink_to(folder)  # even root cannot follow a link to itself
     assert "cannot list" in files.state(UID).problem
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"annotations": ' + "[" * 100_000])
+def test_a_file_that_cannot_be_understood_leaves_its_container_unknown(
+    runtime: RuntimeFolder, files: RuntimeFiles, text: str
+) -> None:
+    runtime.bundle("s1", spec("sandbox", "s1", uid=UID))
+    runtime.bundle("c1", spec("container", "s1", uid=UID)).write_text(text)
+    runtime.saved("c2", "s1", 3, spec("container", "s1", uid=UID)).write_text(text)
+
+    assert "cannot read" in files.state(UID).problem

@@ -137,6 +137,8 @@ def test_keys_that_a_later_kubelet_adds_are_ignored() -> None:
         (content(entry(["a"]))[:-9], "not whole JSON"),
         (b"\x00\x01garbage", "not whole JSON"),
         (b'{"Data":{"PodDeviceEntries":[{"PodUID":"\xff\xfe"}]}}', "it is"),
+        (b'{"Data":{"PodDeviceEntries":' + b"[" * 100_000, "it is"),
+        (b'{"x":' + b"[" * 100_000, "nested too deep"),
         (b"[]", "no known version"),
         (b'{"Checksum":1}', "no known version"),
         (b'{"Data":{}}', "no known version"),

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.doctor.finding import Level
 from holdfast.doctor.needs import NEEDS
-from holdfast.doctor.privileges import judge
+from holdfast.doctor.privileges import device_findings, judge
 from holdfast.host.privileges import Privileges, confined
 from holdfast.host.visibility import Visibility
 from holdfast.settings import convert
@@ -112,6 +112,29 @@ def test_what_cannot_be_told_is_no_failure_and_no_clean_bill() -> None:
 )
 def test_what_no_feature_asks_for_may_be_lacking(found: Privileges) -> None:
     assert _told(found, _OBSERVER) == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "bound", "levels"),
+    [
+        ({}, True, [Level.OK]),
+        ({}, False, [Level.OK]),
+        ({}, None, [Level.OK]),
+        ({"gate": {"exclusiveOpen": False}}, True, []),
+        ({"reclaim": {"reset": "afterForcedRelease"}}, True, [Level.WARN]),
+        ({"reclaim": {"reset": "afterForcedRelease"}}, False, [Level.OK]),
+    ],
+)
+def test_what_opens_devices_is_said_to_have_no_effect_where_they_cannot_be_opened(
+    settings: dict[str, Any], bound: bool | None, levels: list[Level]
+) -> None:
+    found = replace(_EVERYTHING, pods_devices_only=bound)
+    told = list(device_findings(found, convert(settings)))
+
+    assert [each.level for each in told] == levels
+    if bound and told:
+        assert "gate.exclusiveOpen has no effect" in told[0].reason
+        assert ("reclaim.reset has no effect" in told[0].reason) is ("reclaim" in settings)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def _spec(node: Node, path: str) -> object:
     try:
         content = read_bytes(node.path(path)) or b""
         return json.loads(content) if path.endswith(".json") else yaml.safe_load(content)
-    except (HostError, ValueError, yaml.YAMLError):
+    except (HostError, ValueError, yaml.YAMLError, RecursionError):
         return None
 
 

@@ -14,6 +14,10 @@ from holdfast.settings import Settings
 _AREA = Area("containerd")
 RESTART = "then restart containerd"
 _RUNC = "runc"
+_LOOK_AT_ANOTHER = {
+    "CRI-O": "look at cdi_spec_dirs and the tables [crio.runtime.runtimes.NAME] in what "
+    "`crio config` prints on the node",
+}
 _HANDLERS = "kubectl get runtimeclass -o custom-columns=NAME:.metadata.name,HANDLER:.handler"
 
 
@@ -34,10 +38,7 @@ def containerd_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]
         return
     if not facts.present:
         if facts.other:
-            yield _AREA.ok(
-                check="config",
-                reason=f"{facts.other} exists: another runtime runs this node's pods",
-            )
+            yield _of_another(facts, node)
         else:
             yield _AREA.warn(
                 check="config",
@@ -53,6 +54,24 @@ def containerd_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]
     yield from handler_findings(facts, node.runtime_handlers)
     yield cdi_finding(facts, node.settings)
     yield from binary_findings(facts, node)
+
+
+def _of_another(facts: ContainerdFacts, node: Node) -> Finding:
+    """Return that another runtime runs the pods, and what of it would have to be known."""
+    name = facts.other_name
+    reason = (
+        f"{facts.other} exists: {name} runs this node's pods, and its configuration is not read"
+    )
+    unknown = [f"has the handler {each}" for each in node.runtime_handlers]
+    if wants_cdi(node.settings):
+        unknown.append(f"looks up devices by CDI name in {node.settings.cdi.spec_dir}")
+    if not unknown:
+        return _AREA.ok(check="config", reason=reason)
+    return _AREA.warn(
+        check="config",
+        reason=f"{reason}: whether it {' and '.join(unknown)} cannot be told",
+        remedy=_LOOK_AT_ANOTHER.get(name, f"look at the configuration of {name} on the node"),
+    )
 
 
 def config_findings(facts: ContainerdFacts) -> Iterator[Finding]:

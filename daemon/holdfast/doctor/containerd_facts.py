@@ -20,8 +20,12 @@ _SOCKETS = (
     "/run/k3s/containerd/containerd.sock",
     "/run/k0s/containerd.sock",
 )
-_OTHERS = ("/etc/crio", "/run/crio/crio.sock", "/run/cri-dockerd.sock")
-"""What tells of a node whose pods another runtime runs."""
+_OTHERS = {
+    "/etc/crio": "CRI-O",
+    "/run/crio/crio.sock": "CRI-O",
+    "/run/cri-dockerd.sock": "cri-dockerd",
+}
+"""What tells of a node whose pods another runtime runs, and which."""
 _VERSION = re.compile(r"\bv?([0-9]+)\.([0-9]+)\.[0-9]+")
 _CONFIG_FLAGS = ("--config", "-c")
 
@@ -55,6 +59,11 @@ class ContainerdFacts(Struct, frozen=True, kw_only=True):
     """The pid of a containerd whose files are not those that this process sees; 0: none."""
     other: str = ""
     """What tells that another runtime runs this node's pods."""
+
+    @property
+    def other_name(self) -> str:
+        """The name of that runtime; empty where there is none."""
+        return _OTHERS.get(self.other, "")
 
     @property
     def path(self) -> str:

@@ -94,6 +94,8 @@ def read_toml(node: Node, path: str) -> ConfigFile | Unreadable:
         return ConfigFile(path=path, content=tomllib.loads(content.decode()))
     except tomllib.TOMLDecodeError as error:
         return Unreadable(path=path, reason=f"it is not TOML: {error}")
+    except RecursionError:
+        return Unreadable(path=path, reason="it is nested too deep")
     except UnicodeDecodeError as error:
         return Unreadable(path=path, reason=f"it is not UTF-8: {error}")
     except HostError as error:

@@ -13,7 +13,7 @@ from holdfast.doctor.gvisor_facts import (
     SandboxRuntime,
     gvisor_facts,
 )
-from holdfast.doctor.gvisor_gpu import gpu_findings
+from holdfast.doctor.gvisor_gpu import gpu_findings, low_level_findings
 from holdfast.doctor.gvisor_tpu import release_findings, tpu_findings
 from holdfast.doctor.node import Node
 from holdfast.doctor.programs import Ask, ask_for
@@ -46,13 +46,19 @@ def gvisor_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
     if containerd.present:
         yield from table_findings(facts)
     else:
-        other = containerd.other or "no containerd is seen"
-        yield _AREA.ok(
+        if containerd.other:
+            where = f"{containerd.other_name} runs this node's pods ({containerd.other})"
+        else:
+            where = "no containerd is seen"
+        yield _AREA.warn(
             check="table",
-            reason=f"only containerd's tables are looked at, not another runtime's ({other})",
+            reason=f"cannot tell whether a runtime starts gVisor: {where}, and only containerd's "
+            "tables are read",
+            remedy=f"look whether a handler of that runtime starts {SHIM} or {RUNSC}",
         )
     for runtime in facts.runtimes:
         yield from shim_config_findings(runtime)
+        yield from low_level_findings(runtime)
     yield from program_findings(facts)
     yield from release_findings(facts)
     yield from tpu_findings(facts)
@@ -96,8 +102,8 @@ def table_findings(facts: GvisorFacts) -> Iterator[Finding]:
             ),
             remedy=(
                 f'set runtime_type = "{TYPE}" and ConfigPath = "/etc/containerd/runsc.toml" there, '
-                'and for GPUs binary_name = "/usr/bin/nvidia-container-runtime" in that file, '
-                f"{_RESTART}"
+                'and for GPUs binary_name = "/usr/bin/nvidia-container-runtime" in that file and '
+                f'runtimes = ["{RUNSC}"] in its config.toml, {_RESTART}'
             ),
         )
 

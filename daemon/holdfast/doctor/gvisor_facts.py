@@ -11,6 +11,7 @@ from holdfast.doctor.containerd_files import Unreadable, read_toml
 from holdfast.doctor.containerd_merge import RuntimeTable, table
 from holdfast.doctor.node import Node
 from holdfast.doctor.nvidia_facts import loaded_version
+from holdfast.doctor.nvidia_runtime import LowLevel, low_level
 from holdfast.doctor.programs import Ask, find_program, is_program
 from holdfast.errors import HostError
 from holdfast.host.kernelfile import read_text
@@ -63,6 +64,8 @@ class SandboxRuntime(Struct, frozen=True, kw_only=True):
 
     table: RuntimeTable
     config: ShimConfig | None = None
+    low_level: LowLevel | None = None
+    """What it starts through nvidia-container-runtime; None: it does not start that."""
 
     def on(self, flag: str) -> bool:
         """Tell whether a flag of runsc is set for it."""
@@ -101,7 +104,7 @@ class GvisorFacts(Struct, frozen=True, kw_only=True):
 def gvisor_facts(node: Node, ask: Ask, containerd: ContainerdFacts) -> GvisorFacts:
     """Look at *node*; nothing of it is needed, and nothing raises."""
     runtimes = tuple(
-        SandboxRuntime(table=each, config=shim_config(node, each, containerd.folders))
+        _sandbox_runtime(node, each, containerd.folders)
         for each in containerd.cri.runtimes
         if is_gvisor(each)
     )
@@ -155,6 +158,15 @@ def shim_config(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> 
         binary_missing=bool(binary) and not _program(node, binary, folders),
         flags={name: value for name, value in flags.items() if isinstance(value, str)},
         odd=tuple(name for name, value in flags.items() if not isinstance(value, str)),
+    )
+
+
+def _sandbox_runtime(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> SandboxRuntime:
+    config = shim_config(node, runtime, folders)
+    return SandboxRuntime(
+        table=runtime,
+        config=config,
+        low_level=low_level(node, config.binary, folders) if config is not None else None,
     )
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
-from holdfast.doctor.gvisor_facts import GvisorFacts, SandboxRuntime
+from holdfast.doctor.gvisor_facts import RUNSC, GvisorFacts, SandboxRuntime
+from holdfast.doctor.nvidia_runtime import PROGRAM
 from holdfast.settings import Settings
 
 _AREA = Area("gvisor")
-_TOOLKIT = "nvidia-container-runtime"
 _LISTED = "`runsc nvproxy list-supported-drivers`"
 _SHOWN = 8
 
@@ -31,8 +31,43 @@ def gpu_findings(facts: GvisorFacts, settings: Settings) -> Iterator[Finding]:
         return
     for runtime in facts.runtimes:
         yield _driver(facts, runtime)
-        if settings.gpu.enabled:
+        # One that starts another program is told of already.
+        if settings.gpu.enabled and (
+            runtime.low_level is None or runtime.low_level.starts_any(RUNSC)
+        ):
             yield _libraries(runtime, settings)
+
+
+def low_level_findings(runtime: SandboxRuntime) -> Iterator[Finding]:
+    """Yield whether nvidia-container-runtime, where the shim starts it, starts runsc."""
+    found, config = runtime.low_level, runtime.config
+    if found is None or config is None:
+        return
+    if found.problem:
+        yield _AREA.fail(
+            check="low-level-runtime",
+            reason=f"cannot read {found.config}: {found.problem}; {config.binary} does not start "
+            "with it",
+            remedy=f"correct {found.config}",
+        )
+    elif found.starts_any(RUNSC):
+        yield _AREA.ok(check="low-level-runtime", reason=f"{config.binary} starts {found.starts}")
+    else:
+        listed = ", ".join(found.runtimes)
+        said = f"{found.config} has runtimes {listed}" if found.config else f"by default {listed}"
+        yield _AREA.fail(
+            check="low-level-runtime",
+            reason=(
+                f"{config.path} has binary_name {config.binary}, which starts "
+                f"{found.starts or 'nothing'} and not runsc ({said}): pods of "
+                f"runtimes.{runtime.table.name} do not start, or run without gVisor's sandbox"
+            ),
+            remedy=(
+                f'set runtimes = ["{RUNSC}"] below [{PROGRAM}] in its config.toml; where pods of '
+                "other runtimes go by that file, give this one a file of its own through "
+                "XDG_CONFIG_HOME"
+            ),
+        )
 
 
 def _driver(facts: GvisorFacts, runtime: SandboxRuntime) -> Finding:
@@ -97,7 +132,7 @@ def _libraries(runtime: SandboxRuntime, settings: Settings) -> Finding:
                 "GPUs are handed over by CDI, which brings the driver's libraries into the sandbox"
             ),
         )
-    if _TOOLKIT in binary:
+    if PROGRAM in binary:
         return _AREA.ok(
             check="libraries", reason=f"{binary} brings the driver's libraries into the sandbox"
         )
@@ -105,11 +140,11 @@ def _libraries(runtime: SandboxRuntime, settings: Settings) -> Finding:
         check="libraries",
         reason=(
             f"gpu.deviceListStrategy is {', '.join(strategies)}, and runtimes.{runtime.table.name} "
-            f"runs runsc without {_TOOLKIT}: a pod gets nodes at most, and neither libcuda nor "
+            f"runs runsc without {PROGRAM}: a pod gets nodes at most, and neither libcuda nor "
             "nvidia-smi (gvisor#13060)"
         ),
         remedy=(
-            f'use a CDI strategy, or set binary_name = "/usr/bin/{_TOOLKIT}" in its runsc.toml, or '
+            f'use a CDI strategy, or set binary_name = "/usr/bin/{PROGRAM}" in its runsc.toml, or '
             "have the driver's exact libraries in the image"
         ),
     )

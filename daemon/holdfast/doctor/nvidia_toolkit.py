@@ -11,17 +11,11 @@ from holdfast.doctor.containerd_merge import RuntimeTable
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.gvisor_facts import is_gvisor, shim_config
 from holdfast.doctor.node import Node
+from holdfast.doctor.nvidia_runtime import CONFIGS, PROGRAM, TOOLKIT
 from holdfast.doctor.programs import find_program
 from holdfast.settings.hardware import Gpu
 
 _AREA = Area("nvidia")
-_PROGRAM = "nvidia-container-runtime"
-_TOOLKIT = "/usr/local/nvidia/toolkit"
-"""Where GPU Operator's toolkit container leaves its programs."""
-_CONFIGS = (
-    f"{_TOOLKIT}/.config/{_PROGRAM}/config.toml",
-    f"/etc/{_PROGRAM}/config.toml",
-)
 _HOOKS = (
     "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json",
     "/etc/containers/oci/hooks.d/oci-nvidia-hook.json",
@@ -44,6 +38,8 @@ class ToolkitFacts(Struct, frozen=True, kw_only=True):
     """The hook with which other runtimes start it."""
     containerd: bool = False
     """Whether containerd's configuration can be told at all."""
+    other: str = ""
+    """The runtime that runs this node's pods in its place, whose configuration is not read."""
     config: str = ""
     problem: str = ""
     variables: bool = True
@@ -57,19 +53,20 @@ def toolkit_facts(node: Node, containerd: ContainerdFacts) -> ToolkitFacts:
     named = tuple(
         each.name
         for each in containerd.cri.runtimes
-        if _PROGRAM in each.binary
-        or _PROGRAM in each.runtime_type
-        or (is_gvisor(each) and _PROGRAM in _wrapper(node, each, containerd.folders))
+        if PROGRAM in each.binary
+        or PROGRAM in each.runtime_type
+        or (is_gvisor(each) and PROGRAM in _wrapper(node, each, containerd.folders))
     )
-    config = next((path for path in _CONFIGS if node.path(path).is_file()), "")
+    config = next((path for path in CONFIGS if node.path(path).is_file()), "")
     read = read_toml(node, config) if config else None
     said = {} if read is None or isinstance(read, Unreadable) else read.content
     return ToolkitFacts(
-        program=find_program(node, _PROGRAM, (*containerd.folders, _TOOLKIT)),
+        program=find_program(node, PROGRAM, (*containerd.folders, TOOLKIT)),
         runtimes=named,
         default=containerd.cri.default_runtime in named,
         hook=next((path for path in _HOOKS if node.path(path).is_file()), ""),
         containerd=bool(containerd.configuration.files or containerd.program),
+        other="" if containerd.present else containerd.other_name,
         config=config,
         problem=read.reason if isinstance(read, Unreadable) else "",
         variables=said.get(_VARIABLES) is not False,
@@ -88,14 +85,14 @@ def toolkit_findings(facts: ToolkitFacts, gpu: Gpu) -> Iterator[Finding]:
     asked = [each for each in gpu.device_list_strategy if each in _NEED_IT]
     told = f"gpu.deviceListStrategy is {', '.join(gpu.device_list_strategy)}"
     if not asked:
-        yield _AREA.ok(check="toolkit", reason=f"{told}, which needs no {_PROGRAM}")
+        yield _AREA.ok(check="toolkit", reason=f"{told}, which needs no {PROGRAM}")
         return
     yield _started(facts, told, nodes=gpu.pass_device_specs)
     if facts.problem:
         yield _AREA.fail(
             check="toolkit-config",
             reason=f"cannot read {facts.config}: {facts.problem}",
-            remedy=f"mend it: {_PROGRAM} does not start with it",
+            remedy=f"mend it: {PROGRAM} does not start with it",
         )
     elif facts.config:
         yield from _accepted(facts, asked)
@@ -106,14 +103,14 @@ def _started(facts: ToolkitFacts, told: str, *, nodes: bool) -> Finding:
     if facts.runtimes:
         names = ", ".join(facts.runtimes)
         how = "by default" if facts.default else f"for pods whose RuntimeClass has handler {names}"
-        return _AREA.ok(check="toolkit", reason=f"{told}: containerd starts {_PROGRAM} {how}")
+        return _AREA.ok(check="toolkit", reason=f"{told}: containerd starts {PROGRAM} {how}")
     if facts.hook:
         return _AREA.ok(check="toolkit", reason=f"{told}: {facts.hook} has runtimes start it")
     if facts.containerd and not nodes:
         return _AREA.fail(
             check="toolkit",
             reason=(
-                f"{told}, and no runtime of containerd's starts {_PROGRAM} ({where}): a pod gets "
+                f"{told}, and no runtime of containerd's starts {PROGRAM} ({where}): a pod gets "
                 "neither its GPU's nodes nor the driver's libraries"
             ),
             remedy=(
@@ -121,10 +118,11 @@ def _started(facts: ToolkitFacts, told: str, *, nodes: bool) -> Finding:
                 "--runtime=containerd`, or use a CDI strategy"
             ),
         )
+    unread = f"; the configuration of {facts.other} is not read" if facts.other else ""
     return _AREA.warn(
         check="toolkit",
         reason=(
-            f"{told}, and nothing seen here starts {_PROGRAM} ({where}): a pod may get no "
+            f"{told}, and nothing seen here starts {PROGRAM} ({where}{unread}): a pod may get no "
             "libraries of the driver's"
         ),
         remedy=(

@@ -26,6 +26,7 @@ def privileges_findings(node: Node) -> Iterator[Finding]:
     found = privileges(node.host, "self" if daemon is None else str(daemon))
     yield replace(told, reason=f"{told.reason}: {_described(found)}")
     yield from judge(found, node.settings, is_daemon=daemon is not None)
+    yield from device_findings(found, node.settings)
 
 
 def judge(found: Privileges, settings: Settings, *, is_daemon: bool) -> Iterator[Finding]:
@@ -37,6 +38,29 @@ def judge(found: Privileges, settings: Settings, *, is_daemon: bool) -> Iterator
     for need in NEEDS:
         if need.asked(settings):
             yield _finding(need, found, certain=is_daemon and need.sure)
+
+
+def device_findings(found: Privileges, settings: Settings) -> Iterator[Finding]:
+    """Yield whether VFIO's nodes may be opened, where *settings* ask for something that does so."""
+    opens, resets = settings.gate.exclusive_open, settings.reclaim.reset != "never"
+    if not opens and not resets:
+        return
+    if not found.pods_devices_only:
+        known = found.pods_devices_only is False
+        said = "no container's device rules keep" if known else "no sign that anything keeps"
+        yield _AREA.ok(check="device-nodes", reason=f"{said} VFIO's nodes from being opened")
+        return
+    why = "a container without privileges may not open VFIO's nodes"
+    gate = "gate.exclusiveOpen has no effect: a complete look at all processes decides instead"
+    if not resets:
+        yield _AREA.ok(check="device-nodes", reason=f"{why}, so {gate}")
+        return
+    yield _AREA.warn(
+        check="device-nodes",
+        reason=f"{why}, so reclaim.reset has no effect: a device that was released by force is "
+        "checked, and not reset" + (f"; {gate}" if opens else ""),
+        remedy="set privileged: true for the daemon's container, or reclaim.reset: never",
+    )
 
 
 def _subject(node: Node) -> tuple[int | None, Finding]:

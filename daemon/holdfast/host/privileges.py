@@ -10,10 +10,13 @@ from holdfast.host.kernelfile import read_link, read_text
 from holdfast.host.mounts import Mount, mount_of, mounts
 from holdfast.host.root import HostRoot
 from holdfast.host.visibility import Visibility, visibility
+from holdfast.model.cgroup_names import pod_of
 
 # The numbers of the first namespaces, the same on every kernel.
 _INIT_USER_NAMESPACE = "user:[4026531837]"
 _INIT_CGROUP_NAMESPACE = "cgroup:[4026531835]"
+_EVERY_CAPABILITY = (1 << 38) - 1
+"""Those that every kernel since 3.16 has; only a privileged container has them all."""
 _V1_TREES = ("systemd", "pids", "memory", "cpu")
 
 
@@ -38,6 +41,9 @@ class Privileges(Struct, frozen=True, kw_only=True):
     """Below /sys/devices, where functions are reset."""
     bus_writable: bool | None
     """Below /sys/bus/pci, where functions are given drivers."""
+    pods_devices_only: bool | None = None
+    """Whether it runs in a pod's container without privileges: it may open no other device nodes
+    than the runtime gave it."""
 
     def has(self, capability: int) -> bool | None:
         """Tell whether *capability*, by its number, is among the effective ones."""
@@ -57,10 +63,11 @@ def privileges(root: HostRoot, process: str = "self") -> Privileges:
     uids = status.get("Uid", "").split()
     pid = status.get("Pid", "").strip()
     seen = mounts(root, process)
+    sight = visibility(root, process)
     return Privileges(
         pid=int(pid) if pid.isdecimal() else None,
         uid=int(uids[1]) if len(uids) > 1 and uids[1].isdecimal() else None,
-        sight=visibility(root, process),
+        sight=sight,
         in_init_user_namespace=_same(home / "ns/user", _INIT_USER_NAMESPACE),
         in_init_cgroup_namespace=_same(home / "ns/cgroup", _INIT_CGROUP_NAMESPACE),
         no_new_privileges=status.get("NoNewPrivs", "").strip() == "1",
@@ -72,6 +79,7 @@ def privileges(root: HostRoot, process: str = "self") -> Privileges:
         unified=_exists(home / "root" / str(root.cgroup).lstrip("/") / "cgroup.controllers"),
         devices_writable=_writable(seen, root.sys / "devices"),
         bus_writable=_writable(seen, root.sys / "bus/pci"),
+        pods_devices_only=_in_unprivileged_pod(root, process, sight),
     )
 
 
@@ -102,6 +110,20 @@ def _whole_tree(inside: Path, tree: Path) -> bool | None:
         return (found[0] / "cgroup.sane_behavior").exists() if found else False
     except OSError:
         return None
+
+
+def _in_unprivileged_pod(root: HostRoot, process: str, sight: Visibility) -> bool | None:
+    """Tell whether a runtime's device rules bind the process; a privileged container has none."""
+    own = _same(root.proc / process / "ns/cgroup", _INIT_CGROUP_NAMESPACE)
+    path = _text(root.proc / process / "cgroup") or ""
+    in_pod = own is False or any(
+        pod_of(line.rpartition(":")[2])[0] is not None for line in path.splitlines()
+    )
+    if not in_pod:
+        return None if own is None else False
+    if sight.capabilities is None:
+        return None
+    return sight.capabilities & _EVERY_CAPABILITY != _EVERY_CAPABILITY
 
 
 def _writable(seen: tuple[Mount, ...], path: Path) -> bool | None:

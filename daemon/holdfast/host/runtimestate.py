@@ -104,7 +104,7 @@ def _bundle(path: Path, content: bytes) -> RuntimeTask:
     name = path.parent.name
     try:
         spec = msgspec.json.decode(content, type=_Spec)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return RuntimeTask(id=name, unreadable=f"cannot read {path}: {error}")
     pause = _is_pause(spec)
     sandbox = name if pause else (spec.annotations or {}).get(_SANDBOX)
@@ -117,7 +117,7 @@ def _saved(path: Path, content: bytes) -> RuntimeTask:
     name, sandbox = match.group("id", "sandbox") if match is not None else (path.name, None)
     try:
         saved = msgspec.json.decode(content, type=_Saved)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # Written in place: it may be half written just now.
         return RuntimeTask(id=name, sandbox=sandbox, unreadable=f"cannot read {path}: {error}")
     return RuntimeTask(

@@ -131,6 +131,8 @@ def parse(content: bytes) -> Contents:
         raise KubeletError(f"it is of no known version ({error})") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise KubeletError(f"it is not whole JSON ({error})") from error
+    except RecursionError as error:
+        raise KubeletError("it is nested too deep") from error
     return Contents(
         entries=tuple(_entry(each) for each in file.data.entries or ()),
         registered={

@@ -18,6 +18,7 @@ _SHOWN = {
     "gvisor-low-max-map-count": ("max-map-count", "WARN"),
     "gvisor-no-libraries": ("libraries", "WARN"),
     "gvisor-runc-type": ("table", "FAIL"),
+    "gvisor-toolkit-starts-runc": ("low-level-runtime", "FAIL"),
     "gvisor-vfio-devices": ("vfio-devices", "FAIL"),
     "gvisor-wrong-prefix": ("tables", "FAIL"),
 }

@@ -96,6 +96,16 @@ def test_runsc_before_20250326_makes_the_second_tpu_process_find_dev_vfio_n_busy
     assert "release-20250326.0 or later" in found.remedy
 
 
+def test_an_nvidia_container_runtime_that_starts_runc_leaves_pods_without_their_sandbox() -> None:
+    found = only("gvisor-toolkit-starts-runc", "low-level-runtime", Level.FAIL)
+    assert "starts /usr/bin/runc and not runsc" in found.reason
+    assert (
+        "/etc/nvidia-container-runtime/config.toml has runtimes docker-runc, runc, crun"
+        in found.reason
+    )
+    assert 'runtimes = ["runsc"]' in found.remedy
+
+
 def test_a_node_with_all_of_it_right_has_nothing_to_mend() -> None:
     findings = examined(tree("gvisor-all-well", runtime_handlers=("runsc",)))
     assert bad(findings) == {}
