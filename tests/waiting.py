@@ -7,7 +7,7 @@ from collections.abc import Callable
 _STEP = 0.005
 
 
-async def until(predicate: Callable[[], object], *, limit: float = 20.0, what: str = "") -> None:
+async def until(predicate: Callable[[], object], *, limit: float = 60.0, what: str = "") -> None:
     """Return once *predicate* is true; fail after *limit* seconds, saying *what* did not come."""
     deadline = time.monotonic() + limit
     while not predicate():
@@ -16,7 +16,7 @@ async def until(predicate: Callable[[], object], *, limit: float = 20.0, what: s
         await asyncio.sleep(_STEP)
 
 
-def wait_until(predicate: Callable[[], object], *, limit: float = 20.0, what: str = "") -> None:
+def wait_until(predicate: Callable[[], object], *, limit: float = 60.0, what: str = "") -> None:
     """Do as `until` does, where there is no loop."""
     deadline = time.monotonic() + limit
     while not predicate():

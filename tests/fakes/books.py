@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from holdfast.model.book import Allocation, Book, Phase
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.draft import Draft
+from holdfast.model.ending import Parent
 from holdfast.model.ids import (
     BootId,
     CheckpointId,
@@ -31,6 +32,8 @@ EPOCH = 900_000.0
 UPTIME = NOW - EPOCH
 BEFORE, AFTER = CheckpointId("written before"), CheckpointId("written after")
 KUBELET = ProcessId(700, 70)
+INIT = Parent(pid=1, command="systemd", is_init=True)
+SHIM = Parent(pid=812, command="containerd-shim")
 X, Y, Z = PodUid("pod-x"), PodUid("pod-y"), PodUid("pod-z")
 
 Silicon = Mapping[DeviceId, frozenset[HardwareKey]]

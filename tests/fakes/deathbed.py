@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from fakes.books import BOOT, KUBELET, WHOLE, X, allocated, entry, name, silicon
 from fakes.proctree import ProcTree
+from holdfast.demo.node import adopter
 from holdfast.host.cgroups import Cgroups
 from holdfast.host.inotify import PathWatcher
 from holdfast.host.pidfd import Pidfds
@@ -39,6 +40,8 @@ from holdfast.runtime.watched import Watched
 
 Hook = Callable[[], None]
 _ECHOES = shutil.which("cat") or "/bin/cat"
+_UNDER = 'exec 3<&0; "$0" <&3 & echo $!; exec >&-; wait'
+"""Start a program, tell its pid, and stay its parent."""
 
 
 def _nothing() -> None:
@@ -212,24 +215,40 @@ class Deathbed:
     def start(
         self, command: str = "python", *, pod: PodUid | None = X, deaf: bool = False
     ) -> Living:
-        """Start a real process called *command* in *pod*'s cgroup; *deaf*: it ignores SIGTERM."""
+        """Start a real orphan called *command* in *pod*'s cgroup; *deaf*: it ignores SIGTERM."""
         deafen = "trap '' TERM; " if deaf else ""
-        made = self._shell("/bin/sh", f'{deafen}echo $$; exec "$0"', command)
+        made = self._shell("/bin/sh", f'exec 3<&0; {{ {deafen}exec "$0" <&3; }} & echo $!', command)
+        made.process.wait()  # only then is it an orphan
         self.show(made.pid, pod)
         return made
 
     def start_under(self, parent: str, command: str = "python") -> Living:
         """Start a process in pod X whose parent, outside of it, is called *parent*."""
-        shell = self._program(parent, "/bin/sh")
-        script = 'exec 3<&0; "$0" <&3 & echo $!; exec >&-; wait'
-        made = self._shell(str(shell), script, command)
+        made = self._shell(str(self._program(parent, "/bin/sh")), _UNDER, command)
         self.show(made.process.pid, None)
         self.show(made.pid, X)
         return made
 
-    def _shell(self, shell: str, script: str, command: str) -> Living:
+    def start_family(self, parent: str, command: str = "python") -> Living:
+        """Start an orphan in pod X called *parent*, and return a child of it in the pod."""
+        above = str(self._program(parent, "/bin/sh"))
+        made = self._shell("/bin/sh", 'exec 3<&0; "$1" -c "$2" "$0" <&3 &', command, above, _UNDER)
+        made.process.wait()
+        elder = int(Path(f"/proc/{made.pid}/stat").read_text().rpartition(")")[2].split()[1])
+        self.show(elder, X)
+        self.show(made.pid, X)
+        return made
+
+    def live_apart(self, pid: int) -> None:
+        """Let a process that is shown be in a mount namespace of its own, as containers are."""
+        namespaces = self.tree.root.proc / str(pid) / "ns"
+        namespaces.unlink()
+        namespaces.mkdir()
+        (namespaces / "mnt").symlink_to("mnt:[4026539999]")
+
+    def _shell(self, shell: str, script: str, command: str, *more: str) -> Living:
         process = subprocess.Popen(
-            [shell, "-c", script, str(self._program(command, _ECHOES))],
+            [shell, "-c", script, str(self._program(command, _ECHOES)), *more],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -332,6 +351,7 @@ async def deathbed(
     if not v1:
         (tree.root.cgroup / "cgroup.controllers").write_text("")
     kernel, procfs = _Kernel(tree), Procfs(tree.root)
+    tree.process(adopter(), comm="systemd", ppid=0, started=0)
     lane, writes = Lane("pods", deadline=20.0), Lane("ledger", deadline=20.0)
     paths, pidfds = PathWatcher(), Pidfds(procfs)
     (folder / "state").mkdir()

@@ -57,7 +57,7 @@ class ProcTree:
         """Show a real process, in a cgroup of our choice."""
         home = self.root.proc / str(pid)
         home.mkdir()
-        for name in ("fd", "fdinfo", "maps", "stat", "status", "task", "root", "cmdline"):
+        for name in ("fd", "fdinfo", "maps", "stat", "status", "task", "root", "cmdline", "ns"):
             (home / name).symlink_to(f"/proc/{pid}/{name}")
         (home / "cgroup").write_text(f"0::{cgroup}\n")
         return home

@@ -82,7 +82,7 @@ class Running:
                 raise AssertionError("the daemon ended by itself")
             return predicate()
 
-        await until(happened, limit=30.0, what=what)
+        await until(happened, what=what)
 
     def healthy(self) -> set[str]:
         """Return what kubelet would grant."""

@@ -67,11 +67,9 @@ class GvisorSandbox:
         self._files.bundle("work", spec("container", self.id, uid=self._pod.uid))
 
     def end_shim(self) -> None:
-        """End the shim alone; the sandbox lives on as another's child."""
+        """End the shim alone; the sandbox lives on as an orphan."""
         self._shim.kill()
         self._shim.wait()
-        stat = Path(f"/proc/{self.sentry}/stat").read_text()
-        self._stage.node.add_process(int(stat.rpartition(")")[2].split()[1]), "/init.scope")
 
     def close(self) -> None:
         """End what is left."""

@@ -28,7 +28,7 @@ from holdfast.settings import convert
 
 TPU = "google.com/tpu"
 POOL = "example.com/chip"
-LIMIT = 30.0
+LIMIT = 60.0
 _LOOK = 0.01
 # What a user waits minutes for, a test waits a moment for.
 _SETTINGS: dict[str, Any] = {

@@ -6,6 +6,8 @@ from guards.guard import Edit, Guard
 _ENDING = "daemon/holdfast/model/ending.py"
 _GUARDS = "daemon/holdfast/reclaim/guards.py"
 _ENDS = "daemon/holdfast/reclaim/signals.py"
+_PARENTS = "daemon/holdfast/host/parents.py"
+_LINEAGE = "daemon/holdfast/host/lineage.py"
 _EVIDENCE = "daemon/holdfast/reclaim/evidence.py"
 _CGROUP_END = "daemon/holdfast/reclaim/cgroupend.py"
 _CGROUPS = "daemon/holdfast/host/cgroups.py"
@@ -84,8 +86,8 @@ GUARDS = (
         edits=(
             Edit(
                 _ENDING,
-                'return self.command == "pause" or self.is_shim or of_a_shim',
-                "return of_a_shim",
+                'return self.command == "pause" or self.is_shim or of_another',
+                "return of_another",
             ),
             Edit(_ENDING, "if facts.command in RUNTIMES | SHIMS:", "if False:"),
             Edit(_ENDING, "member.is_shim or member.command in RUNTIMES or member", "member"),
@@ -95,9 +97,57 @@ GUARDS = (
     Guard(
         name="living-shim",
         why="a force-deleted pod lives on through its grace, and kubelet has long forgotten it",
-        edits=(Edit(_ENDING, "self.is_shim or of_a_shim", "self.is_shim"),),
+        edits=(Edit(_ENDING, "self.is_shim or of_another", "self.is_shim"),),
         tests=(
             f"{_SIGNALS}::test_a_forced_deletion_under_a_living_shim_lets_the_pod_save_its_work",
+        ),
+    ),
+    Guard(
+        name="living-parent",
+        why="a shim can have any name: whoever lives outside the pod and is parent there spares it",
+        edits=(
+            Edit(
+                _ENDING,
+                "of_another = self.sandbox is None and not self.is_orphan",
+                "of_another = self.parent is not None and self.parent.command in SHIMS",
+            ),
+        ),
+        tests=(
+            f"{_SIGNALS}::test_a_parent_that_lives_outside_the_pod_spares_it_whatever_it_is_called",
+        ),
+    ),
+    Guard(
+        name="unread-parent",
+        why="a parent that cannot be read may be a living shim",
+        edits=(
+            Edit(
+                _ENDING,
+                "return self.parent is not None and self.parent.is_init",
+                "return self.parent is None or self.parent.is_init",
+            ),
+        ),
+        tests=(f"{_SIGNALS}::test_a_parent_that_cannot_be_read_spares_the_pod",),
+    ),
+    Guard(
+        name="young-parent",
+        why="the pid of a parent that ended can be another's by now, whose parent tells nothing",
+        edits=(Edit(_PARENTS, " or parent.process.start_ticks > child.process.start_ticks", ""),),
+        tests=(
+            f"{_SIGNALS}::test_a_parent_that_is_younger_than_its_child_is_taken_for_another_process",
+        ),
+    ),
+    Guard(
+        name="shim-inside-by-what-it-does",
+        why="a shim inside the pod's cgroup can have any name as well, and init for its parent",
+        edits=(Edit(_ENDING, "or (self.contains and self.sandbox is None)", ""),),
+        tests=(f"{_SIGNALS}::test_a_shim_of_any_name_inside_the_pods_cgroup_spares_all_of_it",),
+    ),
+    Guard(
+        name="machine",
+        why="what runs in a virtual machine no parent tells, whatever its monitor is called",
+        edits=(Edit(_LINEAGE, "if role is None and procfs.runs_a_machine(pid):", "if False:"),),
+        tests=(
+            f"{_SIGNALS}::test_a_machine_is_spared_under_any_name_for_only_its_runtime_knows_what_runs_in_it",
         ),
     ),
     Guard(

@@ -99,7 +99,7 @@ def _signals(node: Stage) -> list[str]:
     """Return the signals that the daemon has sent."""
     lines = (node.folder / "daemon.log").read_text().splitlines()
     words = [json.loads(line) for line in lines if line.startswith("{")]
-    return [word["signal"] for word in words if word.get("event") == "process ended"]
+    return [word["signal"] for word in words if word.get("event") == "signal sent"]
 
 
 async def _owned_by(node: Stage, owner: Pod) -> bool:

@@ -55,7 +55,7 @@ async def _ended_as_one(node: Stage, sandbox: GvisorSandbox) -> None:
         lambda: "pod's cgroup killed" in log.read_text(),
         lambda: "the end to be logged: " + log.read_text()[-3000:],
     )
-    assert "process ended" not in log.read_text()
+    assert "signal sent" not in log.read_text()
 
 
 async def test_a_leak_whose_runtimes_files_cannot_be_read_is_named_everywhere_and_spared(

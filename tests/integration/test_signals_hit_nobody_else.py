@@ -4,6 +4,8 @@
 """
 
 import asyncio
+import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from fakes.books import KUBELET, X, Y
 from fakes.deathbed import Deathbed, Living, deathbed
@@ -21,6 +24,7 @@ from holdfast.host.procfs import Procfs
 from holdfast.model.ids import ProcessId
 from holdfast.model.locks import LockState
 from holdfast.reclaim.guards import ReclaimRules
+from waiting import wait_until
 
 _OLD_KERNEL = ("cgroup.freeze",)
 _TICKS = 0.05
@@ -134,6 +138,75 @@ async def test_a_forced_deletion_under_a_living_shim_lets_the_pod_save_its_work(
             await scene.wait_long()
             scene.clock.pass_by(300.0)
         assert saving.lives
+
+
+@pytest.mark.parametrize(
+    "shim", ["docker-containerd-shim", "acme-shim", "crio-conmon", "bash", "systemd"]
+)
+async def test_a_parent_that_lives_outside_the_pod_spares_it_whatever_it_is_called(
+    tmp_path: Path, shim: str
+) -> None:
+    """The pod's infra container has an unknown name, too."""
+    async with deathbed(tmp_path) as scene:
+        infra, saving = scene.start("pod"), scene.start_under(shim)
+        for _ in range(3):
+            await scene.wait_long()
+            scene.clock.pass_by(300.0)
+        assert saving.lives
+        assert infra.lives
+
+
+async def test_a_parent_that_cannot_be_read_spares_the_pod(tmp_path: Path) -> None:
+    async with deathbed(tmp_path) as scene:
+        saving = scene.start_under("acme-shim")
+        shutil.rmtree(scene.tree.root.proc / str(saving.process.pid))
+        await scene.wait_long()
+        assert saving.lives
+
+
+async def test_a_parent_that_is_younger_than_its_child_is_taken_for_another_process(
+    tmp_path: Path,
+) -> None:
+    """The pid of a parent that ended between two looks can be another's, and init's child."""
+    async with deathbed(tmp_path) as scene:
+        saving = scene.start_under("acme-shim")
+        shutil.rmtree(scene.tree.root.proc / str(saving.process.pid))
+        scene.tree.process(saving.process.pid, comm="worker", started=1 << 40)
+        scene.enter(saving.process.pid)
+        await scene.wait_long()
+        assert saving.lives
+
+
+async def test_the_child_of_an_orphan_in_the_same_pod_is_ended(tmp_path: Path) -> None:
+    async with deathbed(tmp_path) as scene:
+        child = scene.start_family("launcher")
+        await scene.wait_long()
+        assert not child.lives
+
+
+async def test_a_shim_of_any_name_inside_the_pods_cgroup_spares_all_of_it(tmp_path: Path) -> None:
+    """CRI-O and Kata can have theirs there, as an orphan; what it runs has its own mounts."""
+    async with deathbed(tmp_path) as scene:
+        container = scene.start_family("acme-conmon")
+        scene.live_apart(container.pid)
+        other = scene.start(deaf=True)
+        await scene.wait_long()
+        assert container.lives
+        assert other.lives
+
+
+async def test_a_machine_is_spared_under_any_name_for_only_its_runtime_knows_what_runs_in_it(
+    tmp_path: Path,
+) -> None:
+    """The monitor of a virtual machine detaches itself from its shim."""
+    async with deathbed(tmp_path) as scene:
+        monitor = scene.start("acme-vmm")
+        fds = scene.tree.root.proc / str(monitor.pid) / "fd"
+        fds.unlink()
+        fds.mkdir()
+        (fds / "9").symlink_to("anon_inode:kvm-vm")
+        await scene.wait_long()
+        assert monitor.lives
 
 
 async def test_while_its_pause_runs_nothing_of_a_pod_is_ended(tmp_path: Path) -> None:
@@ -460,6 +533,35 @@ async def test_a_container_that_shows_right_before_its_cgroup_is_killed_saves_it
         assert [each.lives for each in late] == [True]
         assert victim.lives
         assert not scene.kernel.killed
+
+
+async def test_the_log_says_that_a_process_was_gone_before_its_signal(tmp_path: Path) -> None:
+    async with deathbed(tmp_path) as scene:
+        orphan = scene.start()
+        scene.rules = ReclaimRules(terminate=True, evidence_age=60.0)
+
+        def ends() -> None:
+            os.kill(orphan.pid, signal.SIGKILL)
+            wait_until(lambda: not Path(f"/proc/{orphan.pid}").exists(), what="the orphan's end")
+
+        _at_look(scene, _ASKED, ends)
+        with capture_logs() as words:
+            await scene.wait_long()
+        events = [each["event"] for each in words if each.get("pid") == orphan.pid]
+        assert events == ["process was gone before the signal"]
+
+
+async def test_the_log_calls_a_signal_sent_and_no_process_ended(tmp_path: Path) -> None:
+    async with deathbed(tmp_path) as scene:
+        orphan = scene.start(deaf=True)
+        with capture_logs() as words:
+            await scene.beat()
+            scene.clock.pass_by(100.0)
+            await scene.beat()
+            await scene.beat()
+        assert orphan.lives
+        events = [each["event"] for each in words if each.get("pid") == orphan.pid]
+        assert events == ["signal sent"]
 
 
 async def test_a_manifest_put_back_while_a_kernel_refuses_cgroup_kill_saves_its_pod(

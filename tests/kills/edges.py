@@ -9,9 +9,10 @@ from typing import TypeVar
 from holdfast.errors import HostError
 from holdfast.host.cgroups import Cgroups, PodCgroup
 from holdfast.host.inotify import Changed, PathWatcher
+from holdfast.host.lineage import sandbox_of
 from holdfast.host.look import Look
 from holdfast.host.pidfd import Pidfds
-from holdfast.host.procfs import ProcessFacts, Procfs
+from holdfast.host.procfs import INIT_PID_NAMESPACE, ProcessFacts, Procfs
 from holdfast.host.runtimestate import RuntimeFiles
 from holdfast.model.attribution import attribute
 from holdfast.model.cgroup_names import pod_of
@@ -20,13 +21,13 @@ from holdfast.model.free import KernelFacts, Opened
 from holdfast.model.ids import DeviceName, PciAddress, PodUid, ProcessId
 from holdfast.model.locks import DeviceLock
 from holdfast.model.runtime_state import RuntimeState
-from holdfast.model.sandbox import Program, sandbox_role
 from holdfast.model.use import Grip, Holder, Scan
 from holdfast.runtime.lane import Lane
-from kills.kernel import Kernel, Process
+from kills.kernel import INIT, NODE, Kernel, Process
 
 T = TypeVar("T")
 
+_INIT = ProcessFacts(process=ProcessId(INIT, 0), comm="systemd", state="S", ppid=0, threads=1)
 PODS = "/kubepods/burstable/pod"
 
 
@@ -63,12 +64,24 @@ class MemoryProcfs(Procfs):
         return sorted(self._kernel.processes)
 
     def process(self, pid: int) -> ProcessFacts | None:
+        if pid == INIT:
+            return _INIT
         each = self._kernel.processes.get(pid)
         if each is None:
             return None
         return ProcessFacts(
             process=each.id, comm=each.command[:15], state="S", ppid=each.parent, threads=1
         )
+
+    def namespace(self, pid: int, kind: str) -> str | None:
+        each = self._kernel.processes.get(pid)
+        if each is not None and each.namespaces == NODE and kind == "pid":
+            return INIT_PID_NAMESPACE
+        return None if each is None else f"{kind}:[{each.namespaces}]"
+
+    def runs_a_machine(self, pid: int) -> bool:
+        each = self._kernel.processes.get(pid)
+        return each is not None and each.machine
 
     def started_at(self, process: ProcessId) -> float:
         return process.start_ticks / 100
@@ -257,16 +270,8 @@ class MemoryLook(Look):
             cgroup=process.cgroup,
             pod=pod,
             container=container,
-            sandbox=sandbox_role(_program(process), self._ancestors(process)),
+            sandbox=sandbox_of(self._procfs, process.id.pid),
         )
-
-    def _ancestors(self, process: Process) -> list[Program]:
-        found: list[Program] = []
-        parent = self._kernel.processes.get(process.parent)
-        while parent is not None:
-            found.append(_program(parent))
-            parent = self._kernel.processes.get(parent.parent)
-        return found
 
 
 class MemoryRuntimeFiles(RuntimeFiles):
@@ -277,7 +282,3 @@ class MemoryRuntimeFiles(RuntimeFiles):
 
     def state(self, pod: PodUid) -> RuntimeState:
         return self._states(pod)
-
-
-def _program(process: Process) -> Program:
-    return Program(command=process.command[:15], arguments=process.arguments)

@@ -10,6 +10,7 @@ from holdfast.model.use import Grip
 from manual_clock import ManualClock
 
 INIT = 1
+NODE = 1
 _FIRST_PID = 5_000_000
 """Beyond what any real kernel gives, so that this very process is none of them."""
 _TICKS = 100
@@ -25,6 +26,12 @@ class Process:
     works: Callable[[], str | None]
     parent: int = INIT
     arguments: tuple[str, ...] = ()
+    namespaces: int = NODE
+    """Which mounts it sees: the node's, or a container's."""
+    adopts: bool = False
+    """It is a subreaper, as shims and conmon are: who loses its parent below it becomes its child."""
+    machine: bool = False
+    """It has a virtual machine of KVM's."""
     grips: dict[DeviceName, frozenset[Grip]] = field(default_factory=dict)
     deaf: bool = False
     """It takes no notice of SIGTERM."""
@@ -77,6 +84,8 @@ class Kernel:
         *,
         parent: int = INIT,
         arguments: tuple[str, ...] = (),
+        namespaces: int = NODE,
+        adopts: bool = False,
     ) -> Process:
         self._ticks = max(self._ticks + 1, int(self.clock.uptime() * _TICKS))
         if self._free_pids and self.rng.random() < 0.5:
@@ -90,6 +99,8 @@ class Kernel:
             works=works,
             parent=parent,
             arguments=arguments or (command,),
+            namespaces=namespaces,
+            adopts=adopts,
         )
         self.processes[pid] = process
         self._changed(cgroup)
@@ -103,9 +114,10 @@ class Kernel:
             return
         del self.processes[process.id.pid]
         self._free_pids.append(process.id.pid)
+        adopter = self._adopter(process)
         for each in self.processes.values():
             if each.parent == process.id.pid:
-                each.parent = INIT
+                each.parent = adopter
         for hear in list(self.on_exit):
             hear(process)
         self._changed(process.cgroup)
@@ -140,6 +152,13 @@ class Kernel:
         if dies and not process.stuck:
             self.ended += why is None
             self.exit(process)
+
+    def _adopter(self, process: Process) -> int:
+        """Return who becomes the parent of the children of *process*, which ends."""
+        above = self.processes.get(process.parent)
+        while above is not None and not above.adopts:
+            above = self.processes.get(above.parent)
+        return INIT if above is None else above.id.pid
 
     def _changed(self, cgroup: str) -> None:
         for hear in list(self.on_change):

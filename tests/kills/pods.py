@@ -9,7 +9,7 @@ from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.runtime_state import RuntimeState
 from holdfast.model.use import Grip
 from kills.edges import PODS
-from kills.kernel import INIT, Kernel, Process
+from kills.kernel import INIT, NODE, Kernel, Process
 
 TPU = ResourceName("google.com/tpu")
 _OPEN = frozenset({Grip.NODE, Grip.DEVICE_FD})
@@ -24,6 +24,16 @@ class Kind(Enum):
     CRIO = "cri-o"
     """Each container has a conmon, inside the pod's cgroup; there is no pause."""
     GVISOR = "gvisor"
+    KATA = "kata"
+    """Its containers are no processes of the node; its monitor leaves the shim, which is outside."""
+
+
+SANDBOXED = frozenset({Kind.GVISOR, Kind.KATA})
+# What a runtime's shim, conmon, infra container and monitor are called is its vendor's choice.
+_SHIMS = ("containerd-shim", "docker-containerd-shim", "acme-shim", "init")
+_CONMONS = ("conmon", "crio-conmon", "acme-conmon")
+_PAUSES = ("pause", "pause", "pod", "infra")
+_MONITORS = ("qemu-system-x86", "qemu-kvm", "acme-vmm")
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -79,12 +89,15 @@ class Runtime:
         """Whether the files of its state can be read."""
         self.pods: list[Pod] = []
         self._containers = 0
+        self._conmons: dict[Process, tuple[Pod, Process]] = {}
+        """Of each program that a conmon started: its pod, and the conmon."""
+        kernel.on_exit.append(self._exited)
 
     def state(self, uid: PodUid) -> RuntimeState:
         """Return what its files say of a pod that has a sandbox."""
         if not self.readable:
             return RuntimeState(problem="its files cannot be read")
-        mine = [each for each in self.pods if each.uid == uid and each.kind is Kind.GVISOR]
+        mine = [each for each in self.pods if each.uid == uid and each.kind in SANDBOXED]
         running = [each.name for pod in mine for each in pod.containers if each.running]
         known = any(pod.shims for pod in mine)
         problem = "" if known or running else "its files do not have the pod's sandbox"
@@ -100,11 +113,23 @@ class Runtime:
         kernel.make_cgroup(pod.cgroup)
         if pod.kind is Kind.CRIO:
             return
-        shim = kernel.spawn("containerd-shim", _SYSTEM, lambda: "it is a shim")
+        name = self.rng.choice(_SHIMS)
+        shim = kernel.spawn(name, _SYSTEM, lambda: "it is a shim", adopts=True)
         pod.shims.append(shim)
         if pod.kind is Kind.CONTAINERD:
             place = f"{pod.cgroup}/{self._id()}"
-            pod.pause = kernel.spawn("pause", place, self._rest_of(pod), parent=shim.id.pid)
+            pod.pause = kernel.spawn(
+                self.rng.choice(_PAUSES),
+                place,
+                self._rest_of(pod),
+                parent=shim.id.pid,
+                namespaces=self._apart(),
+            )
+            return
+        if pod.kind is Kind.KATA:
+            monitor = self.rng.choice(_MONITORS)
+            pod.sentry = kernel.spawn(monitor, pod.cgroup, self._rest_of(pod))
+            pod.sentry.machine = True
             return
         pod.sentry = kernel.spawn(
             self.rng.choice(("exe", "runsc-sandbox")),
@@ -112,29 +137,19 @@ class Runtime:
             self._rest_of(pod),
             parent=shim.id.pid,
             arguments=("runsc-sandbox", "--root=/run", "boot"),
+            namespaces=self._apart(),
         )
 
     def start(self, pod: Pod, container: Container) -> None:
         """Start a container that has passed the gate; it opens what is physically free."""
         kernel, rng = self.kernel, self.rng
         container.running = True
-        why = self._work_of(pod, container)
-        place = f"{pod.cgroup}/{self._id()}"
-        if pod.kind is Kind.GVISOR and pod.sentry is not None:
-            parent, place = pod.sentry.id.pid, pod.cgroup
-        elif pod.kind is Kind.CRIO:
-            conmon = kernel.spawn("conmon", f"{pod.cgroup}/crio-conmon", lambda: "it is conmon")
-            pod.shims.append(conmon)
-            parent = conmon.id.pid
-        else:
-            parent = pod.shims[-1].id.pid if pod.shims else INIT
-        main = kernel.spawn("python", place, why, parent=parent)
-        container.processes = [main]
-        for _ in range(rng.choice((0, 0, 1, 2))):
-            container.processes.append(kernel.spawn("worker", place, why, parent=main.id.pid))
+        container.processes = [] if pod.kind is Kind.KATA else self._programs(pod, container)
         if container.init and rng.random() < 0.7:
             return
-        opener = pod.sentry if pod.kind is Kind.GVISOR and pod.sentry is not None else main
+        opener = pod.sentry if pod.sentry is not None else next(iter(container.processes), None)
+        if opener is None:
+            return
         for id_ in sorted(container.devices):
             name = DeviceName(TPU, id_)
             if all(each is opener for each in kernel.holders(name)):
@@ -143,6 +158,40 @@ class Runtime:
                     if rng.random() < 0.4:
                         each.grips[name] = _OPEN
 
+    def _programs(self, pod: Pod, container: Container) -> list[Process]:
+        """Start the processes of a container, and the conmon of one of CRI-O's."""
+        kernel = self.kernel
+        why = self._work_of(pod, container)
+        place, parent, conmon = f"{pod.cgroup}/{self._id()}", INIT, None
+        if pod.kind is Kind.GVISOR and pod.sentry is not None:
+            parent, place = pod.sentry.id.pid, pod.cgroup
+        elif pod.kind is Kind.CRIO:
+            name, home = self.rng.choice(_CONMONS), f"{pod.cgroup}/crio-conmon"
+            conmon = kernel.spawn(name, home, lambda: "it is conmon", adopts=True)
+            pod.shims.append(conmon)
+            parent = conmon.id.pid
+        elif pod.shims:
+            parent = pod.shims[-1].id.pid
+        main = kernel.spawn("python", place, why, parent=parent, namespaces=self._apart())
+        if conmon is not None:
+            self._conmons[main] = pod, conmon
+        return [main, *self._workers(main, why)]
+
+    def _workers(self, main: Process, why: Callable[[], str | None]) -> list[Process]:
+        return [
+            self.kernel.spawn(
+                "worker", main.cgroup, why, parent=main.id.pid, namespaces=main.namespaces
+            )
+            for _ in range(self.rng.choice((0, 0, 1, 2)))
+        ]
+
+    def _exited(self, process: Process) -> None:
+        """Let a conmon end with the program that it watched."""
+        pod, conmon = self._conmons.pop(process, (None, None))
+        if pod is not None and conmon is not None:
+            pod.shims = [each for each in pod.shims if each is not conmon]
+            self.kernel.exit(conmon)
+
     def stop(self, pod: Pod, container: Container, *, leaks: bool) -> None:
         """Stop a container; where it *leaks*, a part of it lives on, and nobody wants that."""
         if not container.running:
@@ -150,7 +199,7 @@ class Runtime:
         container.running = False
         container.done |= container.init
         left = [each for each in container.processes if self.kernel.lives(each)]
-        kept = self.rng.choice(left) if leaks and left and pod.kind is not Kind.GVISOR else None
+        kept = self.rng.choice(left) if leaks and left and pod.kind not in SANDBOXED else None
         sentry = pod.sentry
         for id_ in container.devices if sentry is not None else ():
             grips = sentry.grips.pop(DeviceName(TPU, id_), None) if sentry is not None else None
@@ -179,17 +228,13 @@ class Runtime:
         if pod.sentry is not None and not leaking:
             self.kernel.exit(pod.sentry)
         if not (leaking and self.rng.random() < 0.3):
-            for shim in pod.shims:
-                self.kernel.exit(shim)
-            pod.shims.clear()
+            self._end_shims(pod)
         pod.pause = None
         self.kernel.drop_cgroup(pod.cgroup)
 
     def lose_shims(self, pod: Pod) -> None:
         """Let its shims die, and its processes live on."""
-        for shim in pod.shims:
-            self.kernel.exit(shim)
-        pod.shims.clear()
+        self._end_shims(pod)
         if pod.pause is not None and self.rng.random() < 0.7:
             self.kernel.exit(pod.pause)
             pod.pause = None
@@ -201,10 +246,13 @@ class Runtime:
 
     def _end_conmons(self, pod: Pod) -> None:
         running = any(each.running for each in pod.containers)
-        for shim in pod.shims if not running else ():
-            self.kernel.exit(shim)
         if not running:
-            pod.shims.clear()
+            self._end_shims(pod)
+
+    def _end_shims(self, pod: Pod) -> None:
+        for shim in pod.shims:
+            self.kernel.exit(shim)
+        pod.shims.clear()
 
     def _work_of(self, pod: Pod, container: Container) -> Callable[[], str | None]:
         return lambda: self._why(pod, container.running)
@@ -224,6 +272,11 @@ class Runtime:
         if running and pod.deadline is not None and now < pod.deadline and self.lives(pod):
             return f"the grace of {pod} is not over"
         return None
+
+    def _apart(self) -> int:
+        """Return namespaces that no other container has."""
+        self._containers += 1
+        return NODE + self._containers
 
     def _id(self) -> str:
         self._containers += 1

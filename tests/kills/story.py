@@ -192,7 +192,7 @@ class Story:
         name = f"{next(self._names):08x}" + "0" * 24
         pod = Pod(
             uid=back.uid if back is not None and again else PodUid(self._uid(name, static=static)),
-            kind=rng.choice((Kind.CONTAINERD, Kind.CONTAINERD, Kind.CRIO, Kind.GVISOR)),
+            kind=rng.choice((Kind.CONTAINERD, Kind.CONTAINERD, Kind.CRIO, Kind.GVISOR, Kind.KATA)),
             static=static,
             grace=rng.choice((2.0, 30.0, 30.0, 3600.0)),
             containers=containers,

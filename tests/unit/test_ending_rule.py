@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, KUBELET, NOW, X, Y
+from fakes.books import BOOT, INIT, KUBELET, NOW, X, Y
 from holdfast.model.book import PodRecord
 from holdfast.model.ending import (
     RUNTIMES,
     SHIMS,
     EndFacts,
     Member,
+    Parent,
     whole_cgroup,
     why_spare,
     why_stale,
@@ -22,7 +23,7 @@ from holdfast.model.sandbox import SANDBOXES
 _ORPHAN = Member(
     process=ProcessId(4242, 99),
     command="python",
-    parent_command="systemd",
+    parent=INIT,
     started_at=NOW - 1000,
     in_pod=X,
     inode=7,
@@ -101,7 +102,7 @@ def test_one_fact_that_is_otherwise_spares_the_process(
     [
         replace(_ORPHAN, command="pause"),
         *(replace(_ORPHAN, command=shim) for shim in sorted(SHIMS)),
-        *(replace(_ORPHAN, parent_command=shim) for shim in sorted(SHIMS)),
+        replace(_ORPHAN, contains=True),
     ],
     ids=str,
 )
@@ -112,6 +113,24 @@ def test_while_the_runtime_runs_a_container_of_the_pod_nothing_of_it_is_ended(
     said = why_spare(replace(_SATISFIED, members=(_ORPHAN, member)))
     assert said is not None
     assert "still runs a container of its pod" in said
+
+
+@pytest.mark.parametrize(
+    ("parent", "reason"),
+    [
+        (None, "the parent of pid 4243 of its pod cannot be read"),
+        (Parent(pid=812, command="acme-shim"), "lives outside the pod (pid 812, acme-shim)"),
+        (Parent(pid=812, command="systemd"), "lives outside the pod (pid 812, systemd)"),
+    ],
+)
+@pytest.mark.parametrize("command", ["python", "pod", "bash"])
+def test_one_process_of_a_pod_that_is_no_orphan_spares_all_of_it_whatever_anything_is_called(
+    parent: Parent | None, reason: str, command: str
+) -> None:
+    other = replace(_ORPHAN, process=ProcessId(4243, 99), command=command, parent=parent)
+    said = why_spare(replace(_SATISFIED, members=(_ORPHAN, other)))
+    assert said is not None
+    assert reason in said
 
 
 @pytest.mark.parametrize(
@@ -151,8 +170,9 @@ _LET_GO = NOW - 60
         ((_ORPHAN, replace(_ORPHAN, command="conmon")), False),
         ((_ORPHAN, replace(_ORPHAN, command="containerd-shim")), False),
         ((_ORPHAN, replace(_ORPHAN, command="crio")), False),
+        ((_ORPHAN, replace(_ORPHAN, contains=True)), False),
     ],
-    ids=["empty", "one", "old", "newer than the end", "conmon", "shim", "runtime"],
+    ids=["empty", "one", "old", "newer than the end", "conmon", "shim", "runtime", "contains"],
 )
 def test_a_cgroup_is_killed_whole_only_where_all_of_it_is_old_and_nothing_of_it_the_runtimes(
     members: tuple[Member, ...], whole: bool

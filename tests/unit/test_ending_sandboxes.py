@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, KUBELET, NOW, X
+from fakes.books import BOOT, INIT, KUBELET, NOW, SHIM, X
 from holdfast.model.book import PodRecord
 from holdfast.model.ending import SHIMS, EndFacts, Member, whole_cgroup, why_spare
 from holdfast.model.ids import ProcessId
@@ -13,19 +13,19 @@ from holdfast.model.sandbox import Sandbox
 _SENTRY = Member(
     process=ProcessId(4242, 99),
     command="exe",
-    parent_command="containerd-shim",
+    parent=SHIM,
     started_at=NOW - 9000,
     in_pod=X,
     inode=7,
     sandbox=Sandbox.SENTRY,
 )
-_STUB = replace(_SENTRY, process=ProcessId(4243, 99), parent_command="exe", sandbox=Sandbox.STUB)
+_STUB = replace(_SENTRY, process=ProcessId(4243, 99), sandbox=Sandbox.STUB)
 _GOFER = replace(_SENTRY, process=ProcessId(4240, 99), sandbox=Sandbox.GOFER)
 _MACHINE = replace(
     _SENTRY,
     process=ProcessId(4241, 99),
     command="qemu-system-x86",
-    parent_command="systemd",
+    parent=INIT,
     sandbox=Sandbox.MACHINE,
 )
 _SANDBOX = (_SENTRY, _STUB, _GOFER)
@@ -57,10 +57,10 @@ _FACTS = EndFacts(
 
 
 def _orphan(member: Member) -> Member:
-    return replace(member, parent_command="systemd")
+    return replace(member, parent=INIT)
 
 
-_ORPHANS = tuple(each if each.sandbox is Sandbox.STUB else _orphan(each) for each in _SANDBOX)
+_ORPHANS = tuple(map(_orphan, _SANDBOX))
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ _ORPHANS = tuple(each if each.sandbox is Sandbox.STUB else _orphan(each) for eac
         (_ORPHANS, None, None, None),
         (_ORPHANS, _BUSY, 9000, "its runtime still runs container c1"),
         # Whose parent cannot be read may have a shim yet; one process of it is enough.
-        ((replace(_SENTRY, parent_command=""),), None, None, "state cannot be read"),
+        ((replace(_SENTRY, parent=None),), None, None, "state cannot be read"),
         ((*_ORPHANS, _SENTRY), None, None, "state cannot be read"),
         # A machine's monitor leaves its shim, so that its parent tells nothing.
         ((_MACHINE,), _IDLE, 900, None),
         ((_MACHINE,), _UNREADABLE, 9000, "state cannot be read"),
         # Other processes of the runtime's are no part of the sandbox.
-        ((*_SANDBOX, replace(_SENTRY, sandbox=None)), _IDLE, 9000, "still runs a container"),
+        ((*_SANDBOX, replace(_SENTRY, sandbox=None)), _IDLE, 9000, "lives outside the pod"),
         ((*_ORPHANS, replace(_SENTRY, command="pause")), _IDLE, 9000, "still runs a container"),
         *(
             ((*_SANDBOX, replace(_ORPHANS[0], command=shim)), _IDLE, 9000, "still runs a container")

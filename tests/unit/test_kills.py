@@ -7,7 +7,8 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
-from holdfast.model.ending import EndFacts, why_spare
+from fakes.books import INIT
+from holdfast.model.ending import SHIMS, EndFacts, why_spare
 from kills.daemon import Guards
 from kills.story import tell
 
@@ -41,6 +42,23 @@ def _runtime_let_go(facts: EndFacts) -> EndFacts:
     return replace(facts, members=(), runtime_gone_at=0.0, sandbox=None, command="any")
 
 
+def _shims_by_name(facts: EndFacts) -> EndFacts:
+    """Let a parent outside the pod count only if it is called as the best known shims are."""
+    members = tuple(
+        each
+        if each.parent is None or each.parent.command in SHIMS
+        else replace(each, parent=INIT, contains=False)
+        for each in facts.members
+    )
+    return replace(facts, members=members, runtime_gone_at=0.0)
+
+
+def _shims_outside(facts: EndFacts) -> EndFacts:
+    """Let a shim inside the pod's cgroup count only by its name."""
+    members = tuple(replace(each, contains=False) for each in facts.members)
+    return replace(facts, members=members, runtime_gone_at=0.0)
+
+
 async def test_in_random_stories_orphans_are_ended_and_nothing_that_anybody_wants() -> None:
     ended = 0
     for seed in range(_STORIES):
@@ -59,6 +77,8 @@ async def test_a_story_is_the_same_each_time_it_is_told() -> None:
     [
         pytest.param(_without(_kubelet_let_go), id="kubelet let go of the pod"),
         pytest.param(_without(_runtime_let_go), id="the runtime let go of the pod"),
+        pytest.param(_without(_shims_by_name), id="no parent lives outside, by whatever name"),
+        pytest.param(_without(_shims_outside), id="no shim is inside, by whatever name"),
     ],
 )
 async def test_without_a_guard_the_stories_find_somebodys_work_hit(guards: Guards) -> None:

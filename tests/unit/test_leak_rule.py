@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, X, Y, name
+from fakes.books import BOOT, SHIM, X, Y, name
 from holdfast.model.book import PodRecord
 from holdfast.model.ending import Member
 from holdfast.model.ids import HardwareKey, ProcessId
@@ -18,12 +18,12 @@ from holdfast.model.use import Grip, Holder
 _SENTRY = Member(
     process=ProcessId(42, 1),
     command="exe",
-    parent_command="containerd-shim",
+    parent=SHIM,
     in_pod=X,
     inode=7,
     sandbox=Sandbox.SENTRY,
 )
-_STUB = replace(_SENTRY, process=ProcessId(43, 1), parent_command="exe", sandbox=Sandbox.STUB)
+_STUB = replace(_SENTRY, process=ProcessId(43, 1), sandbox=Sandbox.STUB)
 _GOFER = replace(_SENTRY, process=ProcessId(41, 1), sandbox=Sandbox.GOFER)
 _PROGRAM = replace(_SENTRY, process=ProcessId(44, 1), command="python", sandbox=None)
 _HOLDS = Holder(

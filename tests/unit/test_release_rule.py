@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, KUBELET, NOW, X, Y, keys, name
+from fakes.books import BOOT, INIT, KUBELET, NOW, SHIM, X, Y, keys, name
 from holdfast.model.book import PodRecord
-from holdfast.model.ending import RUNTIMES, SHIMS, EndFacts, Member, why_spare
+from holdfast.model.ending import RUNTIMES, SHIMS, EndFacts, Member, Parent, why_spare
 from holdfast.model.ids import ProcessId
 from holdfast.model.locks import DeviceLock, LockState
 from holdfast.model.release import ByHand, HandFacts, judge_by_hand
@@ -88,9 +88,7 @@ def test_a_pod_whose_name_was_never_learned_is_named_by_its_uid() -> None:
     assert judge_by_hand(replace(nameless, typed=X)).order is ByHand.FORCE
 
 
-_LEFT = Member(
-    process=ProcessId(4242, 99), command="python", parent_command="systemd", in_pod=X, inode=7
-)
+_LEFT = Member(process=ProcessId(4242, 99), command="python", parent=INIT, in_pod=X, inode=7)
 _NOTHING_ELSE = EndFacts(
     terminate=False,
     scan_complete=True,
@@ -141,7 +139,7 @@ def test_no_word_makes_a_process_the_pods(
     assert reason in said
 
 
-_SENTRY = replace(_LEFT, command="exe", parent_command="containerd-shim", sandbox=Sandbox.SENTRY)
+_SENTRY = replace(_LEFT, command="exe", parent=SHIM, sandbox=Sandbox.SENTRY)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +147,10 @@ _SENTRY = replace(_LEFT, command="exe", parent_command="containerd-shim", sandbo
     [
         ((_LEFT, replace(_LEFT, command="pause")), None),
         ((_LEFT, replace(_LEFT, command="conmon")), None),
-        ((replace(_LEFT, parent_command="containerd-shim"),), None),
+        ((replace(_LEFT, parent=SHIM),), None),
+        ((replace(_LEFT, parent=None),), None),
         ((_SENTRY,), RuntimeState(containers=("c1",))),
-        ((replace(_SENTRY, parent_command="systemd"),), RuntimeState(containers=("c1",))),
+        ((replace(_SENTRY, parent=INIT),), RuntimeState(containers=("c1",))),
         ((_SENTRY,), RuntimeState(problem="not found")),
         ((_SENTRY,), None),
     ],
@@ -167,15 +166,15 @@ def test_without_force_nothing_is_ended_of_a_pod_at_work_or_that_may_be(
 @pytest.mark.parametrize(
     ("parent", "runtime"),
     [
-        ("containerd-shim", RuntimeState()),
-        ("systemd", RuntimeState(problem="not found")),
-        ("systemd", None),
+        (SHIM, RuntimeState()),
+        (INIT, RuntimeState(problem="not found")),
+        (INIT, None),
     ],
     ids=["only pause runs in it", "it has lost its shim", "and nobody knows of it"],
 )
 def test_a_sandbox_with_nobody_at_work_is_ended_without_force(
-    parent: str, runtime: RuntimeState | None
+    parent: Parent, runtime: RuntimeState | None
 ) -> None:
-    sentry = replace(_SENTRY, parent_command=parent)
+    sentry = replace(_SENTRY, parent=parent)
     facts = replace(_NOTHING_ELSE, command="exe", members=(sentry,), runtime=runtime)
     assert why_spare(replace(facts, by_hand=ByHand.RELEASE)) is None

@@ -10,8 +10,9 @@ from typing import TypeVar
 from vm.modes import CHART
 
 Function = TypeVar("Function", bound=Callable[..., str])
+_PATIENCE = 6.0
 _PREFIX, _CHART = "case_", "chart_"
-PREPARATION = 200.0
+PREPARATION = 700.0
 """How many seconds a daemon may take to start before a case, on a machine with much else to do."""
 
 
@@ -19,7 +20,7 @@ PREPARATION = 200.0
 class Case:
     """One case. `run` takes the GuestNode and returns what was seen, or raises AssertionError.
 
-    `deadline` is in seconds of the guest's clock; a case that is `last` runs after all others,
+    `deadline` is how many seconds of the guest's clock it may take on an idle machine; a case that is `last` runs after all others,
     since it may leave the kernel in a state that nothing but a boot undoes. `daemon` names the way
     in which the daemon runs meanwhile (see modes.py), none if empty. `needs` names
     a program that does not come with the machine's other parts (see PROGRAMS of packages.py). One
@@ -37,7 +38,12 @@ class Case:
     @property
     def silence(self) -> float:
         """How many seconds may go by without a word: its preparation, itself, its undoing."""
-        return PREPARATION + 2 * self.deadline + 30.0
+        return PREPARATION + 2 * self.patience + 30.0
+
+    @property
+    def patience(self) -> float:
+        """How many seconds until it is given up, on a machine with much else to do."""
+        return _PATIENCE * self.deadline
 
 
 def case(

@@ -20,6 +20,8 @@ from vm.topology import qemu_devices
 REPOSITORY = Path(__file__).parents[2]
 _GUEST = Path(__file__).parent / "guest"
 _DISK_BYTES = 256 << 20
+_ANSWER = 120.0
+"""Seconds that QEMU may take to answer on a machine with much else to do."""
 _KERNEL_LINE = "console=ttyS0 quiet intel_iommu=on panic=-1 mitigations=off"
 
 
@@ -34,7 +36,7 @@ class Machine:
         """Have QEMU do *command*; return what it answers, `return` or `error`."""
         self.qmp.send({"execute": command, "arguments": arguments})
         while True:
-            answer = self.qmp.receive(limit=20)
+            answer = self.qmp.receive(limit=_ANSWER)
             if "return" in answer or "error" in answer:
                 return answer
 
@@ -80,7 +82,7 @@ def booted(
                 _connected(sockets / "qmp", process) as qmp,
             ):
                 machine = Machine(control=control, qmp=qmp)
-                qmp.receive(limit=20)  # the greeting
+                qmp.receive(limit=_ANSWER)  # the greeting
                 machine.answer_qmp("qmp_capabilities", {})
                 yield machine
         finally:
@@ -126,7 +128,7 @@ def _make_disk(image: Path) -> None:
 @contextlib.contextmanager
 def _connected(path: Path, process: subprocess.Popen[bytes]) -> Iterator[JsonLines]:
     """Connect to a socket that QEMU is about to open."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + _ANSWER
     with socket.socket(socket.AF_UNIX) as peer:
         while True:
             try:

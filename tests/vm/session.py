@@ -17,7 +17,7 @@ from vm.parts import LackingError
 
 WORK = machine.REPOSITORY / "build/vm"
 _RUNNER = Path(__file__).parent / "guest/runner.py"
-_BOOT_LIMIT = 300.0
+_BOOT_LIMIT = 900.0
 _BOOTS = 3
 
 

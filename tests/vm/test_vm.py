@@ -5,7 +5,7 @@ import pytest
 from vm.catalogue import Case, selected
 from vm.session import FAILED, SKIPPED, Outcome, run_cases
 
-_WHOLE_SESSION = 1500  # seconds; the first test waits for the boot and for every case
+_WHOLE_SESSION = 7200  # seconds; the first test waits for the boot and for every case
 
 pytestmark = [
     pytest.mark.vm,

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -14,8 +15,14 @@ from holdfast.model.ids import PciAddress
 
 _LOOK = 0.01
 _KUBEPODS = "kubepods.slice/kubepods-besteffort.slice"
-_INIT_NAMESPACE = "pid:[4026531836]"
+_NAMESPACES = {"pid": "pid:[4026531836]", "mnt": "mnt:[4026531841]"}
 _LINKS = ("fd", "fdinfo", "maps", "stat", "status", "comm", "task", "mountinfo")
+_INIT_STAT = "{pid} (systemd) S 0 1 1 0 -1 0 " + "0 " * 8 + "20 0 1 0 0" + " 0" * 30 + "\n"
+"""A process without a parent that has been there since the boot."""
+_TELL_PARENT = """
+exec 3<&0
+{ read -r _ <&3; read -r _ _ _ parent _ </proc/self/stat; echo "$parent"; } &
+"""
 
 
 class SimulatedNode:
@@ -105,9 +112,10 @@ class SimulatedNode:
             link = folder / name
             if not link.is_symlink():
                 link.symlink_to(f"/proc/{pid}/{name}")
-        link = folder / "ns/pid"
-        if not link.is_symlink():
-            link.symlink_to(_INIT_NAMESPACE)
+        for kind, namespace in _NAMESPACES.items():
+            link = folder / "ns" / kind
+            if not link.is_symlink():
+                link.symlink_to(namespace)
         (folder / "cgroup").write_text(f"0::{cgroup}\n")
 
     def reboot(self, *, groups: Mapping[int, int] | None = None) -> None:
@@ -138,8 +146,9 @@ class SimulatedNode:
 
     def _build_proc(self) -> None:
         proc = self.root.proc
+        self._show_init(adopter())
         (proc / "self/ns").mkdir(parents=True)
-        (proc / "self/ns/pid").symlink_to(_INIT_NAMESPACE)
+        (proc / "self/ns/pid").symlink_to(_NAMESPACES["pid"])
         for name in ("status", "mountinfo"):
             (proc / "self" / name).symlink_to(f"/proc/self/{name}")
         (proc / "self/cgroup").write_text("0::/system.slice/holdfast.service\n")
@@ -150,6 +159,17 @@ class SimulatedNode:
         (proc / "devices").write_text("Character devices:\n136 pts\n\nBlock devices:\n")
         (proc / "sys/kernel/random").mkdir(parents=True)
         (proc / "sys/kernel/random/boot_id").write_text(f"{uuid4()}\n")
+
+    def _show_init(self, pid: int) -> None:
+        """Show process *pid* as the first of this node, whoever it is on this machine."""
+        home = self.root.proc / str(pid)
+        for name in ("fd", "fdinfo", f"task/{pid}/fd", f"task/{pid}/fdinfo"):
+            (home / name).mkdir(parents=True)
+        (home / "stat").write_text(_INIT_STAT.format(pid=pid))
+        (home / "status").write_text("Name:\tsystemd\nUid:\t0\t0\t0\t0\n")
+        (home / "cgroup").write_text("0::/init.scope\n")
+        for name in ("maps", "cmdline", f"task/{pid}/maps"):
+            (home / name).touch()
 
     def _bury(self) -> None:
         """Take processes that ended off the node."""
@@ -193,6 +213,15 @@ class SimulatedNode:
     @staticmethod
     def _name(uid: str) -> str:
         return f"/{_KUBEPODS}/kubepods-besteffort-pod{uid.replace('-', '_')}.slice"
+
+
+def adopter() -> int:
+    """Return the pid of who becomes the parent of orphans here: not 1 on everybody's desktop."""
+    command = ["/bin/sh", "-c", _TELL_PARENT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        parent.wait()
+        told, _ = parent.communicate(b"\n")
+    return int(told)
 
 
 def _container_id(uid: str, container: str) -> str:

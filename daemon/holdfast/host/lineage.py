@@ -10,12 +10,16 @@ _FARTHEST = 16
 def sandbox_of(procfs: Procfs, pid: int) -> Sandbox | None:
     """Return what process *pid* is in a sandbox, None for any other process or one that is gone."""
     programs: list[Program] = []
-    while pid > 1 and len(programs) <= _FARTHEST:
-        facts = procfs.process(pid)
+    above = pid
+    while above > 1 and len(programs) <= _FARTHEST:
+        facts = procfs.process(above)
         if facts is None:
             break
         # They say nothing of other programs, and reading them of one that is stuck takes a while.
-        arguments = procfs.arguments(pid) if facts.comm in GVISORS else ()
+        arguments = procfs.arguments(above) if facts.comm in GVISORS else ()
         programs.append(Program(command=facts.comm, arguments=arguments))
-        pid = facts.ppid
-    return sandbox_role(programs[0], programs[1:]) if programs else None
+        above = facts.ppid
+    role = sandbox_role(programs[0], programs[1:]) if programs else None
+    if role is None and procfs.runs_a_machine(pid):
+        return Sandbox.MACHINE
+    return role

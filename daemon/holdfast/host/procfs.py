@@ -6,13 +6,17 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from holdfast.errors import HostError
-from holdfast.host.kernelfile import list_names, read_bytes, read_text
+from holdfast.host.kernelfile import list_names, read_bytes, read_link, read_text
 from holdfast.host.root import HostRoot
 from holdfast.host.visits import Visits
 from holdfast.model.ids import ProcessId
 
+INIT_PID_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO, the same on every kernel."""
+
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD among the flags of a process."""
+_MACHINE = "anon_inode:kvm-vm"
 _LONGEST = 1 << 16
 _LONGEST_NAME = 64
 
@@ -88,6 +92,21 @@ class Procfs:
     def started_at(self, process: ProcessId) -> float:
         """Return when the process started, in seconds since the machine booted."""
         return process.start_ticks / os.sysconf("SC_CLK_TCK")
+
+    def namespace(self, pid: int, kind: str) -> str | None:
+        """Return the namespace that a process is in, of *kind* ``mnt`` or ``pid``."""
+        try:
+            return read_link(f"{self._proc}/{pid}/ns/{kind}")
+        except HostError:
+            return None
+
+    def runs_a_machine(self, pid: int) -> bool:
+        """Tell whether a process has a virtual machine of KVM's, whatever it is called."""
+        folder = f"{self._proc}/{pid}/fd"
+        try:
+            return any(read_link(f"{folder}/{fd}") == _MACHINE for fd in list_names(folder) or ())
+        except HostError:
+            return False
 
     def uid(self, pid: int) -> int | None:
         """Return the effective uid of a process."""

@@ -6,10 +6,8 @@ from msgspec import Struct
 
 from holdfast.errors import HostError
 from holdfast.host.kernelfile import read_link, read_text
+from holdfast.host.procfs import INIT_PID_NAMESPACE
 from holdfast.host.root import HostRoot
-
-_INIT_PID_NAMESPACE = "pid:[4026531836]"
-"""PROC_PID_INIT_INO, the same on every kernel."""
 
 _CAPABILITIES = {"CAP_DAC_READ_SEARCH": 2, "CAP_KILL": 5, "CAP_SYS_PTRACE": 19}
 _HIDEPID = re.compile(r"(?:^|,)hidepid=([^,]*)")
@@ -60,7 +58,7 @@ def visibility(root: HostRoot, process: str = "self") -> Visibility:
     namespace = _link(root, process, "ns/pid")
     return Visibility(
         capabilities=_capabilities(_text(root, process, "status")),
-        in_init_pid_namespace=None if namespace is None else namespace == _INIT_PID_NAMESPACE,
+        in_init_pid_namespace=None if namespace is None else namespace == INIT_PID_NAMESPACE,
         hidepid=_hidepid(_text(root, process, "mountinfo"), str(root.proc)),
     )
 

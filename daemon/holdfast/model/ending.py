@@ -16,12 +16,28 @@ SHIMS = frozenset({"containerd-shim", "conmon", "conmonrs"})
 RUNTIMES = frozenset({"containerd", "crio", "dockerd", "kubelet"})
 
 
+class Parent(Struct, frozen=True, kw_only=True):
+    """The nearest ancestor of a process that is outside its pod's cgroup.
+
+    `is_init`: it is the first process of the node, which adopts what nobody else is parent of.
+    """
+
+    pid: int
+    command: str
+    is_init: bool = False
+
+
 class Member(Struct, frozen=True, kw_only=True):
-    """A live process in a pod's cgroup, and what its parent is."""
+    """A live process in a pod's cgroup, and who started it.
+
+    `parent` is None where it could not be read, all the way out of the pod's cgroup.
+    """
 
     process: ProcessId
     command: str
-    parent_command: str = ""
+    parent: Parent | None = None
+    contains: bool = False
+    """A child of it runs in a mount namespace of its own, as a shim's container does."""
     started_at: float = 0.0
     """Seconds since the machine booted."""
     in_pod: PodUid | None = None
@@ -33,28 +49,31 @@ class Member(Struct, frozen=True, kw_only=True):
 
     @property
     def is_shim(self) -> bool:
-        """Tell whether it belongs to the container runtime."""
-        return self.command in SHIMS
+        """Tell whether it belongs to the container runtime, by its name or by what it does."""
+        return self.command in SHIMS or (self.contains and self.sandbox is None)
+
+    @property
+    def is_orphan(self) -> bool:
+        """Tell whether nobody outside the pod is its parent, or its parents' parent."""
+        return self.parent is not None and self.parent.is_init
 
     @property
     def shows_a_container(self) -> bool:
-        """Tell whether the runtime still runs a container: a pause, or a living shim's child.
+        """Tell whether the runtime may still run a container: it is no orphan, or a pause or shim.
 
+        A shim can have any name, so whoever lives and is parent from outside the pod counts as one.
         A sandbox is the child of its shim whatever runs in it, which only the runtime knows.
         """
-        of_a_shim = self.parent_command in SHIMS and self.sandbox is None
-        return self.command == "pause" or self.is_shim or of_a_shim
+        of_another = self.sandbox is None and not self.is_orphan
+        return self.command == "pause" or self.is_shim or of_another
 
     @property
     def lost_its_shim(self) -> bool:
         """Tell whether the shim of the sandbox that it is of is certainly gone.
 
-        A virtual machine's monitor detaches itself from its shim, so its parent tells nothing; nor
-        does one that cannot be read.
+        A virtual machine's monitor detaches itself from its shim, so its parent tells nothing.
         """
-        if self.sandbox is Sandbox.STUB:
-            return True  # the sentry is its parent
-        return self.sandbox is not Sandbox.MACHINE and self.parent_command not in {*SHIMS, ""}
+        return self.sandbox is not Sandbox.MACHINE and self.is_orphan
 
 
 class EndFacts(Struct, frozen=True, kw_only=True):
@@ -167,10 +186,22 @@ def at_work(members: Sequence[Member], runtime: RuntimeState | None) -> str | No
     """Return how a container of the pod is known to run, None where nothing shows one."""
     for member in members:
         if member.shows_a_container:
-            return f"the runtime still runs a container of its pod (pid {member.process})"
+            return _sign(member)
     if runtime is not None and runtime.containers:
         return f"its runtime still runs container {runtime.containers[0]} in its sandbox"
     return None
+
+
+def _sign(member: Member) -> str:
+    """Return what of *member* shows that the runtime may still run a container."""
+    if member.command == "pause" or member.is_shim:
+        return f"the runtime still runs a container of its pod (pid {member.process})"
+    if member.parent is None:
+        return f"the parent of pid {member.process} of its pod cannot be read"
+    return (
+        f"pid {member.process} of its pod has a parent that lives outside the pod "
+        f"(pid {member.parent.pid}, {member.parent.command})"
+    )
 
 
 def may_be_at_work(members: Sequence[Member], runtime: RuntimeState | None) -> str | None:

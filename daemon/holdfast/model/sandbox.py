@@ -9,8 +9,20 @@ from msgspec import Struct
 # by way of /proc/self/exe, so its command can be a bare "exe".
 GVISORS = frozenset({"exe", "runsc", "runsc-sandbox", "runsc-gofer"})
 MACHINES = frozenset(
-    {"qemu-system-x86", "qemu-system-aar", "cloud-hyperviso", "firecracker", "kata-clh"}
+    {
+        "acrn-dm",
+        "cloud-hyperviso",
+        "crosvm",
+        "dragonball",
+        "firecracker",
+        "kata-clh",
+        "lkvm",
+        "qemu-kvm",
+        "stratovirt",
+    }
 )
+_QEMU = "qemu-system-"
+"""QEMU's name goes on with the architecture."""
 SANDBOXES = GVISORS | MACHINES
 
 
@@ -48,7 +60,7 @@ def sandbox_role(program: Program, ancestors: Sequence[Program] = ()) -> Sandbox
     own name and their subcommand among the arguments as well. Its stub processes have no
     arguments, but the kernel says whose children they are.
     """
-    if program.command in MACHINES:
+    if program.command in MACHINES or program.command.startswith(_QEMU):
         return Sandbox.MACHINE
     own = _gvisor_command(program)
     if own is not None:

@@ -6,6 +6,7 @@ from holdfast.errors import HostError
 from holdfast.host.cgroups import Cgroups
 from holdfast.host.inotify import PathWatcher
 from holdfast.host.lineage import sandbox_of
+from holdfast.host.parents import containing, outside_parent
 from holdfast.host.procfs import Procfs
 from holdfast.model.ending import Member
 from holdfast.model.ids import PodUid
@@ -43,23 +44,25 @@ class Pods:
         return found
 
     async def members(self, pod: PodUid) -> tuple[Member, ...]:
-        """Return every live process in the pod's cgroup, with what its parent is."""
+        """Return every live process in the pod's cgroup, with who started it."""
         return await self._lane.run(lambda: self.members_now(pod))
 
     def members_now(self, pod: PodUid) -> tuple[Member, ...]:
         """Return the same as `members`; this blocks, and belongs on the lane."""
         cgroup = self._cgroups.pod(pod)
+        inside = frozenset(cgroup.pids if cgroup is not None else ())
+        shims = containing(self._procfs, inside)
         found: list[Member] = []
-        for pid in cgroup.pids if cgroup is not None else ():
+        for pid in sorted(inside):
             facts = self._procfs.process(pid)
             if facts is None or not self._lives(pid):
                 continue
-            parent = self._procfs.process(facts.ppid)
             found.append(
                 Member(
                     process=facts.process,
                     command=facts.comm,
-                    parent_command=parent.comm if parent is not None else "",
+                    parent=outside_parent(self._procfs, facts, inside),
+                    contains=pid in shims,
                     started_at=self._procfs.started_at(facts.process),
                     in_pod=pod,
                     inode=cgroup.inode if cgroup is not None else None,

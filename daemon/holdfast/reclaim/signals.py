@@ -21,6 +21,13 @@ from holdfast.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 
+_SAID = {
+    "sent": "signal sent",
+    "gone": "process was gone before the signal",
+    "refused": "signal refused",
+}
+"""What the log says of each outcome: a process that was signalled may go on for its grace."""
+
 
 class _Errand(Struct, frozen=True, kw_only=True):
     """Whom to end, how, and on whose word; `opened` are those whose pidfd is held.
@@ -111,7 +118,7 @@ class Signals:
             outcome = self._pidfds.send(victim.process, number)
             self._observe(errand.step, outcome)
             log.warning(
-                "process ended",
+                _SAID.get(outcome, "signal not sent"),
                 signal=number.name,
                 pid=victim.process.pid,
                 command=victim.command,

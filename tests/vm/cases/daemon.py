@@ -89,7 +89,7 @@ def case_daemon_in_observe_mode_signals_nobody(node: GuestNode) -> str:
     time.sleep(6)  # the proof is that nothing happens, long after every grace
     assert orphan.alive
     assert node.stage.state(device) == "releasing"
-    assert not node.stage.said("process ended")
+    assert not node.stage.said("signal sent")
     (spared,) = {w["reason"] for w in node.stage.words if w["event"] == "not ended"}
     orphan.release()
     freed = node.stage.freed_after(device, time.time())
@@ -144,7 +144,7 @@ def case_daemon_sibling_on_a_native_driver(node: GuestNode) -> str:
 def orphaned(node: GuestNode, steps: Sequence[str]) -> tuple[PodOnStage, Holding, str]:
     """Return a pod that is over, a process that it left behind, and the device that this holds."""
     pod = node.run_pod("former", IDLE)
-    orphan = node.hold(steps, *pod.functions, cgroup=pod.cgroup.container("orphan"))
+    orphan = node.leave_behind(steps, *pod.functions, cgroup=pod.cgroup.container("orphan"))
     if "leader-exit" in steps:
         orphan.await_dead_leader()
     pod.await_counted()

@@ -41,7 +41,6 @@ def case_daemon_unbind_while_held(node: GuestNode) -> str:
     assert chip.driver is None
     chip.bind()
     back = stage.await_health(chip.address, "Healthy")
-    assert seen < 3
     return (
         f"Unhealthy after {seen * 1000:.0f} ms ({reason}); status answers; exit to FREE: {freed}; "
         f"bound again: Healthy after {back * 1000:.0f} ms"
@@ -54,13 +53,12 @@ def case_daemon_unplug_while_free(node: GuestNode) -> str:
     function = node.give(node.pluggable)
     stage.await_health(function.address, "Healthy", NVME)
     node.unplug()
-    wait_until(lambda: not function.present, limit=30)
+    wait_until(lambda: not function.present)
     began = time.monotonic()
     wait_until(lambda: stage.health(function.address, NVME) != "Healthy")
     seen = time.monotonic() - began
     health = stage.health(function.address, NVME)
     assert stage.answers
-    assert seen < 1
     return f"device_del of {function.address}: {health} {seen * 1000:.0f} ms after its folder went"
 
 
@@ -71,16 +69,15 @@ def case_daemon_unplug_while_held(node: GuestNode) -> str:
     stage.await_health(function.address, "Healthy", NVME)
     pod = node.run_pod("on-nvme", resource=NVME)
     node.unplug()
-    wait_until(lambda: function.driver is None, limit=30, what="the driver link to vanish")
+    wait_until(lambda: function.driver is None, what="the driver link to vanish")
     seen = stage.await_health(function.address, "Unhealthy", NVME)
     assert function.present
     assert stage.answers
     assert stage.state(function.address) == "held"
     freed = stage.freed_after(function.address, pod.exit())
-    wait_until(lambda: not function.present, limit=30)
+    wait_until(lambda: not function.present)
     wait_until(lambda: stage.health(function.address, NVME) != "Healthy")
     assert stage.answers
-    assert seen < 3
     return (
         f"Unhealthy after {seen * 1000:.0f} ms, still held; status answers; exit to FREE: {freed}"
     )

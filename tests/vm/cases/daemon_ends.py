@@ -1,6 +1,5 @@
 """The daemon where it may end processes, where it must not, and where it is itself killed."""
 
-import signal
 import time
 
 from vm.cases.daemon import CHIPS, orphaned
@@ -20,18 +19,19 @@ def case_daemon_ends_an_orphan_through_cgroup_kill(node: GuestNode) -> str:
     (chip,) = pod.functions
     device, folder = chip.address, pod.cgroup.container("orphan")
     # Both before kubelet lets go: a process that is younger could be a new start of the pod.
-    orphan = node.hold(STUBBORN, chip, cgroup=folder)
-    idle = node.hold((*IDLE, "ignore-term"), cgroup=folder)
+    orphan = node.leave_behind(STUBBORN, chip, cgroup=folder)
+    idle = node.leave_behind((*IDLE, "ignore-term"), cgroup=folder)
     pod.await_counted()
     pod.exit()
     pod.await_over()
     began = time.time()
     following = node.submit("next", chips=CHIPS)
-    assert (orphan.wait(), idle.wait()) == (-signal.SIGKILL, -signal.SIGKILL)
+    orphan.await_end()
+    idle.await_end()
     ended = time.time()
     freed = stage.freed_after(device, ended)
     following.await_running()
-    assert stage.said("process ended", signal="SIGTERM", pid=orphan.pid)
+    assert stage.said("signal sent", signal="SIGTERM", pid=orphan.pid)
     assert stage.said("pod's cgroup killed", pod=pod.uid)
     states = [row["to"] for row in stage.history(device)]
     assert "reclaiming" in states
@@ -53,7 +53,7 @@ def case_daemon_withholds_from_a_foreign_holder(node: GuestNode) -> str:
     assert f"pid {tool.pid}" in named
     time.sleep(5)  # the proof is that nothing happens, long after every grace
     assert tool.alive
-    assert not stage.said("process ended")
+    assert not stage.said("signal sent")
     tool.release()
     freed = stage.freed_after(chip.address, time.time())
     stage.await_health(chip.address, "Healthy")
@@ -67,13 +67,13 @@ def case_daemon_names_a_holder_under_another_uid(node: GuestNode) -> str:
     stage = node.stage
     pod = node.run_pod("former", IDLE)
     (chip,) = pod.functions
-    holder = node.hold(LEAK, chip, cgroup=pod.cgroup.container("other"), uid=1000)
+    holder = node.leave_behind(LEAK, chip, cgroup=pod.cgroup.container("other"), uid=1000)
     wait_until(lambda: stage.holders(chip.address))
     (row,) = stage.holders(chip.address)
     assert (row["pid"], row["uid"], row["pod"]) == (holder.pid, 1000, pod.uid)
     pod.await_counted()
     pod.exit()
-    holder.wait()  # the orphan is ended by the rules, across uids
+    holder.await_end()  # the orphan is ended by the rules, across uids
     freed = stage.freed_after(chip.address, time.time())
     return f"pid {row['pid']} of uid 1000 named with its pod and ended; last exit to FREE: {freed}"
 
@@ -83,7 +83,7 @@ def case_daemon_without_capabilities_proves_nobody_guilty(node: GuestNode) -> st
     stage = node.stage
     pod = node.run_pod("former", IDLE)
     (chip,) = pod.functions
-    holder = node.hold(LEAK, chip, cgroup=pod.cgroup.container("other"), uid=1000)
+    holder = node.leave_behind(LEAK, chip, cgroup=pod.cgroup.container("other"), uid=1000)
     other = next(each for each in node.chips if each != chip)
     tool = node.hold(ALL, other)
     (blind,) = [
@@ -98,7 +98,7 @@ def case_daemon_without_capabilities_proves_nobody_guilty(node: GuestNode) -> st
     told = following.await_refusal("cannot start")
     assert holder.alive
     assert tool.alive
-    assert not stage.said("process ended")
+    assert not stage.said("signal sent")
     assert not stage.said("pod's cgroup killed")
     assert stage.state(other.address) != "foreign"
     holder.release()
@@ -133,7 +133,7 @@ def case_daemon_killed_while_reclaiming(node: GuestNode) -> str:
     stage.kill_daemon()
     assert orphan.alive
     up = stage.start_daemon()
-    assert orphan.wait() == -signal.SIGKILL
+    orphan.await_end()  # which no SIGTERM ends
     freed = stage.freed_after(device, time.time())
     return (
         f"SIGKILL while RECLAIMING, registered {up:.1f} s later; orphan ended; FREE {freed} after"

@@ -22,7 +22,7 @@ def case_daemon_order_force_delete_through_the_grace(node: GuestNode) -> str:
     assert node.open(chip) == "EBUSY"
     new.await_running()
     assert not program.alive
-    assert not stage.said("process ended")
+    assert not stage.said("signal sent")
     return f"told: {told}; it started when the grace was over"
 
 

@@ -19,11 +19,11 @@ def _force(node: GuestNode, resource: str = TPU) -> tuple[Function, float]:
     """Have the daemon end what a pod left on a device; return that, and when it had ended."""
     pod = node.run_pod("former", IDLE, resource=resource)
     (function,) = pod.functions
-    orphan = node.hold(ALL, function, cgroup=pod.cgroup.container("orphan"))
+    orphan = node.leave_behind(ALL, function, cgroup=pod.cgroup.container("orphan"))
     pod.await_counted()
     pod.exit()
     pod.await_over()
-    orphan.wait()
+    orphan.await_end()
     return function, time.time()
 
 
@@ -112,14 +112,14 @@ def _unbound_while_held(node: GuestNode) -> Function:
     """Take a function off vfio-pci as soon as its holder is ended."""
     pod = node.run_pod("former", IDLE)
     (chip,) = pod.functions
-    orphan = node.hold((*ALL, "ignore-term"), chip, cgroup=pod.cgroup.container("orphan"))
+    orphan = node.leave_behind((*ALL, "ignore-term"), chip, cgroup=pod.cgroup.container("orphan"))
     writer = threading.Thread(target=chip.unbind, daemon=True)
     writer.start()
     wait_until(lambda: chip.driver is None, what="the driver link to vanish")
     pod.await_counted()
     pod.exit()
     pod.await_over()
-    orphan.wait()
+    orphan.await_end()
     writer.join(20)
     assert not writer.is_alive()
     return chip

@@ -51,7 +51,7 @@ def case_device_fd_alone_keeps_the_group_busy(node: GuestNode) -> str:
     assert chip.enable == 1
     assert fds == [f"{holder.pid} anon_inode:[vfio-device]"]
     holder.kill()
-    holder.wait()
+    holder.await_end()
     wait_until(lambda: chip.enable == 0)
     return (
         "second open: EBUSY, enable=1, no fd of /dev/vfio/N anywhere, only anon_inode:[vfio-device]"
@@ -248,7 +248,7 @@ def case_an_idle_device_is_unplugged_and_plugged(node: GuestNode) -> str:
     path = function.node
     began = time.monotonic()
     node.unplug()
-    wait_until(lambda: not function.present, limit=30)
+    wait_until(lambda: not function.present)
     gone = time.monotonic() - began
     assert not path.exists()
     return f"device_del: {function.address} and {path} gone after {gone:.1f} s; comes back after the case"
@@ -259,13 +259,13 @@ def case_unplugging_a_held_device_waits_for_its_holder(node: GuestNode) -> str:
     function = node.give(node.pluggable)
     holder = node.hold(ALL, function)
     node.unplug()
-    wait_until(lambda: function.driver is None, limit=30, what="the driver link to vanish")
+    wait_until(lambda: function.driver is None, what="the driver link to vanish")
     time.sleep(1)  # the proof is that nothing more happens
     assert function.present
     assert function.node.exists()
     assert node.open(function) == "EBUSY"
     holder.release()
-    wait_until(lambda: not function.present, limit=30)
+    wait_until(lambda: not function.present)
     return "held: driver link gone, node and folder stay, EBUSY; holder exits: all gone"
 
 
@@ -275,7 +275,7 @@ def case_unbinding_a_held_device_blocks(node: GuestNode) -> str:
     holder = node.hold(ALL, chip)
     writer = threading.Thread(target=chip.unbind, daemon=True)
     writer.start()
-    wait_until(lambda: chip.driver is None, limit=30, what="the driver link to vanish")
+    wait_until(lambda: chip.driver is None, what="the driver link to vanish")
     time.sleep(1)  # the proof is that nothing more happens
     assert writer.is_alive()
     assert chip.present

@@ -88,11 +88,11 @@ def case_discovery_sees_a_removal_that_waits(node: GuestNode) -> str:
     chip = node.chips[2]
     holder = node.hold(ALL, chip)
     threading.Thread(target=chip.unbind, daemon=True).start()
-    wait_until(lambda: chip.driver is None, limit=30, what="the driver link to vanish")
+    wait_until(lambda: chip.driver is None, what="the driver link to vanish")
     device = _device(_inventory(), chip.address)
     assert [fault.kind for fault in device.faults] == [FaultKind.PENDING_REMOVAL]
     holder.release()
-    wait_until(lambda: not chip.node.exists(), limit=30, what="the node to go")
+    wait_until(lambda: not chip.node.exists(), what="the node to go")
     chip.bind()
     assert _device(_inventory(), chip.address).healthy
     return f"{device.faults[0].text}; bound again: healthy"

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -10,6 +11,9 @@ from pathlib import Path
 
 from vm.guest.pci import Function
 from waiting import wait_until
+
+_END = 240.0
+"""Seconds that a process may take to end on a machine with much else to do."""
 
 NODE_ONLY = ("group",)
 ALL = ("container", "group", "attach", "device")
@@ -41,18 +45,25 @@ class HoldFailedError(AssertionError):
 
 @dataclass(slots=True)
 class Holding:
-    """A running hold_device."""
+    """A running hold_device, which may be an orphan: then init is its parent, and not we."""
 
     process: subprocess.Popen[str]
     child: int | None = None
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+    pid: int = 0
+    _handle: int | None = None
+    """A pidfd of an orphan."""
 
     @property
     def alive(self) -> bool:
-        return self.process.poll() is None
+        if self._handle is None:
+            return self.process.poll() is None
+        ended, _, _ = select.select([self._handle], [], [], 0)
+        return not ended
+
+    def became_orphan(self) -> None:
+        """Follow an orphan by a pidfd, once its parent has ended."""
+        self.process.wait()
+        self._handle = os.pidfd_open(self.pid)
 
     @property
     def fd_texts(self) -> list[str]:
@@ -79,17 +90,25 @@ class Holding:
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal to the process alone, not to a child that it forked."""
-        self.process.send_signal(number)
+        if self._handle is None:
+            self.process.send_signal(number)
+        else:
+            signal.pidfd_send_signal(self._handle, number)
 
-    def wait(self, *, limit: float = 60.0) -> int:
-        """Wait for its end and return its exit status."""
-        return self.process.wait(timeout=limit)
+    def wait(self) -> int:
+        """Wait for its end and return its exit status, which of an orphan only init learns."""
+        assert self._handle is None
+        return self.process.wait(timeout=_END)
+
+    def await_end(self) -> None:
+        """Wait for its end, whoever its parent is."""
+        wait_until(lambda: not self.alive, limit=_END, what=f"the end of pid {self.pid}")
 
     def release(self) -> None:
         """Let it close everything and exit, as a workload does that has finished."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.wait()
+        self.await_end()
 
     def destroy(self) -> None:
         """End it and its child, whatever they are doing."""
@@ -100,7 +119,10 @@ class Holding:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
-        self.wait()
+        self.await_end()
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
     def begin(self, step: str) -> None:
         """Have it begin a step that may never end."""
@@ -118,6 +140,8 @@ class Holding:
             elif kind == "FAILED":
                 raise HoldFailedError(rest[0], rest[1])
             elif kind == word:
+                if kind == "READY":
+                    self.pid = int(rest[0])
                 return
         raise HoldFailedError("start", f"exit status {self.process.wait()}")
 
@@ -128,6 +152,7 @@ def start(
     *,
     cgroup: Path | None = None,
     uid: int | None = None,
+    orphan: bool = False,
 ) -> Holding:
     """Start hold_device on *functions*, in *cgroup*, and become *uid* once it holds them."""
     targets = ",".join(f"{function.group}:{function.address}" for function in functions)
@@ -140,6 +165,7 @@ def start(
     )
     command = [
         os.environ["HOLD_DEVICE"],
+        *(("-o",) if orphan else ()),
         *(("-c", str(cgroup)) if cgroup else ()),
         targets or "-",
         *ordered,
@@ -151,6 +177,8 @@ def start(
     except HoldFailedError:
         holding.destroy()
         raise
+    if orphan:
+        holding.became_orphan()
     return holding
 
 

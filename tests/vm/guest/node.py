@@ -18,7 +18,7 @@ from vm.guest.stage import PodOnStage, Stage
 from vm.lines import JsonLines
 from waiting import wait_until
 
-_SETTLE = 30.0
+_SETTLE = 120.0
 
 
 @dataclass(slots=True)
@@ -104,6 +104,18 @@ class GuestNode:
     ) -> Holding:
         """Start a process that holds *functions* by *steps* (see holding.py)."""
         held = holding.start(steps, functions, cgroup=cgroup, uid=uid)
+        self._undo.callback(held.destroy)
+        return held
+
+    def leave_behind(
+        self,
+        steps: Sequence[str],
+        *functions: Function,
+        cgroup: Path,
+        uid: int | None = None,
+    ) -> Holding:
+        """Do the same with an orphan in *cgroup*, which its runtime has lost."""
+        held = holding.start(steps, functions, cgroup=cgroup, uid=uid, orphan=True)
         self._undo.callback(held.destroy)
         return held
 
@@ -198,7 +210,7 @@ class GuestNode:
     def qmp(self, command: str, **arguments: object) -> dict[str, Any]:
         """Have QEMU do *command*; return its answer, `return` or `error`."""
         self.control.send({"kind": "qmp", "execute": command, "arguments": arguments})
-        answer: dict[str, Any] = self.control.receive(limit=30)
+        answer: dict[str, Any] = self.control.receive(limit=120)
         return answer
 
     def unplug(self) -> None:

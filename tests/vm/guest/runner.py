@@ -54,8 +54,8 @@ def _run(case: Case, node: GuestNode) -> tuple[bool, str]:
     passed, text, node.findings = True, "", {}
     phases: tuple[tuple[Callable[[], str | None], float], ...] = (
         (lambda: node.play(case.daemon), PREPARATION),
-        (lambda: case.run(node), case.deadline),
-        (node.restore, case.deadline),
+        (lambda: case.run(node), case.patience),
+        (node.restore, case.patience),
     )
     for what, limit in phases:
         signal.setitimer(signal.ITIMER_REAL, limit)

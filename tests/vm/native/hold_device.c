@@ -1,9 +1,10 @@
 /*
  * Holds VFIO devices in the ways that programs do, step by step.
  *
- *     hold_device [-c CGROUP_FOLDER]... GROUP:ADDRESS[,GROUP:ADDRESS...]|- STEP...
+ *     hold_device [-o] [-c CGROUP_FOLDER]... GROUP:ADDRESS[,GROUP:ADDRESS...]|- STEP...
  *
- * -c moves the process into a cgroup before anything else. Each STEP of the command line is done,
+ * -o goes on in a child whose parent ends, so that init becomes its parent; -c moves the process into
+ * a cgroup. Each STEP of the command line is done,
  * then one line "READY <pid>" is printed; from then on each line of standard input is one more step,
  * answered by "OK <step>". A step that fails prints "FAILED <step> <errno name or number>" (and ends
  * the program with 3 when it came from the command line). At the end of input the program exits, so
@@ -290,12 +291,28 @@ static void enter_cgroup(const char *folder)
 	close(fd);
 }
 
+static void leave_parent(void)
+{
+	pid_t parent = getpid(), child = fork();
+
+	if (child < 0)
+		exit(3);
+	if (child > 0)
+		_exit(0);
+	while (getppid() == parent)
+		usleep(1000);
+}
+
 int main(int argc, char **argv)
 {
 	int at = 1, leader_exits = 0;
 	pthread_t thread;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (at < argc && !strcmp(argv[at], "-o")) {
+		leave_parent();
+		at++;
+	}
 	for (; at + 1 < argc && !strcmp(argv[at], "-c"); at += 2)
 		enter_cgroup(argv[at + 1]);
 	if (at >= argc)

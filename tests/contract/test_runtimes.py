@@ -1,0 +1,89 @@
+"""Since when a runtime has let go of a pod: what shows a container again starts that time over."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.books import INIT, SHIM, X
+from fakes.runtimes import RuntimeFolder, spec
+from holdfast.host.root import HostRoot
+from holdfast.host.runtimestate import RuntimeFiles
+from holdfast.model.ending import Member, Parent
+from holdfast.model.ids import ProcessId
+from holdfast.model.sandbox import Sandbox
+from holdfast.reclaim.runtimes import Runtimes
+from holdfast.runtime.lane import Lane
+from manual_clock import ManualClock
+
+_SANDBOX = "s1"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RuntimeFolder:
+    return RuntimeFolder(HostRoot.under(tmp_path).run)
+
+
+@pytest.fixture
+def runtimes(tmp_path: Path, clock: ManualClock) -> Iterator[Runtimes]:
+    lane = Lane("runtime", deadline=20.0)
+    yield Runtimes(files=RuntimeFiles(HostRoot.under(tmp_path)), lane=lane, clock=clock)
+    lane.close()
+
+
+def _member(parent: Parent, sandbox: Sandbox | None = None) -> Member:
+    return Member(
+        process=ProcessId(4242, 99), command="exe", parent=parent, in_pod=X, sandbox=sandbox
+    )
+
+
+async def test_a_container_that_shows_again_starts_the_time_since_the_last_one_over(
+    runtimes: Runtimes, clock: ManualClock
+) -> None:
+    orphan, child = _member(INIT), _member(SHIM)
+    began = (await runtimes.look(X, [orphan])).gone_at
+    assert began == clock.monotonic()
+    clock.shift(20.0)
+    assert (await runtimes.look(X, [orphan])).gone_at == began
+    assert (await runtimes.look(X, [orphan, child])).gone_at is None
+    clock.shift(20.0)
+    assert (await runtimes.look(X, [orphan])).gone_at == clock.monotonic()
+
+
+async def test_a_container_in_a_sandbox_starts_the_time_of_nothing_but_pause_over(
+    runtimes: Runtimes, clock: ManualClock, files: RuntimeFolder
+) -> None:
+    sentry = _member(SHIM, Sandbox.SENTRY)
+    files.bundle(_SANDBOX, spec("sandbox", _SANDBOX, uid=X))
+    began = (await runtimes.look(X, [sentry])).only_pause_at
+    assert began == clock.monotonic()
+    clock.shift(100.0)
+    assert (await runtimes.look(X, [sentry])).only_pause_at == began
+    work = files.bundle("c1", spec("container", _SANDBOX, uid=X))
+    assert (await runtimes.look(X, [sentry])).only_pause_at is None
+    work.unlink()
+    work.parent.rmdir()
+    clock.shift(100.0)
+    assert (await runtimes.look(X, [sentry])).only_pause_at == clock.monotonic()
+
+
+async def test_files_that_cannot_be_read_for_a_moment_neither_start_nor_end_that_time(
+    runtimes: Runtimes, clock: ManualClock, files: RuntimeFolder
+) -> None:
+    sentry = _member(SHIM, Sandbox.SENTRY)
+    files.bundle(_SANDBOX, spec("sandbox", _SANDBOX, uid=X))
+    began = (await runtimes.look(X, [sentry])).only_pause_at
+    broken = files.bundle("c1", "{")
+    clock.shift(50.0)
+    seen = await runtimes.look(X, [sentry])
+    assert seen.state is not None
+    assert not seen.state.only_pause
+    assert seen.only_pause_at == began
+    broken.unlink()
+    broken.parent.rmdir()
+    assert (await runtimes.look(X, [sentry])).only_pause_at == began
