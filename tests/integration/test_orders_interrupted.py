@@ -22,11 +22,12 @@ _WAITS = {"wait": "25s"}
 
 async def _static_pod_edited(node: Stage, turn: Turn) -> Pod:
     old = await node.run(pod("static", ignores_term=True))
-    node.kubelet.delete(old, grace=4.0, force=True)
+    node.kubelet.delete(old, grace=3600.0, force=True)
     # Allocate for the new one comes at once, its start only when kubelet saw the old one end.
     new = await node.submit(pod("static", pull=1.0))
     assert node.orphans(old), "the old one still runs"
     await turn()
+    end(*node.orphans(old))
     return new
 
 
@@ -43,12 +44,13 @@ async def _static_pod_edited_under_its_uid(node: Stage, turn: Turn) -> Pod:
 async def _force_delete(node: Stage, turn: Turn) -> Pod:
     old = await node.run(pod("old", ignores_term=True))
     (pid,) = node.orphans(old)
-    node.kubelet.delete(old, grace=8.0, force=True)
+    node.kubelet.delete(old, grace=3600.0, force=True)
     await turn()
     new = await node.submit(pod("new"))
     await node.waiting(new, f"pid {pid}", old.uid)
     await turn()
     assert node.orphans(old) == (pid,), "it lives through its grace, whoever restarts"
+    end(pid)
     return new
 
 

@@ -171,6 +171,10 @@ async def test_of_a_pod_that_lives_only_who_holds_the_device_is_ended(short_path
         (left,) = node.orphans(lives)
         assert f"pid {left} (" in beside
         assert f"pid {left} (" not in holder
+        assert "is granted to pod default/lives" in done.stdout
+        again = await _release(node, device, "--force", "--pod", "default/lives")
+        assert "no process of pod default/lives" in again.stdout, again
+        assert "delete the pod" in again.stdout
 
 
 async def test_while_kubelet_gives_no_answer_a_pod_may_live(short_path: Path) -> None:

@@ -58,6 +58,14 @@ def test_some_things_no_word_is_enough_for(
     assert not verdict.forced
 
 
+def test_a_release_by_hand_says_in_plain_words_why_it_frees_nothing() -> None:
+    foreign = replace(_LOCK, state=LockState.FOREIGN, pod=None, evidence="held by pid 7 (python)")
+    assert judge_by_hand(replace(_OVER, lock=foreign)).refusal == (
+        f"{_OVER.device} is in use by something that holdfast did not grant it to: "
+        "held by pid 7 (python); end that yourself"
+    )
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [

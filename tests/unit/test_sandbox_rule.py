@@ -47,6 +47,20 @@ def test_a_sandbox_is_known_by_its_name_its_subcommand_and_its_parents(
     assert sandbox_role(program, ancestors) is role
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        *("qemu-kvm", "qemu-system-x86_64", "qemu-system-aarch64", "qemu-system-s390x"),
+        *("qemu-system-ppc64", "qemu-system-riscv64", "qemu-system-loongarch64"),
+        *("cloud-hypervisor", "firecracker", "dragonball", "stratovirt", "crosvm", "lkvm"),
+        "acrn-dm",
+    ],
+)
+def test_the_monitors_of_virtual_machines_are_known_by_name(program: str) -> None:
+    """The kernel cuts a name to 15 characters."""
+    assert sandbox_role(Program(command=program[:15])) is Sandbox.MACHINE
+
+
 @pytest.mark.parametrize("command", sorted(SANDBOXES))
 def test_the_names_of_sandboxes_are_as_the_kernel_cuts_them(command: str) -> None:
     assert len(command) <= 15

@@ -152,6 +152,22 @@ def test_a_part_of_a_host_claims_a_type_only_where_machines_of_that_size_exist(
     assert (env.get("TPU_TOPOLOGY"), env.get("TPU_ACCELERATOR_TYPE")) == (topology, kind)
 
 
+def test_eight_chips_of_a_larger_host_are_not_counted_for_libtpu() -> None:
+    """Eight are all that libtpu opens; it takes no list of them."""
+    env = environment(GENERATIONS["v5e"], granted=8, on_host=16, facts=TpuHostFacts())
+    assert "TPU_VISIBLE_CHIPS" not in env
+    assert env["TPU_CHIPS_PER_PROCESS_BOUNDS"] == "2,4,1"
+
+
+@pytest.mark.parametrize("chips", [1, 2])
+def test_the_bounds_of_a_part_have_three_dimensions_on_tpu7x_too(chips: int) -> None:
+    """torch_xla reads three and adds the cores of a chip itself; four it refuses."""
+    env = environment(GENERATIONS["tpu7x"], granted=chips, on_host=4, facts=TpuHostFacts())
+    for name in ("TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS"):
+        assert len(env[name].split(",")) == 3
+    assert (env["TPU_WORKER_ID"], env["TPU_WORKER_HOSTNAMES"]) == ("0", "localhost")
+
+
 def test_a_lone_device_gets_no_torus() -> None:
     facts = TpuHostFacts(topology="2x2", accelerator_type="v5lite-4")
     env = environment(GENERATIONS["v5e"], granted=4, on_host=4, facts=facts)

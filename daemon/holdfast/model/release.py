@@ -58,8 +58,8 @@ def judge_by_hand(facts: HandFacts) -> HandVerdict:
         return HandVerdict(refusal=f"{device} is free")
     if lock.state is LockState.FOREIGN:
         return HandVerdict(
-            refusal=f"{device} is used by what holdfast granted it to nobody for: {lock.evidence}; "
-            "end that yourself"
+            refusal=f"{device} is in use by something that holdfast did not grant it to: "
+            f"{lock.evidence}; end that yourself"
         )
     if lock.pod is None or facts.pod is None:
         return HandVerdict(

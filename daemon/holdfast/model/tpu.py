@@ -3,7 +3,8 @@
 To add a generation: add one `TpuGeneration` to `GENERATIONS` and one row of `PCI_IDS` for each PCI
 device id of it. Nothing else names a generation. Ids come from what the hardware's own tools read
 (JAX, tpu-info, gVisor); where those disagree, as with 0x0075 and 0x0076, every id that one of them
-calls a TPU is a row, because a chip that is left out cannot be granted at all.
+calls a TPU is a row, because a chip that is left out cannot be granted at all. Only of 0x007c and
+0x0083 is there nothing to be known but a name (docs/tpu.md).
 """
 
 import math

@@ -147,7 +147,10 @@ class HandRelease:
             holder.process for holder in seen.kernel.holders or () if holder.pod == lock.pod
         )
         if not meant:
-            return f"{lock.device} stays {seen.pod}'s, of which no process holds it"
+            return (
+                f"no process of pod {seen.pod} holds {lock.device}, which is granted to that pod "
+                "until kubelet no longer counts it: delete the pod"
+            )
         steps = (
             (ReclaimStep.TERMINATE, self._times.term_grace),
             (ReclaimStep.KILL, self._times.kill_grace),
@@ -166,8 +169,8 @@ class HandRelease:
         told = [f"ended pid {names}"] if names else []
         told += [f"not ended: pid {still}"] if still else []
         return (
-            f"{'; '.join(told)}. {lock.device} stays pod {seen.pod}'s for as long as kubelet "
-            "counts it: delete the pod"
+            f"{'; '.join(told)}. {lock.device} is granted to pod {seen.pod} until kubelet no "
+            "longer counts it: delete the pod"
         )
 
     async def _left(
