@@ -60,6 +60,7 @@ def test_the_kernel_shows_whether_somebody_uses_a_device(
 
 _QUIET = KernelFacts(holders=())
 _GONE = FormerPod(counted=False, cgroup_seen=True)
+_UNREAD = FormerPod(counted=None, unreadable=True, cgroup_seen=True)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,13 @@ _GONE = FormerPod(counted=False, cgroup_seen=True)
         (None, _QUIET, _FREE, "not enabled"),
         (_GONE, _QUIET, _FREE, "not enabled"),
         (replace(_GONE, processes=()), _QUIET, _FREE, "not enabled"),
-        (replace(_GONE, counted=None), _QUIET, _UNKNOWN, "books cannot be read"),
+        (replace(_GONE, counted=None), _QUIET, _UNKNOWN, "books have not been read"),
+        (_UNREAD, _QUIET, _FREE, "unverified: kubelet's checkpoint cannot be read"),
+        (replace(_UNREAD, processes=()), _QUIET, _FREE, "unverified: kubelet's checkpoint"),
+        (replace(_UNREAD, processes=(41,)), _QUIET, _IN_USE, "pid 41"),
+        (_UNREAD, KernelFacts(holders=(_HOLDER,)), _IN_USE, "pid 77"),
+        (replace(_UNREAD, cgroup_seen=False, uncounted_for=29.9), _QUIET, _UNKNOWN, "never seen"),
+        (replace(_UNREAD, cgroup_seen=False, uncounted_for=30.0), _QUIET, _FREE, "unverified"),
         (replace(_GONE, counted=True), _QUIET, _IN_USE, "kubelet counts its pod"),
         (replace(_GONE, processes=(41, 42)), _QUIET, _IN_USE, "pid 41, 42"),
         (replace(_GONE, processes=(41,)), KernelFacts(holders=(_HOLDER,)), _IN_USE, "pid 77"),

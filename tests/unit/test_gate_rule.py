@@ -21,11 +21,12 @@ from fakes.books import (
     seen,
     silicon,
     unlocked,
+    unreadable,
 )
 from holdfast.model.book import Book, Phase
-from holdfast.model.gate import Caller, Passage, enter, who_calls, why_wait
+from holdfast.model.gate import Caller, Passage, arrive, enter, who_calls, why_wait
 from holdfast.model.ids import DeviceId
-from holdfast.model.kubelet import CheckpointEntry, KubeletView
+from holdfast.model.kubelet import CheckpointEntry
 from holdfast.model.locks import LockState
 from holdfast.model.queue import settle
 
@@ -33,7 +34,7 @@ _D0 = silicon(d0="a")
 _BOTH = silicon(d0="a", d1="b")
 _PASSAGE = Passage(resource=WHOLE, asked=ids("d0"), devices=_D0)
 _KNOWN = Caller(pods=(X,))
-_UNREADABLE = KubeletView()
+_UNREADABLE = unreadable()
 
 
 def _ended(book: Book, state: LockState = LockState.RELEASING) -> Book:
@@ -97,14 +98,63 @@ def test_without_a_checkpoint_the_caller_is_the_single_live_allocation_of_these_
     assert who_calls(_PASSAGE, _UNREADABLE, book) == caller
 
 
-def test_a_start_whose_pod_left_kubelets_books_while_it_waited_is_nobodys() -> None:
-    held_by_other = seen(entry(Y, "d1"))
-    assert who_calls(_PASSAGE, held_by_other, Book(), known=X) == Caller(gone=X)
-    # Without the books, or while they have the pod or its devices, nothing says that it is gone.
-    assert who_calls(_PASSAGE, _UNREADABLE, Book(), known=X) == Caller()
-    assert who_calls(_PASSAGE, seen(entry(X, "d1")), Book(), known=X) == Caller()
-    assert who_calls(_PASSAGE, seen(entry(X, "d0")), Book(), known=X).pod == X
-    assert who_calls(_PASSAGE, seen(entry(Y, "d0")), Book(), known=X).pod == Y
+@pytest.mark.parametrize(
+    ("entries", "caller"),
+    [
+        ((entry(Y, "d1"),), Caller(gone=X)),
+        ((entry(X, "d1"),), Caller(gone=X)),
+        ((entry(Y, "d0"),), Caller(gone=X)),
+        ((entry(Y, "d0"), entry(X, "d1")), Caller(gone=X)),
+        ((entry(Y, "d0"), entry(Z, "d0")), Caller(gone=X)),
+        ((entry(X, "d0"),), Caller(pods=(X,))),
+        ((entry(X, "d0"), entry(Y, "d0")), Caller(pods=(X, Y))),
+    ],
+    ids=[
+        "kubelet has it no more",
+        "kubelet has it with other devices",
+        "kubelet gave the devices to another pod",
+        "the same, and has it with other devices",
+        "kubelet gave the devices to two others",
+        "it is its start still",
+        "kubelet gave the devices to another pod as well",
+    ],
+)
+def test_a_start_that_was_one_pods_is_never_anothers(
+    entries: tuple[CheckpointEntry, ...], caller: Caller
+) -> None:
+    assert who_calls(_PASSAGE, seen(*entries), Book(), known=X) == caller
+
+
+@pytest.mark.parametrize(
+    "book", [Book(), book_of(allocated(_D0)), book_of(allocated(_D0, pod=Y))], ids=repr
+)
+def test_a_start_that_was_one_pods_stays_its_when_the_books_cannot_be_read_any_more(
+    book: Book,
+) -> None:
+    caller = Caller(pods=(X,), remembered=True)
+    assert who_calls(_PASSAGE, _UNREADABLE, book, known=X) == caller
+
+
+def test_a_start_that_is_only_remembered_takes_no_allocation_that_may_be_anothers() -> None:
+    """Kubelet may have given the devices on since, and that Allocate names no pod."""
+    book = book_of(allocated(_D0))
+    caller = Caller(pods=(X,), remembered=True)
+    assert why_wait(_PASSAGE, caller, book) == "google.com/tpu/d0 is held by a pod not yet known"
+    draft = drafted(book)
+    assert enter(draft, _PASSAGE, caller, "free") is not None
+    assert draft.book.allocations[1].pod is None
+    assert draft.book.allocations[1].phase is Phase.PENDING
+
+
+def test_a_start_that_nobody_allocated_is_written_down_once_and_waits_its_turn() -> None:
+    """An init container has more than the main one: with books, both would be one pod's."""
+    book = book_of(allocated(_BOTH, active=True))
+    draft = drafted(book)
+    arrive(draft, _PASSAGE, Caller())
+    arrive(draft, _PASSAGE, Caller())
+    assert [each.ids for each in draft.book.queue()] == [_BOTH.keys(), _D0.keys()]
+    assert lock_of(draft.book, "d0").allocation == 1
+    assert draft.book.allocations[2].phase is Phase.PENDING
 
 
 def test_the_checkpoint_names_ids_as_kubelet_does_and_the_book_as_we_do() -> None:

@@ -40,7 +40,7 @@ from holdfast.model.free import (
     judge_kernel,
     judge_release,
 )
-from holdfast.model.gate import Passage, enter, who_calls, why_wait
+from holdfast.model.gate import Passage, arrive, enter, who_calls, why_wait
 from holdfast.model.ids import (
     BootId,
     CheckpointId,
@@ -173,7 +173,7 @@ class OneHolder(RuleBasedStateMachine):
         """
         self.stranger = frozenset()
         self.readable = True
-        self.now += 100
+        self.now += 1000
         self._write_checkpoint()
         for _ in range(3 * len(self.pods)):
             for pod in self.pods:
@@ -403,6 +403,8 @@ class OneHolder(RuleBasedStateMachine):
         )
         view = self._view() if readable else self._unreadable()
         caller = who_calls(passage, view, self.book)
+        if view.unreadable:
+            self._commit(lambda draft: arrive(draft, passage, caller), None)
         if len(caller.pods) > 1 or why_wait(passage, caller, self.book) is not None:
             return
         facts = KernelFacts(holders=self._holders(passage.keys))
@@ -464,7 +466,7 @@ class OneHolder(RuleBasedStateMachine):
         )
         self._all_exit(pod)
 
-    @rule(readable=_MOSTLY, seconds=st.sampled_from([1, 70]))
+    @rule(readable=_MOSTLY, seconds=st.sampled_from([1, 70, 700]))
     def time_passes(self, readable: bool, seconds: int) -> None:
         self.now += seconds
         self.readable = readable
@@ -519,6 +521,7 @@ class OneHolder(RuleBasedStateMachine):
             if pod is not None:
                 former = FormerPod(
                     counted=self._view().counts(pod.uid) if self.readable else None,
+                    unreadable=not self.readable,
                     processes=(1,) if pod.alive else () if pod.counted else None,
                     cgroup_seen=True,
                 )

@@ -46,6 +46,7 @@ def _facts(
     let_go: bool = False,
     started: bool = False,
     rebooted: bool = False,
+    asked: float | None = 0.0,
     age: float = 0.0,
 ) -> AllocationFacts:
     return AllocationFacts(
@@ -59,6 +60,7 @@ def _facts(
         let_go=let_go,
         started=started,
         rebooted=rebooted,
+        asked_after_start=asked,
         age=age,
         timeout=60.0,
     )
@@ -74,6 +76,10 @@ def _facts(
         (_facts(seen(), age=59), None),
         (_facts(seen(), age=60), "no entry of kubelet's names it 60 s after"),
         (_facts(seen(), age=6000, phase=Phase.ACTIVE), None),
+        (_facts(seen(), age=6000, phase=Phase.ACTIVE, asked=599.0), None),
+        (_facts(seen(), age=6000, phase=Phase.ACTIVE, asked=None), None),
+        (_facts(seen(), age=6000, phase=Phase.ACTIVE, asked=600.0), "600 s after its start"),
+        (_facts(seen(_OWN), age=6000, phase=Phase.ACTIVE, asked=6000.0), None),
         (_facts(seen(), age=6000, phase=Phase.ACTIVE, rebooted=True), "after a reboot"),
         (_facts(seen(_OWN), age=6000, phase=Phase.ACTIVE, rebooted=True), None),
         (_facts(seen(entry(Y, "d0")), phase=Phase.ACTIVE, again=True), "again, to pod pod-y"),
@@ -103,6 +109,10 @@ def _facts(
         "kubelet may still be writing",
         "kubelet refused the pod after our Allocate",
         "started by an unknown caller whom kubelet never named: it may be starting still",
+        "the same, a second before no start can take so long",
+        "the same, and what kubelet wrote answers no question",
+        "the same, and kubelet was asked when no start can take so long",
+        "started long ago, and kubelet names it",
         "started by an unknown caller before the machine rebooted",
         "started before the machine rebooted, and kubelet names it",
         "started by an unknown caller, and allocated again to another pod",

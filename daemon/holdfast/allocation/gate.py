@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 from msgspec import Struct
@@ -15,8 +15,17 @@ from holdfast.host.look import Look
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.cdi import Published
 from holdfast.model.devices import Device, Inventory
+from holdfast.model.draft import Draft
 from holdfast.model.free import KernelFacts, Opened, judge_kernel
-from holdfast.model.gate import Caller, Passage, enter, who_calls, why_kept_away, why_wait
+from holdfast.model.gate import (
+    Caller,
+    Passage,
+    arrive,
+    enter,
+    who_calls,
+    why_kept_away,
+    why_wait,
+)
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.leak import HeldUp, held_up
@@ -28,6 +37,8 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class KubeletBooks(Protocol):
@@ -166,6 +177,8 @@ class Gate:
         withheld = why_kept_away(passage, caller, self._ledger.book.value)
         if withheld is not None:
             raise _Wait(Outcome.WITHHELD, withheld)
+        if self._books.view.value.unreadable:
+            await self._record(lambda draft: arrive(draft, passage, caller))
         reason = why_wait(passage, caller, self._ledger.book.value)
         if reason is not None:
             # The pod in the way may be over by now: kubelet tells only when it is asked.
@@ -186,6 +199,10 @@ class Gate:
                     held_up(caller.pod, device.name, verdict.holders),
                 )
         unverified = [each.reason for each in verdicts if each.freedom is Freedom.UNKNOWN]
+        if self._books.view.value.unreadable:
+            unverified.append(
+                "kubelet's checkpoint cannot be read, which tells whose container it is"
+            )
         evidence = (
             f"gate passed, unverified: {unverified[0]}"
             if unverified
@@ -223,7 +240,7 @@ class Gate:
         if caller.gone is not None:
             raise _Wait(
                 Outcome.GONE,
-                f"kubelet does not have pod {caller.gone} any more, whose container this was",
+                f"kubelet no longer has the devices for pod {caller.gone}, whose container this is",
             )
         if len(caller.pods) > 1:
             raise _Wait(
@@ -231,7 +248,7 @@ class Gate:
                 f"kubelet has given the same devices to {len(caller.pods)} pods: "
                 f"{' and '.join(caller.pods)}; delete one of them",
             )
-        start.pod = caller.pod or start.pod
+        start.pod = caller.pod  # once known it stays so
         waited = self._clock.monotonic() - start.since
         if caller.pod is None and view.readable and waited < self._times.caller_lookup:
             raise _Wait(Outcome.HELD, "kubelet's checkpoint does not yet say whose container it is")
@@ -274,9 +291,12 @@ class Gate:
         return await self._look.open(device) if self._exclusive_open else Opened.UNAVAILABLE
 
     async def _pass(self, passage: Passage, caller: Caller, evidence: str) -> None:
-        try:
-            reason = await self._ledger.apply(lambda draft: enter(draft, passage, caller, evidence))
-        except (LedgerError, LaneStuckError) as error:
-            raise _Wait(Outcome.LEDGER, f"the start cannot be recorded: {error}") from error
+        reason = await self._record(lambda draft: enter(draft, passage, caller, evidence))
         if reason is not None:
             raise _Wait(Outcome.HELD, reason)
+
+    async def _record(self, decide: Callable[[Draft], T]) -> T:
+        try:
+            return await self._ledger.apply(decide)
+        except (LedgerError, LaneStuckError) as error:
+            raise _Wait(Outcome.LEDGER, f"the start cannot be recorded: {error}") from error

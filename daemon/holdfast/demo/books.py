@@ -62,6 +62,8 @@ class Books:
         self.writes = True
         self.plain_lists = False
         """Write DeviceIDs as kubelets before 1.20 did: without NUMA nodes."""
+        self.later_version = False
+        """Write what no version known today has written."""
         self.leaked: dict[str, set[str]] = {}
         """Ids by resource that are taken by no pod, as after some failed admissions."""
 
@@ -114,8 +116,9 @@ class Books:
             for entry in self.entries
         ]
         registered = {name: sorted(endpoint.healthy) for name, endpoint in self.endpoints.items()}
+        name = "PodDeviceEntriesV9" if self.later_version else "PodDeviceEntries"
         content = {
-            "Data": {"PodDeviceEntries": entries, "RegisteredDevices": registered},
+            "Data": {name: entries, "RegisteredDevices": registered},
             "Checksum": self._random.getrandbits(32),
         }
         temporary = self._path.with_name(f".{CHECKPOINT}.tmp")

@@ -117,8 +117,8 @@ def _read_allocations(db: sqlite3.Connection) -> Iterable[Allocation]:
         "SELECT allocation, device, key FROM allocation_keys"
     ):
         keys[allocation][device].add(key)
-    moments = "checkpoint, answered_at" if _has_moments(db) else "'', 0"
-    for id_, resource, created_at, boot, phase, pod, checkpoint, answered_at in db.execute(
+    moments = "checkpoint, answered_at, started_at" if _has_moments(db) else "'', 0, 0"
+    for id_, resource, created_at, boot, phase, pod, checkpoint, answered, started in db.execute(
         f"SELECT id, resource, created_at, boot, phase, pod, {moments} FROM allocations"  # noqa: S608 - constants
     ).fetchall():
         yield Allocation(
@@ -128,7 +128,8 @@ def _read_allocations(db: sqlite3.Connection) -> Iterable[Allocation]:
             created_at=created_at,
             boot=BootId(boot),
             checkpoint=CheckpointId(checkpoint),
-            answered_at=answered_at,
+            answered_at=answered,
+            started_at=started,
             phase=Phase(phase),
             pod=pod,
         )
@@ -186,13 +187,21 @@ def _has_moments(db: sqlite3.Connection) -> bool:
 def _write_allocation(db: sqlite3.Connection, each: Allocation, *, is_new: bool) -> None:
     if not is_new:  # its devices never change
         db.execute(
-            "UPDATE allocations SET phase = ?, pod = ?, boot = ?, answered_at = ? WHERE id = ?",
-            (each.phase.value, each.pod, each.boot, each.answered_at, each.id),
+            "UPDATE allocations SET phase = ?, pod = ?, boot = ?, answered_at = ?, started_at = ? "
+            "WHERE id = ?",
+            (
+                each.phase.value,
+                each.pod,
+                each.boot,
+                each.answered_at,
+                each.started_at,
+                each.id,
+            ),
         )
         return
     db.execute(
         "INSERT INTO allocations (id, resource, created_at, boot, phase, pod, checkpoint, "
-        "answered_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "answered_at, started_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             each.id,
             each.resource,
@@ -202,6 +211,7 @@ def _write_allocation(db: sqlite3.Connection, each: Allocation, *, is_new: bool)
             each.pod,
             each.checkpoint,
             each.answered_at,
+            each.started_at,
         ),
     )
     db.executemany(

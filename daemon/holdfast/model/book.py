@@ -37,8 +37,8 @@ class Allocation(Struct, frozen=True, kw_only=True):
 
     Ids grow with time, so the smaller id is the older Allocation. `checkpoint` is kubelet's as it
     was when Allocate was answered, at `answered_at`: only another one that was read later can name
-    this Allocation's pod. `answered_at` is in seconds since `boot`, `created_at` in seconds since
-    the epoch, for people alone.
+    this Allocation's pod. `started_at` is when a container last passed the gate on it; both are
+    in seconds since `boot`. `created_at` is in seconds since the epoch, for people alone.
     """
 
     id: int
@@ -48,6 +48,7 @@ class Allocation(Struct, frozen=True, kw_only=True):
     boot: BootId
     checkpoint: CheckpointId = NO_CHECKPOINT
     answered_at: float = 0.0
+    started_at: float = 0.0
     phase: Phase = Phase.PENDING
     pod: PodUid | None = None
 

@@ -141,7 +141,7 @@ class Draft:
         now = self._allocations[allocation.id]
         if now.boot != self._boot:
             now = replace(now, boot=self._boot, answered_at=self._uptime)
-        self._allocations[allocation.id] = replace(now, phase=Phase.ACTIVE)
+        self._allocations[allocation.id] = replace(now, phase=Phase.ACTIVE, started_at=self._uptime)
         for lock in list(self._locks.values()):
             if lock.allocation == allocation.id and not lock.started:
                 self._locks[lock.device] = replace(lock, started=True)

@@ -39,12 +39,14 @@ class KernelFacts(Struct, frozen=True, kw_only=True):
 class FormerPod(Struct, frozen=True, kw_only=True):
     """What is known of the pod a lock belongs to.
 
-    `counted` is None while kubelet's books cannot be read. `processes` are the live ones in its
-    cgroup, None when the pod has no cgroup. `cgroup_seen`: we had seen its cgroup exist.
-    `uncounted_for` are the seconds since kubelet was first seen without it.
+    `counted` is None while kubelet's books are not read, and `unreadable` tells that they cannot
+    be. `processes` are the live ones in its cgroup, None when the pod has no cgroup. `cgroup_seen`:
+    we had seen its cgroup exist. `uncounted_for` are the seconds since kubelet was first seen
+    without it, or since its books could not be read.
     """
 
     counted: bool | None
+    unreadable: bool = False
     processes: tuple[int, ...] | None = None
     cgroup_seen: bool = False
     uncounted_for: float = 0.0
@@ -128,8 +130,8 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
     pod = facts.pod
     if pod is None:
         return kernel
-    if pod.counted is None:
-        return Verdict(freedom=Freedom.UNKNOWN, reason="kubelet's books cannot be read")
+    if pod.counted is None and not pod.unreadable:
+        return Verdict(freedom=Freedom.UNKNOWN, reason="kubelet's books have not been read")
     if pod.counted:
         return Verdict(freedom=Freedom.IN_USE, reason="kubelet counts its pod")
     if pod.processes and not facts.kernel.holders:
@@ -150,4 +152,7 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
         # gate's to decide, by an exclusive open, and to mark: a node that would work without
         # holdfast must not stop for want of a capability.
         return Verdict(freedom=Freedom.FREE, reason=f"its pod is gone; unverified: {kernel.reason}")
+    if pod.unreadable:
+        reason = f"{kernel.reason} (unverified: kubelet's checkpoint cannot be read)"
+        return Verdict(freedom=Freedom.FREE, reason=reason)
     return kernel

@@ -36,7 +36,9 @@ class Caller(Struct, frozen=True, kw_only=True):
     allocation: int | None = None
     """The only live Allocation of these ids, where the checkpoint cannot be read."""
     gone: PodUid | None = None
-    """Whose start it was a moment ago; kubelet's books do not have that pod any more."""
+    """Whose start it was a moment ago; kubelet's books have the devices for that pod no more."""
+    remembered: bool = False
+    """An earlier look at the same call showed the pod; now the checkpoint cannot be read."""
 
     @property
     def pod(self) -> PodUid | None:
@@ -51,13 +53,16 @@ def who_calls(
 
     Kubelet writes its checkpoint after each container's Allocates and before its start, so the
     entry with exactly these ids is the caller's. Without a readable checkpoint the only live
-    Allocation of these ids is the caller's; of several, any could be.
+    Allocation of these ids is the caller's; of several, any could be. What was one pod's start is
+    never another's: kubelet may have given the devices on while the call was waiting.
     """
     if view.readable:
-        entries = view.entries_of(passage.resource, passage.asked)
-        if known is not None and not entries and not view.counts(known):
+        pods = {entry.pod for entry in view.entries_of(passage.resource, passage.asked)}
+        if known is not None and known not in pods:
             return Caller(gone=known)
-        return Caller(pods=tuple(sorted({entry.pod for entry in entries})))
+        return Caller(pods=tuple(sorted(pods)))
+    if known is not None:
+        return Caller(pods=(known,), remembered=True)
     same = _allocations_of(passage, book)
     if len(same) != 1:
         return Caller()
@@ -91,6 +96,17 @@ def why_kept_away(passage: Passage, caller: Caller, book: Book) -> str | None:
     return why_withheld(book.marks, passage.keys, _started(passage, caller, book))
 
 
+def arrive(draft: Draft, passage: Passage, caller: Caller) -> None:
+    """Write down a start that the book has no Allocation for, while kubelet's books say nothing.
+
+    Kubelet starts a container on what it has allocated to its pod alone. So this is as good as an
+    Allocate: older Allocations of the same ids are over, and this one waits behind their locks.
+    """
+    if not _allocations_of(passage, draft.book):
+        _enrol(draft, passage, caller)
+        settle(draft)
+
+
 def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> str | None:
     """Let *caller* pass: take its locks and write the start down; or return whom it waits for.
 
@@ -117,7 +133,7 @@ def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> str 
 def _enrol(draft: Draft, passage: Passage, caller: Caller) -> Allocation:
     """Return the caller's Allocation, identified as far as it can be."""
     book = draft.book
-    if caller.pod is not None:
+    if caller.pod is not None and not caller.remembered:
         for allocation in _allocations_of(passage, book):
             if allocation.pod is None:
                 draft.identify(allocation, caller.pod)
@@ -146,7 +162,7 @@ def _own(lock: DeviceLock, passage: Passage, caller: Caller, book: Book) -> bool
     if same_pod(lock.pod, caller.pod):
         return True
     owner = book.allocations.get(lock.allocation) if lock.allocation is not None else None
-    if owner is None or owner.pod is not None:
+    if owner is None or owner.pod is not None or caller.remembered:
         return False
     # Its pod is not known. It can only be this very start's, if ids and resource are the same.
     alone = len(_allocations_of(passage, book)) == 1

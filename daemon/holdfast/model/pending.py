@@ -6,6 +6,10 @@ from holdfast.model.book import Allocation, Phase
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
 
+LONGEST_START = 600.0
+"""No container is still starting so many seconds after its gate: kubelet gives its runtime two
+minutes by default, and what it asked for has then begun, or never will."""
+
 
 class AllocationFacts(Struct, frozen=True, kw_only=True):
     """What decides whether an Allocation is over.
@@ -16,7 +20,8 @@ class AllocationFacts(Struct, frozen=True, kw_only=True):
     boot and has none. `let_go`: the kubelet that had its pod in its books answers without it now.
     `started`: a container of its pod passed the gate on the same hardware by another Allocation.
     `age` is for how many seconds its Allocate has been answered, `rebooted` that this was before
-    the machine started; `timeout` is in seconds.
+    the machine started. `asked_after_start` are the seconds from its last start to the question
+    that `view` answers, None where it answers none. `timeout` is in seconds.
     """
 
     allocation: Allocation
@@ -29,6 +34,7 @@ class AllocationFacts(Struct, frozen=True, kw_only=True):
     let_go: bool = False
     started: bool = False
     rebooted: bool = False
+    asked_after_start: float | None = None
     age: float
     timeout: float
 
@@ -61,8 +67,7 @@ def over(facts: AllocationFacts) -> str | None:
     if others and facts.allocated_again:
         return f"its devices were allocated again, to pod {', '.join(sorted(others))}"
     if allocation.phase is Phase.ACTIVE:
-        # No timer: its container may be starting still, and nothing shows which pod's it is.
-        return "no entry of kubelet's names it after a reboot" if facts.rebooted else None
+        return _started_by_nobody(facts)
     if facts.age >= facts.timeout:
         return f"no entry of kubelet's names it {facts.timeout:g} s after it was allocated"
     return None
@@ -78,6 +83,20 @@ def _identified(allocation: Allocation, pod: PodUid, facts: AllocationFacts) -> 
             return None
         return f"kubelet no longer counts pod {pod}, which never started"
     return f"kubelet no longer counts pod {pod}"
+
+
+def _started_by_nobody(facts: AllocationFacts) -> str | None:
+    """Return why it is over though a container started on it, whose pod kubelet never named.
+
+    Nothing shows which pod's it is, and whether that pod lives. So it must be certain that the
+    container is not about to open the device; whether it has it open is for the kernel to show.
+    """
+    if facts.rebooted:
+        return "no entry of kubelet's names it after a reboot"
+    asked = facts.asked_after_start
+    if asked is None or asked < LONGEST_START:
+        return None
+    return f"kubelet was asked {asked:.0f} s after its start, and has no pod with its devices"
 
 
 def _unread(allocation: Allocation, facts: AllocationFacts) -> str | None:

@@ -92,6 +92,9 @@ def _end(draft: Draft, around: Surroundings) -> None:
                 let_go=_let_go(allocation.pod, book, around),
                 started=_started(allocation, book),
                 rebooted=rebooted,
+                asked_after_start=(
+                    around.view.asked_at - allocation.started_at if around.view.answered else None
+                ),
                 # It is at least as old as this boot.
                 age=draft.uptime - (0.0 if rebooted else allocation.answered_at),
                 timeout=around.pending_timeout,

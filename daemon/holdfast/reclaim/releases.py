@@ -115,7 +115,8 @@ class Releases:
             return ReleaseFacts(kernel=KernelFacts(), pod=pod, unseen_grace=grace)
         if device is None:  # unplugged: nothing is left that anybody could hold
             return ReleaseFacts(kernel=KernelFacts(holders=()), pod=pod, unseen_grace=grace)
-        alive = pod is not None and (pod.counted is not False or bool(pod.processes))
+        counted = pod is not None and pod.counted is not False and not pod.unreadable
+        alive = pod is not None and (counted or bool(pod.processes))
         kernel = await self._kernel.facts(
             device,
             book.locks,
@@ -141,9 +142,12 @@ class Releases:
         counted = view.counts(lock.pod) if view.readable else None
         return FormerPod(
             counted=counted,
+            unreadable=view.unreadable,
             processes=None if sighting is None or replaced else sighting.processes,
             cgroup_seen=record is not None and (record.cgroup is not None or rebooted),
-            uncounted_for=self._uncounted.seconds(lock.pod, counted=counted),
+            uncounted_for=self._uncounted.seconds(
+                lock.pod, counted=False if view.unreadable else counted
+            ),
         )
 
 

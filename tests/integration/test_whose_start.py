@@ -1,0 +1,43 @@
+"""A start that waits at the gate while kubelet gives its devices to another pod."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import grpc
+import pytest
+
+from fakes.stage import TPU, end, pod, stage
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+
+_WAIT = 25.0
+
+
+async def test_a_start_is_refused_at_once_when_kubelet_gave_its_device_to_another_pod(
+    short_path: Path,
+) -> None:
+    """Kubelet's call for a pod that was deleted by force may be on its way for 30 s."""
+    gate = {"wait": f"{_WAIT:g}s", "poll": "50ms"}
+    async with stage(short_path, chips=1, gate=gate, reclaim={"mode": "observe"}) as node:
+        former = await node.run(pod("former", runs_for=0.0, orphan=1))
+        left = await node.orphan(former)
+        first = await node.submit(pod("first"))
+        stub = node.kubelet.books.endpoints[TPU].stub
+        assert stub is not None
+        request = api.PreStartContainerRequest(devices_ids=sorted(node.ids(first)))
+        call = asyncio.ensure_future(stub.PreStartContainer(request))
+        await node.questions(3)
+        assert not call.done()
+        node.kubelet.delete(first, force=True, grace=0.0)
+        second = await node.submit(pod("second"))
+        assert node.ids(second) == set(request.devices_ids)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call
+        told = refused.value.details() or ""
+        assert f"no longer has the devices for pod {first.uid}" in told
+        waited = re.search(r"waited ([\d.]+) s", told)
+        assert waited is not None
+        assert float(waited[1]) < _WAIT  # waiting would not have mended it
+        end(left)
+        await node.running(second)
+        assert first.starts == 0
