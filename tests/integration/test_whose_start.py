@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import grpc
@@ -9,8 +11,10 @@ import pytest
 
 from fakes.stage import TPU, end, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from holdfast.demo.pods import Container, PodSpec
 
 _WAIT = 25.0
+_HOLD = "import os, sys, time; os.open(sys.argv[1], os.O_RDWR); print(flush=True); time.sleep(1e6)"
 
 
 async def test_a_start_is_refused_at_once_when_kubelet_gave_its_device_to_another_pod(
@@ -41,3 +45,35 @@ async def test_a_start_is_refused_at_once_when_kubelet_gave_its_device_to_anothe
         end(left)
         await node.running(second)
         assert first.starts == 0
+
+
+async def test_a_pod_that_takes_a_device_by_itself_does_not_get_its_lock(short_path: Path) -> None:
+    """What it was never granted it would else be ended for: a guard asks whose the lock is."""
+    async with stage(short_path, chips=1, reclaim={"mode": "observe"}) as node:
+        (only,) = node.healthy()
+        waits = await node.submit(pod("waits", pull=3600.0))
+
+        async def has_it() -> bool:
+            return await node.owners() == {only: waits.uid}
+
+        await node.until(has_it, "it to have the lock")
+        # A privileged pod sees every node of the host.
+        taker = await node.run(PodSpec(name="taker", containers=(Container(),)))
+        path = node.node.node("/dev/vfio/10")
+        with subprocess.Popen(
+            [sys.executable, "-I", "-c", _HOLD, str(path)], stdout=subprocess.PIPE
+        ) as process:
+            try:
+                assert process.stdout is not None
+                process.stdout.readline()
+                node.node.enter(taker.uid, "main", process.pid)
+
+                async def named() -> bool:
+                    return any(row["pid"] == process.pid for row in await node.asked("holders"))
+
+                await node.until(named, "the daemon to see who holds it")
+                await node.for_some_beats()
+                assert await has_it()
+                assert await node.ever("releasing") == []
+            finally:
+                process.kill()

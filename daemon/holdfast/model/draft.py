@@ -215,11 +215,10 @@ class Draft:
         evidence: str,
         *,
         allocation: int | None = None,
-        pod: PodUid | None = None,
     ) -> None:
         """Move a lock to *state*; FREE takes it out of the book.
 
-        `allocation` is who has it from now on; `pod` stays as it was unless a new one is given.
+        `allocation` is who has it from now on; its pod stays as it was.
         """
         lock = self._locks[device]
         if state not in NEXT[lock.state]:
@@ -231,7 +230,6 @@ class Draft:
             fence=self._next_fence(),
             since=self._now,
             allocation=allocation,
-            pod=pod if pod is not None else lock.pod,
             evidence=evidence,
             # Whoever is found to have it may have been at work for long.
             started=lock.started or state is LockState.HELD,

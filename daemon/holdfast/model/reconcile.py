@@ -159,7 +159,7 @@ def _adopt(draft: Draft, around: Surroundings) -> None:
             pod=entry.pod,
         )
         # Its pod lives, so it may have started; but not on what another had at that time.
-        if _lives(entry.pod, around) and _could_have_started(allocation, draft.book):
+        if _lives(entry.pod, around) and could_have_started(allocation, draft.book):
             draft.activate(allocation)
 
 
@@ -178,7 +178,7 @@ def _hand_back(draft: Draft, around: Surroundings) -> None:
         heir = next((each for each in heirs if each.phase is Phase.ACTIVE), heirs[0])
         draft.hand(lock, heir, "kubelet counts the pod")
         # A process of its former start may have the device.
-        if _lives(heir.pod, around) and _could_have_started(heir, draft.book):
+        if _lives(heir.pod, around) and could_have_started(heir, draft.book):
             draft.activate(heir)
 
 
@@ -187,7 +187,7 @@ def _lives(pod: PodUid | None, around: Surroundings) -> bool:
     return sighting is not None and bool(sighting.processes)
 
 
-def _could_have_started(allocation: Allocation, book: Book) -> bool:
+def could_have_started(allocation: Allocation, book: Book) -> bool:
     """Tell whether nobody else has started on its keys, or is still to let go of them."""
     if any(
         each.phase is Phase.ACTIVE and each.keys & allocation.keys

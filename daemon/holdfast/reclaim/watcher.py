@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book import Phase
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.draft import Draft
 from holdfast.model.free import (
@@ -17,10 +16,11 @@ from holdfast.model.free import (
     is_foreign,
     judge_kernel,
 )
-from holdfast.model.holding import held_by, named
+from holdfast.model.holding import held_by
 from holdfast.model.ids import BootId, DeviceName, PciAddress, PodUid
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import ENDING, DeviceLock, LockState
+from holdfast.model.proof import hand_to_true_owner, true_owner
 from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
 from holdfast.model.verdict import Freedom
 from holdfast.reclaim.endings import Endings
@@ -254,15 +254,9 @@ class Watcher:
             await self._prove_holder(lock, facts)
 
     async def _prove_holder(self, lock: DeviceLock, facts: KernelFacts) -> None:
-        """Move a lock whose gate never passed to the pod that in truth has the device."""
-        others = {
-            holder.pod for holder in facts.holders or () if holder.pod not in {None, lock.pod}
-        }
-        if facts.gaps or lock.pod is None or len(others) != 1:
-            return
-        names = named(facts.holders or ())
-        other = others.pop()
-        await self._apply(lambda draft: _hand_to_holder(draft, lock, other, names))
+        """Give a lock whose gate never passed to the pod that in truth has the device."""
+        if true_owner(self._ledger.book.value, lock, facts) is not None:
+            await self._apply(lambda draft: hand_to_true_owner(draft, lock, facts))
 
     def _device(self, lock: DeviceLock) -> Device | None:
         return self._inventory.value.get(lock.device)
@@ -293,13 +287,3 @@ class Decision(Protocol):
 def _withhold(draft: Draft, device: Device, reason: str) -> None:
     if draft.book.lock_on(device.keys) is None:
         draft.withhold(device.name, device.keys, reason)
-
-
-def _hand_to_holder(draft: Draft, lock: DeviceLock, pod: PodUid | None, names: str) -> None:
-    now = draft.book.locks.get(lock.device)
-    if now is None or now.fence != lock.fence or now.allocation is None:
-        return
-    owner = draft.book.allocations.get(now.allocation)
-    if owner is None or owner.phase is Phase.ACTIVE:
-        return
-    draft.move(lock.device, LockState.RELEASING, f"in truth it is held by {names}", pod=pod)

@@ -1,0 +1,138 @@
+"""Whom a lock is given to when the kernel shows another pod with the device than the book."""
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.books import (
+    HALF,
+    X,
+    Y,
+    Z,
+    allocated,
+    book_of,
+    breaches,
+    drafted,
+    lock_of,
+    name,
+    silicon,
+    unlocked,
+)
+from holdfast.model.book import Book, Phase
+from holdfast.model.free import KernelFacts
+from holdfast.model.ids import PodUid, ProcessId
+from holdfast.model.locks import LockState
+from holdfast.model.proof import hand_to_true_owner, true_owner
+from holdfast.model.use import Grip, Holder
+
+_D0 = silicon(d0="a")
+_BOTH = silicon(d0="a", d1="b")
+_TWO_KEYS = silicon(d0="ab")
+
+
+def _held_by(*pods: PodUid | None) -> KernelFacts:
+    return KernelFacts(
+        holders=tuple(
+            Holder(
+                process=ProcessId(40 + n, 1),
+                command="python",
+                grips=frozenset({Grip.NODE}),
+                pod=pod,
+            )
+            for n, pod in enumerate(pods)
+        )
+    )
+
+
+_GRANTED = book_of(allocated(_D0, pod=X), allocated(_D0, pod=Y))
+
+
+def test_a_pod_that_was_granted_the_device_and_holds_it_gets_the_lock_of_one_that_waits() -> None:
+    draft = drafted(_GRANTED)
+    hand_to_true_owner(draft, lock_of(_GRANTED, "d0"), _held_by(Y))
+    lock = lock_of(draft.book, "d0")
+    assert (lock.pod, lock.allocation, lock.state) == (Y, 2, LockState.HELD)
+    assert "in truth it is held by pid 40 (python)" in lock.evidence
+    phases = {each.id: each.phase for each in draft.book.allocations.values()}
+    assert phases == {1: Phase.PENDING, 2: Phase.ACTIVE}
+    assert not breaches(draft.book)
+    assert not unlocked(draft.book)
+    # Nor does the older claim take it back.
+    assert true_owner(draft.book, lock, _held_by(Y)) is None
+
+
+@pytest.mark.parametrize(
+    ("book", "facts"),
+    [
+        (_GRANTED, _held_by()),
+        (_GRANTED, KernelFacts()),
+        (_GRANTED, _held_by(X)),
+        (_GRANTED, _held_by(None)),
+        (_GRANTED, _held_by(Z)),
+        (book_of(allocated(_D0, pod=X)), _held_by(Y)),
+        (book_of(allocated(_D0, pod=X), allocated(silicon(d1="b"), pod=Y)), _held_by(Y)),
+        (_GRANTED, replace(_held_by(Y), gaps=("pid 7 could not be read",))),
+        (_GRANTED, _held_by(Y, Z)),
+        (_GRANTED, _held_by(X, Y)),
+        (book_of(allocated(_D0), allocated(_D0, pod=Y)), _held_by(Y)),
+        (book_of(allocated(_D0, pod=X, active=True), allocated(_D0, pod=Y)), _held_by(Y)),
+        (
+            book_of(
+                allocated(_D0, pod=X), allocated(_D0, pod=X, active=True), allocated(_D0, pod=Y)
+            ),
+            _held_by(Y),
+        ),
+        (
+            book_of(allocated(_TWO_KEYS, pod=X), allocated(silicon(h0="a"), resource=HALF, pod=Y)),
+            _held_by(Y),
+        ),
+        (
+            book_of(
+                allocated(_D0, pod=X),
+                allocated(silicon(d1="b"), pod=Z, active=True),
+                allocated(_BOTH, pod=Y),
+            ),
+            _held_by(Y),
+        ),
+    ],
+    ids=[
+        "nobody",
+        "no scan was made",
+        "it is as the lock says",
+        "a process of no pod",
+        "a pod that was granted nothing",
+        "a pod that nothing was ever granted to",
+        "a pod that was granted something else",
+        "a scan that could not see everything",
+        "two others",
+        "its own pod as well",
+        "its own pod is not known",
+        "its own pod has passed the gate",
+        "its own pod has passed the gate by another Allocation",
+        "a pod that was granted a part of it",
+        "a pod that could not have started on all that it was granted",
+    ],
+)
+def test_a_lock_stays_whose_it_is(book: Book, facts: KernelFacts) -> None:
+    lock = lock_of(book, "d0")
+    assert true_owner(book, lock, facts) is None
+    draft = drafted(book)
+    hand_to_true_owner(draft, lock, facts)
+    assert draft.book is book
+
+
+def test_a_lock_that_moved_meanwhile_is_left_alone() -> None:
+    draft = drafted(_GRANTED)
+    draft.note(lock_of(_GRANTED, "d0"), "something else happened")
+    before = draft.book
+    hand_to_true_owner(draft, lock_of(_GRANTED, "d0"), _held_by(Y))
+    assert draft.book == before
+
+
+@pytest.mark.parametrize("state", [LockState.RELEASING, LockState.RECLAIMING])
+def test_a_lock_that_is_on_its_way_to_free_is_not_handed_on(state: LockState) -> None:
+    draft = drafted(book_of(allocated(_D0, pod=X)))
+    draft.end(draft.book.allocations[1], "its pod is over")
+    if state is not LockState.RELEASING:
+        draft.move(name("d0"), state, "pid 40 has it open")
+    allocated(_D0, pod=Y)(draft)
+    assert true_owner(draft.book, lock_of(draft.book, "d0"), _held_by(Y)) is None
