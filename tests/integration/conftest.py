@@ -31,7 +31,9 @@ def gpu_stage(driver_root: Path, short_path: Path, monkeypatch: pytest.MonkeyPat
     """Make a node of the settings of its GPUs, and of *others*; its driver is not there yet."""
 
     @asynccontextmanager
-    async def made(*, others: dict[str, Any] | None = None, **gpu: Any) -> AsyncIterator[GpuStage]:
+    async def made(
+        *, chips: int = 1, others: dict[str, Any] | None = None, **gpu: Any
+    ) -> AsyncIterator[GpuStage]:
         control = short_path / "nvml"
         monkeypatch.setenv(CONTROL, str(control))
         settings = {
@@ -43,7 +45,9 @@ def gpu_stage(driver_root: Path, short_path: Path, monkeypatch: pytest.MonkeyPat
             **gpu,
         }
         changes = {"reclaim": RECLAIM, **(others or {})}
-        async with stage(short_path, chips=1, own_process=True, gpu=settings, **changes) as node:
+        async with stage(
+            short_path, chips=chips, own_process=True, gpu=settings, **changes
+        ) as node:
             gpus = SimulatedGpus(node.node, control)
             gpus.show(Node(init=9))
             yield GpuStage(node, gpus)

@@ -63,7 +63,7 @@ def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
             "folder": as_json(parts.folder.state.value),
             "registrations": as_json(parts.registrar.registrations.value),
             "offers": as_json(parts.offering.offers.value),
-            "sockets": as_json(parts.sockets.known(parts.scanner.inventory.value.resources)),
+            "sockets": as_json(parts.sockets.known(tuple(parts.offering.offers.value.devices))),
         },
         "cdi": as_json(parts.specs.published),
         "gate": {

@@ -30,12 +30,13 @@ def standings(parts: Parts) -> dict[ResourceName, Standing]:
         )
         if resource in states
         else Standing()
-        for resource in dict.fromkeys((*parts.scanner.inventory.value.resources, *states))
+        for resource in dict.fromkeys((*parts.offering.offers.value.devices, *states))
     }
 
 
 def _facts(parts: Parts) -> ReadinessFacts:
     inventory = parts.scanner.inventory.value
+    offered = tuple(parts.offering.offers.value.devices)
     view, watcher, look, settings = (
         parts.accounts.view.value,
         parts.watcher,
@@ -45,9 +46,9 @@ def _facts(parts: Parts) -> ReadinessFacts:
     last = look.last_scan
     return ReadinessFacts(
         now=time.monotonic(),
-        resources=inventory.resources,
+        resources=offered,
         kubelet=standings(parts),
-        sockets=parts.sockets.known(inventory.resources),
+        sockets=parts.sockets.known(offered),
         books_readable=view.readable,
         # A node that never had a pod with devices has no checkpoint yet: no reason to stay unready.
         books_missing=FileId.of(parts.folder.checkpoint) is None,

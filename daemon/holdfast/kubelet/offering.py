@@ -47,10 +47,14 @@ class Offering:
         """Publish what holds now."""
         inventory, book = self._inventory.value, self._ledger.book.value
         self._ages.note(book)
-        devices = {
+        lists = {
             resource: self._of(resource, inventory, book, self._view.value)
             for resource in inventory.resources
         }
+        # A node has no use for the name of hardware that it does not have; but a name that kubelet
+        # has heard stays, or kubelet would count its devices as lost.
+        before = self.offers.value.devices
+        devices = {name: each for name, each in lists.items() if each or name in before}
         self.offers.set(Offers(devices=devices, resend=self._resend))
 
     async def run(self) -> None:

@@ -91,7 +91,7 @@ class Device(Struct, frozen=True, kw_only=True):
 class Inventory(Struct, frozen=True, kw_only=True):
     """All devices of the node at one moment. `generation` grows with each change.
 
-    `resources` are the names that are advertised, also those without any device. Devices are
+    `resources` are the names that are ours on this node, also those without any device. Devices are
     ordered by resource, then NUMA node, then PCI address.
     """
 

@@ -45,7 +45,7 @@ class Standing(Struct, frozen=True, kw_only=True):
 class ReadinessFacts(Struct, frozen=True, kw_only=True):
     """What the checks are made of, at the moment `now` (monotonic seconds).
 
-    `resources` are all that are configured or were found; `sockets` our own, by what they serve;
+    `resources` are all that kubelet is or was offered; `sockets` our own, by what they serve;
     `lanes` since when each is stuck; `sight` what the last look at all processes could not see.
     `lacks` is what the daemon may not do though its settings ask for it, with the feature lost.
     `driver` is None on a node whose kernel never had NVIDIA's, else whether it is ready and why
