@@ -6,6 +6,7 @@ from typing import Any
 from fakes.gpustage import GPU
 from fakes.nvml import Slice
 from fakes.stage import TPU, Stage, pod, stage
+from holdfast.demo.books import Entry
 
 _SLICE = "nvidia.com/mig-1g.10gb"
 
@@ -26,6 +27,22 @@ async def test_a_node_whose_gpus_are_all_divided_has_only_slices_registered(gpu_
         await node.stage.for_some_beats()
 
         assert set(node.stage.kubelet.books.endpoints) == {_SLICE}
+
+
+async def test_a_node_without_our_hardware_asks_kubelet_nothing_when_others_allocate(
+    short_path: Path,
+) -> None:
+    """Nothing of ours would make kubelet write its checkpoint, so no question could be answered."""
+    async with stage(short_path, chips=0, own_process=True) as node:
+        await node.until(lambda: _ready(node), "the daemon to be ready")
+        node.kubelet.books.entries.append(
+            Entry(pod="other", container="main", resource="example.com/nic", ids=("a",), answer=b"")
+        )
+        node.kubelet.books.write()
+        await node.for_some_beats(beats=20)
+
+        assert "question not answered" not in node.log
+        assert not await node.problem("kubelet's checkpoint")
 
 
 async def _ready(node: Stage) -> bool:

@@ -17,6 +17,7 @@ from holdfast.kubelet.podresources import PodResources
 from holdfast.kubelet.registrar import Registrar
 from holdfast.kubelet.traffic import Traffic
 from holdfast.model.ids import ProcessId, ResourceName
+from holdfast.model.offers import Offers
 
 Called = Callable[[str, str, str, float], None]
 """Hears of one of kubelet's calls: the resource, the call's name, its status code, its seconds."""
@@ -52,6 +53,9 @@ def build_kubelet_side(on: Foundation) -> KubeletSide:
     def resend() -> None:
         offering.resend()
 
+    async def offered() -> Offers:
+        return await offering.offers.until(lambda offers: bool(offers.devices))
+
     accounts = Accounts(
         folder=folder,
         pods=PodResources(Path(kubelet.pod_resources_socket)),
@@ -59,6 +63,7 @@ def build_kubelet_side(on: Foundation) -> KubeletSide:
         peer=peer,
         resend=resend,
         active=lambda: bool(on.ledger.book.value.locks),
+        offered=offered,
         lane=on.host.lanes["kubelet"],
         clock=on.clock,
         times=QuestionTimes(

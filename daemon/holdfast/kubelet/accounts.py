@@ -1,7 +1,7 @@
 """Follows kubelet's books, and asks kubelet which pods it still counts."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
@@ -58,6 +58,10 @@ class QuestionTimes(Struct, frozen=True, kw_only=True):
     """The longest wait before a question that failed is asked again."""
 
 
+async def _at_once() -> None:
+    """Wait for nothing."""
+
+
 class Accounts:
     """Publishes `view`, and completes the questions that `ask` requests.
 
@@ -75,6 +79,7 @@ class Accounts:
         peer: Callable[[Path], ProcessId | None],
         resend: Callable[[], None],
         active: Callable[[], bool],
+        offered: Callable[[], Awaitable[object]] = _at_once,
         lane: Lane,
         clock: Clock,
         times: QuestionTimes | None = None,
@@ -82,8 +87,9 @@ class Accounts:
         """Ask *pods*, and never while *traffic* has an Allocate in flight.
 
         `peer` tells which process listens on a socket; `resend` sends every device list once more;
-        `active` tells whether locks are held, so that the slow questions are worth asking. The
-        checkpoint is read, and kubelet's socket dialled, on *lane*.
+        `active` tells whether locks are held, so that the slow questions are worth asking;
+        `offered` returns once there is a list to send, without which nothing makes kubelet write.
+        The checkpoint is read, and kubelet's socket dialled, on *lane*.
         """
         self.view: Watched[KubeletView] = Watched(KubeletView())
         self._folder = folder
@@ -92,6 +98,7 @@ class Accounts:
         self._peer = peer
         self._resend = resend
         self._active = active
+        self._offered = offered
         self._lane = lane
         self._clock = clock
         self._times = times or QuestionTimes()
@@ -162,7 +169,9 @@ class Accounts:
     async def _answer_wishes(self) -> None:
         delays = backoff(self._times.min_interval, self._times.last_delay)
         while True:
-            reasons = await self._wanted.until(bool)
+            await self._wanted.until(bool)
+            await self._offered()
+            reasons = self._wanted.value
             began = self._clock.monotonic()
             try:
                 await self._question()
