@@ -6,6 +6,7 @@ from pathlib import Path
 
 from chart.reference import page
 from chart.rendering import CHART, REPOSITORY, render
+from chart.theirs import refused
 from chart.valuesschema import values_schema
 from holdfast.settings import Settings, plain
 
@@ -25,6 +26,7 @@ def inputs() -> Mapping[Path, str]:
     """Return what the chart is rendered with, and the page about the settings."""
     return {
         CHART / "files/settings.json": json.dumps(plain(Settings()), indent=2) + "\n",
+        CHART / "files/refused.json": json.dumps(refused(), indent=2) + "\n",
         CHART / "values.schema.json": json.dumps(values_schema(), indent=2) + "\n",
         REPOSITORY / "docs/configuration.md": page(),
         **{

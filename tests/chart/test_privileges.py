@@ -162,7 +162,10 @@ def test_the_folder_of_specs_is_mounted_where_specs_are_written(
     [
         ({}, {"/dev/vfio"}),
         ({"tpu": {"enabled": False}}, set()),
-        ({"tpu": {"enabled": False}, "pools": [{"resourceName": "a.b/c"}]}, {"/dev/vfio"}),
+        (
+            {"tpu": {"enabled": False}, "pools": [{"resourceName": "a.b/c", "devices": ["*:*"]}]},
+            {"/dev/vfio"},
+        ),
         ({"host": {"dev": "/host/dev"}}, {"/host/dev"}),
     ],
 )

@@ -8,8 +8,10 @@ import yaml
 
 from chart.keys import groups
 from chart.rendering import CHART, RefusedError, objects, render, settings
+from chart.theirs import IN_CONFIG, VALUES
 from chart.valuesschema import values_schema
-from holdfast.settings import Settings, known_paths, plain
+from holdfast.errors import SettingsError
+from holdfast.settings import Settings, convert, known_paths, plain
 
 
 def _at(path: str, value: object) -> dict[str, Any]:
@@ -43,8 +45,57 @@ def _at(path: str, value: object) -> dict[str, Any]:
         ("probes.liveness.periodSeconds", 0, "/probes/liveness/periodSeconds"),
         ("runtimeClasses.kata", {}, "'kata' not allowed"),
         ("podLabels", {"a": 1}, "/podLabels/a"),
-        ("extraEnv", [{"name": "HOLDFAST_RECLAIM_MODE", "value": "terminate"}], "/extraEnv/0/name"),
-        ("extraEnv", [{"name": "MIG_STRATEGY", "value": "mixed"}], "/extraEnv/0/name"),
+        (
+            "extraEnv",
+            [{"name": "HOLDFAST_RECLAIM_MODE", "value": "terminate"}],
+            "extraEnv: .*HOLDFAST_RECLAIM_MODE.*; set config.reclaim.mode",
+        ),
+        (
+            "extraEnv",
+            [{"name": "MIG_STRATEGY", "value": "mixed"}],
+            "extraEnv: .*MIG_STRATEGY.*; set config.gpu.migStrategy",
+        ),
+        ("extraEnv", [{"name": "HOLDFAST_NONSENSE"}], "there is no setting .*HOLDFAST_NONSENSE"),
+        ("extraEnv", [{"name": "A", "valu": "b"}], "/extraEnv/0': additional properties 'valu'"),
+        ("extraEnv", [{"value": "b"}], "/extraEnv/0': missing property 'name'"),
+        ("migStrategy", "mixed", "migStrategy: .*NVIDIA's .*; set config.gpu.migStrategy"),
+        ("compatWithCPUManager", True, "compatWithCPUManager: .*config.gpu.passDeviceSpecs"),
+        ("gfd.enabled", True, "gfd: .*a program of its own"),
+        ("config.map", {"a": "b"}, "config.map: .*one configuration holds for a release"),
+        ("config.pools", [{"resourceName": "foo", "devices": ["*:*"]}], "/config/pools/0/resource"),
+        (
+            "config.pools",
+            [{"resourceName": "a.b/c"}],
+            "(?s)/config/pools/0.*'devices'.*'addresses'",
+        ),
+        ("config.pools", [{"resourceName": "a.b/c", "devices": []}], "/config/pools/0"),
+        (
+            "config.pools",
+            [{"resourceName": "a.b/c", "devices": ["8086"]}],
+            "/config/pools/0/devices/0",
+        ),
+        ("config.tpu.resourceName", "tpu", "/config/tpu/resourceName"),
+        ("config.tpu.generation", "v99", "/config/tpu/generation"),
+        ("config.gpu.cdiAnnotationPrefix", "cdi", "/config/gpu/cdiAnnotationPrefix"),
+        (
+            "config.reclaim",
+            {"mode": "observe", "leakedSandbox": "restart"},
+            "leakedSandbox: restart",
+        ),
+        (
+            "config",
+            {"tpu": {"enabled": False}, "gpu": {"enabled": False}},
+            "config.tpu.enabled: nothing is left to advertise",
+        ),
+        ("resources.limits.memory", "lots", "/resources/limits/memory"),
+        ("resources.limits.memori", "1Gi", "/resources/limits': additional properties 'memori'"),
+        ("fullnameOverride", "Has_Upper", "/fullnameOverride"),
+        ("seccompProfile", {"type": "Localhost"}, "/seccompProfile': .*'localhostProfile'"),
+        (
+            "seccompProfile",
+            {"type": "RuntimeDefault", "localhostProfile": "a.json"},
+            "/seccompProfile",
+        ),
         ("config.http.address", "127.0.0.1", "config.http.address: a pod's address"),
     ],
 )
@@ -53,6 +104,36 @@ def test_a_value_that_cannot_be_right_is_refused_by_its_path(
 ) -> None:
     with pytest.raises(RefusedError, match=told):
         _refuse(_at(path, value))
+
+
+_SELECTORS: list[dict[str, list[str]]] = [
+    {"devices": ["1B36:0010"]},
+    {"devices": ["*:00?0"]},
+    {"devices": ["1b36"]},
+    {"classes": ["0X0302"]},
+    {"classes": ["0302", "x"]},
+    {"addresses": ["0000:3b:*"]},
+    {"addresses": [""]},
+    {"devices": [], "classes": []},
+    {},
+]
+
+
+@pytest.mark.parametrize("selectors", _SELECTORS)
+@pytest.mark.parametrize(
+    "name", ["example.com/nvme", "a/b", "foo", "/b", "A.b/c", "a.b/c/d", "a.b/c_D.e", "a.b/"]
+)
+def test_the_chart_takes_a_pool_exactly_where_the_daemon_does(
+    name: str, selectors: dict[str, list[str]]
+) -> None:
+    values = {"pools": [{"resourceName": name, **selectors}]}
+    try:
+        convert(values)
+    except SettingsError:
+        with pytest.raises(RefusedError):
+            _refuse({"config": values})
+    else:
+        render({"config": values}, helm=False)
 
 
 def test_there_is_nothing_to_scrape_without_a_port() -> None:
@@ -72,12 +153,21 @@ def test_every_key_of_the_values_is_in_the_schema_and_every_key_of_the_schema_ha
     found = values_schema()
     del found["properties"]["config"], values["config"]
     del found["properties"]["global"]  # Helm's own
+    for name in VALUES:  # known to be refused with a word of help
+        del found["properties"][name]
 
     assert set(_in_schema(found)) == set(_in_values(values, found))
 
 
+_KUBERNETES = ("resources", "seccompProfile")
+"""What stands in these is Kubernetes' own, of which the defaults need not have every key."""
+
+
 def _in_schema(node: dict[str, Any], at: str = "") -> Iterator[str]:
     for name, below in node.get("properties", {}).items():
+        if name in _KUBERNETES:
+            yield name
+            continue
         # Not written out among the defaults: kubelet's own is 0.
         if name != "initialDelaySeconds":
             yield f"{at}{name}"
@@ -88,7 +178,7 @@ def _in_values(values: dict[str, Any], node: dict[str, Any], at: str = "") -> It
     for name, below in values.items():
         yield f"{at}{name}"
         inner = node["properties"].get(name, {})
-        if "properties" in inner:
+        if "properties" in inner and name not in _KUBERNETES:
             yield from _in_values(below, inner, f"{at}{name}.")
 
 
@@ -102,7 +192,7 @@ def test_the_schema_knows_every_key_of_the_settings_but_where_the_container_has_
             else:
                 yield f"{at}{name}"
 
-    found = set(paths(values_schema()["properties"]["config"]))
+    found = set(paths(values_schema()["properties"]["config"])) - set(IN_CONFIG)
 
     fixed = {f"host.{name}" for name in ("sys", "proc", "cgroup", "etc", "run")}
     assert found == set(known_paths()) - fixed

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from chart.keys import Group, groups
+from chart.theirs import IN_CONFIG, VALUES
+from holdfast.model.pools import _CLASS, _DEVICE, _RESOURCE
+from holdfast.model.tpu import GENERATIONS
 from holdfast.settings import schema
-from holdfast.settings.nvidia import VARIABLES
-from holdfast.settings.nvidia_plugin import KUBELET_SOCKET
 
 Schema = dict[str, Any]
 
@@ -24,6 +25,16 @@ _MOUNTED = (
 )
 """Paths that become mounts: kubelet would refuse the pod, far from the values."""
 
+_RESOURCE_NAME = f"^({_RESOURCE.pattern})$"
+_PATTERNS = {
+    "tpu.resourceName": _RESOURCE_NAME,
+    "kubelet.socketPrefix": "^[^./][^/]*$",
+    "gpu.driverRootOnHost": "^(/[^:]*)?$",
+    "gpu.cdiHookPath": "^(/.+)?$",
+    "gpu.cdiAnnotationPrefix": "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/$",
+}
+"""Texts that the daemon would refuse at its start, far from the values."""
+
 TEXT: Schema = {"type": "string"}
 TRUTH: Schema = {"type": "boolean"}
 ANYTHING: Schema = {"type": "object"}
@@ -31,6 +42,12 @@ TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 FOLDER: Schema = {"type": "string", "pattern": "^/[^:]+$"}
 FOLDERS: Schema = {"type": "array", "items": FOLDER, "uniqueItems": True}
 COUNT: Schema = {"type": "integer", "minimum": 1}
+NAME: Schema = {"type": "string", "pattern": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"}
+QUANTITY: Schema = {
+    "type": ["string", "number"],
+    "pattern": "^([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([eE][0-9]+|m|k|[MGTPE]|[KMGTPE]i)?$",
+    "minimum": 0,
+}
 PERIOD: Schema = {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}
 
 
@@ -45,12 +62,17 @@ _PROBE = section(
     timeoutSeconds=COUNT,
     failureThreshold=COUNT,
 )
+_RESOURCES: Schema = {
+    **section(**{"cpu": QUANTITY, "memory": QUANTITY, "ephemeral-storage": QUANTITY}),
+    "type": ["object", "null"],
+    "patternProperties": {"^hugepages-.+$": QUANTITY, "^.+/.+$": QUANTITY},
+}
 _RUNTIME_CLASS = section(create=TRUTH, name=TEXT, handler=TEXT, nodeSelector=TEXTS)
 
 _CHART: Mapping[str, Schema] = {
-    "nameOverride": TEXT,
-    "fullnameOverride": TEXT,
-    "namespaceOverride": TEXT,
+    "nameOverride": NAME,
+    "fullnameOverride": NAME,
+    "namespaceOverride": NAME,
     "image": section(
         repository={"type": "string", "minLength": 1},
         tag=TEXT,
@@ -63,34 +85,40 @@ _CHART: Mapping[str, Schema] = {
     },
     "kubeletRoot": FOLDER,
     "runtimeFolders": FOLDERS,
+    # What they may not set is refused in templates/_refusals.tpl, which can name the key to use.
     "extraEnv": {
         "type": "array",
         "items": {
-            "type": "object",
+            **section(name={"type": "string", "minLength": 1}, value=TEXT, valueFrom=ANYTHING),
             "required": ["name"],
-            # Mounts and capabilities follow from `config`: a setting from elsewhere would lack them.
-            "properties": {
-                "name": {
-                    "type": "string",
-                    "not": {
-                        "anyOf": [
-                            {"pattern": "^HOLDFAST_"},
-                            {"enum": sorted({*VARIABLES, KUBELET_SOCKET})},
-                        ]
-                    },
-                }
-            },
         },
     },
     "privileged": TRUTH,
     "runtimeClassName": TEXT,
     "appArmor": {"enum": ["field", "annotation", "none"]},
     "seLinuxType": TEXT,
-    "seccompProfile": {"type": ["object", "null"]},
+    "seccompProfile": {
+        **section(
+            type={"enum": ["RuntimeDefault", "Unconfined", "Localhost"]},
+            localhostProfile={"type": "string", "minLength": 1},
+        ),
+        "type": ["object", "null"],
+        "required": ["type"],
+        "if": {"required": ["type"], "properties": {"type": {"const": "Localhost"}}},
+        "then": {"required": ["localhostProfile"]},
+        "else": {"properties": {"localhostProfile": {"maxLength": 0}}},
+    },
     "hostNetwork": TRUTH,
-    "resources": {"type": ["object", "null"]},
+    "resources": {
+        **section(
+            limits=_RESOURCES,
+            requests=_RESOURCES,
+            claims={"type": "array", "items": {**section(name=TEXT, request=TEXT)}},
+        ),
+        "type": ["object", "null"],
+    },
     "priorityClassName": TEXT,
-    "resourceQuota": section(create=TRUTH, pods=TEXT),
+    "resourceQuota": section(create=TRUTH, pods={**QUANTITY, "type": "string"}),
     "updateStrategy": section(
         type={"enum": ["RollingUpdate", "OnDelete"]},
         rollingUpdate={
@@ -129,18 +157,44 @@ def values_schema() -> Schema:
     for name in _FIXED:
         del host[name]
     for path in _MOUNTED:
-        *parents, last = path.split(".")
-        keys = config["properties"]
-        for parent in parents:
-            keys = keys[parent]["properties"]
-        keys[last]["pattern"] = "^(/[^:]+)?$" if keys[last]["default"] == "" else "^/[^:]+$"
-    # It alone may be the node's own root.
-    config["properties"]["gpu"]["properties"]["driverRootOnHost"]["pattern"] = "^(/[^:]*)?$"
+        key = _key(config, path)
+        key["pattern"] = "^(/[^:]+)?$" if key["default"] == "" else "^/[^:]+$"
+    for path, pattern in _PATTERNS.items():
+        _key(config, path)["pattern"] = pattern
+    _key(config, "tpu.generation")["enum"] = ["", *sorted(GENERATIONS)]
+    _refine_pools(_key(config, "pools")["items"])
+    # Known, so that templates/_refusals.tpl can say which key of ours to use.
+    config["properties"] |= {name: {} for name in IN_CONFIG}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the chart holdfast",
-        **section(config=config, **_CHART),
+        **section(config=config, **_CHART, **{name: {} for name in VALUES}),
     }
+
+
+def _key(config: Schema, path: str) -> Schema:
+    """Return the schema of the key at *path*."""
+    for name in path.split("."):
+        config = config["properties"][name]
+    return config
+
+
+def _refine_pools(pool: Schema) -> None:
+    """Refuse what the daemon would refuse of a pool."""
+    keys = pool["properties"]
+    keys["resourceName"]["pattern"] = _RESOURCE_NAME
+    keys["devices"]["items"]["pattern"] = _any_case(_DEVICE.pattern)
+    keys["classes"]["items"]["pattern"] = _any_case(_CLASS.pattern)
+    keys["addresses"]["items"]["minLength"] = 1
+    selectors = ("devices", "classes", "addresses")
+    pool["anyOf"] = [
+        {"required": [each], "properties": {each: {"minItems": 1}}} for each in selectors
+    ]
+
+
+def _any_case(pattern: str) -> str:
+    """Return *pattern* for hex digits of both cases, as the daemon takes them."""
+    return f"^({pattern.replace('a-f', 'a-fA-F').replace('0x', '0[xX]')})$"
 
 
 def _plain(

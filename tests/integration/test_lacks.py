@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app.lacks import lacks
+from fakes.stage import stage
+from holdfast.app.lacks import lacks, missing_folders
 from holdfast.host.root import HostRoot
 from holdfast.settings import convert
 
@@ -56,3 +57,46 @@ def test_the_container_s_own_part_of_the_cgroup_tree_is_not_the_node_s(tmp_path:
 
 def test_what_cannot_be_told_is_not_said_to_be_missing(tmp_path: Path) -> None:
     assert lacks(convert({}), HostRoot.under(tmp_path)) == ()
+
+
+def test_without_kubelets_folder_of_pods_it_is_told_what_is_lost_and_where_it_is(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "pod-resources"
+    settings = convert({"kubelet": {"podResourcesSocket": str(folder / "kubelet.sock")}})
+    (told,) = missing_folders(settings, _root(tmp_path / "host"))
+    assert told.startswith(f"without {folder} kubelet is not asked which pods it counts")
+    assert "kubelet.podResourcesSocket" in told
+
+    folder.mkdir()
+    assert missing_folders(settings, _root(tmp_path / "other")) == ()
+
+
+@pytest.mark.parametrize(("kind", "why"), [("overlay", "its next one"), ("tmpfs", "a reboot")])
+def test_a_state_folder_that_goes_with_the_container_is_told(
+    tmp_path: Path, kind: str, why: str
+) -> None:
+    root = _root(tmp_path)
+    (root.proc / "self/mountinfo").write_text(f"1 0 0:1 / / rw - {kind} {kind} rw\n")
+    settings = convert({"kubelet": {"podResourcesSocket": str(tmp_path / "kubelet.sock")}})
+    (told,) = missing_folders(settings, root)
+    assert "/var/lib/holdfast is on /" in told
+    assert why in told
+
+
+async def test_a_daemon_that_is_blind_says_so_once_when_it_starts(short_path: Path) -> None:
+    """As with the manifest of NVIDIA's plugin: no hostPID, no capability, no tree of cgroups."""
+    async with stage(short_path, chips=1, start=False, own_process=True) as node:
+        home = node.node.root.proc / "self"
+        (home / "status").unlink()
+        (home / "ns/pid").unlink()
+        (home / "status").write_text(f"Uid:\t0\t0\t0\t0\nCapEff:\t{0:016x}\n")
+        (home / "ns/pid").symlink_to("pid:[4026532001]")
+        await node.start_and_register()
+        await node.until(lambda: "without KILL" in node.log, "the lacks to be told")
+        await node.for_some_beats()
+
+        told = [line for line in node.log.splitlines() if "cannot keep every promise" in line]
+        for need in ("hostPID", "SYS_PTRACE", "DAC_READ_SEARCH", "KILL"):
+            (line,) = [each for each in told if f"without {need} " in each]
+            assert '"level": "warning"' in line

@@ -15,6 +15,7 @@ import holdfast
 from holdfast.app.answers import handlers
 from holdfast.app.gpus import Gpus
 from holdfast.app.hosts import build_host
+from holdfast.app.lacks import missing_folders
 from holdfast.app.parts import Parts, build
 from holdfast.app.readiness import PROOF_EVERY, readiness
 from holdfast.app.reload import Orders, Reread, may_begin_anew
@@ -89,6 +90,8 @@ async def run(settings: Settings, reread: Reread | None = None) -> bool:
         async with Supervisor() as supervisor:
             _start(parts, supervisor, board, metrics)
             log.info("started", version=holdfast.__version__, state=str(state), pid=os.getpid())
+            for each in (*parts.lacks, *missing_folders(settings, host.root)):
+                log.warning("cannot keep every promise", lack=each)
             while again := await orders.next():
                 if await may_begin_anew(settings, reread, partial(_stuck, parts)):
                     break

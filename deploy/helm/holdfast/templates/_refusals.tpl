@@ -1,0 +1,35 @@
+{{/* What the schema cannot say in words that help: refused with the key to use. */}}
+{{- define "holdfast.refusals" -}}
+{{- $known := .Files.Get "files/refused.json" | fromJson -}}
+{{- $settings := include "holdfast.settings" . | fromJson -}}
+{{- $told := list -}}
+{{- range $name, $instead := $known.values -}}
+{{- if hasKey $.Values $name -}}
+{{- $told = append $told (printf "%s: that is a value of the chart of NVIDIA's device plugin; %s" $name $instead) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $instead := $known.config -}}
+{{- if hasKey $.Values.config $name -}}
+{{- $told = append $told (printf "config.%s: that is a value of the chart of NVIDIA's device plugin; %s" $name $instead) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.extraEnv -}}
+{{- if hasKey $known.variables .name -}}
+{{- $told = append $told (printf "extraEnv: mounts and capabilities follow from the settings, and %s would change one past them; set config.%s" .name (get $known.variables .name)) -}}
+{{- else if hasPrefix "HOLDFAST_" .name -}}
+{{- $told = append $told (printf "extraEnv: there is no setting for the variable %s; settings stand below config" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- if not (or $settings.tpu.enabled $settings.gpu.enabled $settings.pools) -}}
+{{- $told = append $told "config.tpu.enabled: nothing is left to advertise; enable TPUs or GPUs, or name a pool in config.pools" -}}
+{{- end -}}
+{{- if and (eq $settings.reclaim.leakedSandbox "restart") (ne $settings.reclaim.mode "terminate") -}}
+{{- $told = append $told "config.reclaim.leakedSandbox: restart ends processes; it needs config.reclaim.mode: terminate" -}}
+{{- end -}}
+{{- if and $settings.http.address (not .Values.hostNetwork) -}}
+{{- $told = append $told "config.http.address: a pod's address is not known before it runs; leave it empty, or set hostNetwork" -}}
+{{- end -}}
+{{- with $told -}}
+{{- fail (join "\n" .) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,52 @@
+"""What people bring from NVIDIA's chart or by environment, and which key of ours it is."""
+
+from collections.abc import Mapping
+
+from holdfast.settings import known_paths, variable
+from holdfast.settings.nvidia import VARIABLES
+from holdfast.settings.nvidia_plugin import KUBELET_SOCKET
+
+_CONFIG = "set config."
+_NO_LABELS = "one configuration holds for a release: install one for each kind of node"
+_FOLLOWS = "what the container may follows from config; leave it out"
+_ELSEWHERE = "it is a program of its own; install it beside holdfast"
+
+VALUES: Mapping[str, str] = {
+    "migStrategy": f"{_CONFIG}gpu.migStrategy",
+    "compatWithCPUManager": f"{_CONFIG}gpu.passDeviceSpecs",
+    "deviceListStrategy": f"{_CONFIG}gpu.deviceListStrategy",
+    "deviceIDStrategy": f"{_CONFIG}gpu.deviceIdStrategy",
+    "nvidiaDriverRoot": f"{_CONFIG}gpu.driverRoot",
+    "nvidiaDevRoot": f"{_CONFIG}gpu.devRoot",
+    "gdrcopyEnabled": f"{_CONFIG}gpu.gdrcopyEnabled",
+    "gdsEnabled": f"{_CONFIG}gpu.gdsEnabled",
+    "mofedEnabled": f"{_CONFIG}gpu.mofedEnabled",
+    "cdi": f"{_CONFIG}gpu.cdiHookPath for cdi.nvidiaHookPath",
+    "failOnInitError": "a driver that is not there is waited for; leave it out",
+    "deviceDiscoveryStrategy": "GPUs are found by NVML; leave it out",
+    "mps": "a GPU is never shared; leave it out",
+    "gfd": _ELSEWHERE,
+    "nfd": _ELSEWHERE,
+    "devicePlugin": f"{_CONFIG}gpu.enabled for devicePlugin.enabled",
+    "securityContext": _FOLLOWS,
+    "podSecurityContext": _FOLLOWS,
+    "selectorLabelsOverride": "set nameOverride, or podLabels",
+    "allowDefaultNamespace": "any namespace will do; leave it out",
+}
+"""Values of the chart of NVIDIA's device plugin that ours has under another name, or not at all."""
+
+IN_CONFIG: Mapping[str, str] = dict.fromkeys(
+    ("map", "name", "default", "fallbackStrategies"), _NO_LABELS
+)
+"""The same for keys of its `config`, which ours has for the daemon's own."""
+
+
+def refused() -> Mapping[str, Mapping[str, str]]:
+    """Return what the chart refuses by name, and what it says to do instead."""
+    return {"values": VALUES, "config": IN_CONFIG, "variables": _variables()}
+
+
+def _variables() -> Mapping[str, str]:
+    """Return the key of `config` for each variable that would set it."""
+    theirs = {**VARIABLES, KUBELET_SOCKET: "kubelet.pluginDir"}
+    return {**{variable(path): path for path in sorted(known_paths())}, **theirs}
