@@ -465,7 +465,7 @@ def test_a_lock_says_whether_a_container_may_have_started_on_its_device() -> Non
 def test_a_lock_that_is_found_to_be_held_after_all_counts_as_started_on() -> None:
     draft = drafted()
     draft.end(_settled(draft), "no pod was ever named")
-    draft.move(name("d0"), LockState.HELD, "kubelet counts the pod", pod=X)
+    draft.move(name("d0"), LockState.HELD, "kubelet counts the pod")
     assert draft.locks[name("d0")].started
 
 
