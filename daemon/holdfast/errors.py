@@ -28,6 +28,14 @@ class LedgerUnusableError(LedgerError):
     """The ledger's file is locked by another daemon, newer, or damaged; it is never overwritten."""
 
 
+class LedgerLostError(LedgerError):
+    """What is written to the ledger does not stay: its files or its disk are not what they were."""
+
+
+class SecondDaemonError(LedgerUnusableError):
+    """Another daemon has what only one may have."""
+
+
 class AllocationRefusedError(HoldfastError):
     """Allocate was asked for something that can never work."""
 

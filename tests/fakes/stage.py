@@ -62,7 +62,8 @@ class WatchfulRuntime(Runtime):
 class Stage:
     """A node with chips, a kubelet, and a daemon that a test may end and start again.
 
-    `own_process`: the daemon is a process of its own, so that it can be killed.
+    `own_process`: the daemon is a process of its own, so that it can be killed; `environment` is
+    what that process has beside ours.
     """
 
     folder: Path
@@ -71,6 +72,7 @@ class Stage:
     kubelet: Kubelet
     changes: dict[str, Any]
     own_process: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
     question: dict[str, str] = field(default_factory=dict)
     """Changes of `kubelet.question`."""
     _daemon: asyncio.Task[bool] | subprocess.Popen[bytes] | None = None
@@ -112,7 +114,9 @@ class Stage:
         config.write_text(yaml.safe_dump(settings))
         with (self.folder / "daemon.log").open("ab") as log:
             self._daemon = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "run", "--config", str(config)], stderr=log
+                [sys.executable, "-m", "holdfast", "run", "--config", str(config)],
+                stderr=log,
+                env={**os.environ, **self.environment},
             )
 
     async def stop(self) -> None:
@@ -423,6 +427,7 @@ async def stage(
     chips: int = 4,
     start: bool = True,
     own_process: bool = False,
+    environment: dict[str, str] | None = None,
     times: KubeletTimes = TIMES,
     question: dict[str, str] | None = None,
     **changes: Any,
@@ -442,6 +447,7 @@ async def stage(
         kubelet=kubelet,
         changes=changes,
         own_process=own_process,
+        environment=environment or {},
         question=question or {},
     )
     keeper = asyncio.create_task(node.run())

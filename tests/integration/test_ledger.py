@@ -28,7 +28,8 @@ from fakes.books import (
     silicon,
 )
 from holdfast.errors import LaneStuckError, LedgerError, LedgerUnusableError
-from holdfast.ledger.ledger import InstanceLock, Ledger, open_ledger
+from holdfast.ledger.instance import InstanceLock
+from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.ledger.store import (
     FILE,
     SCHEMA_VERSION,
@@ -285,45 +286,6 @@ def test_a_file_that_was_only_begun_is_begun_again(tmp_path: Path) -> None:
         assert store.read() == Book()
 
 
-# Two daemons.
-
-
-def test_a_second_daemon_on_the_same_folder_is_refused(
-    tmp_path: Path, writer_environment: dict[str, str]
-) -> None:
-    script = (
-        "import sys; from pathlib import Path; from holdfast.ledger.ledger import InstanceLock\n"
-        "lock = InstanceLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
-    )
-    folder = tmp_path / "state"
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=writer_environment,
-    ) as first:
-        assert first.stdout is not None
-        first.stdout.readline()
-        with pytest.raises(LedgerUnusableError, match="another holdfast is running on it"):
-            InstanceLock(folder)
-        first.kill()
-    InstanceLock(folder).close()
-
-
-def test_the_lock_of_a_folder_can_be_given_back(tmp_path: Path) -> None:
-    InstanceLock(tmp_path).close()
-    lock = InstanceLock(tmp_path)
-    with pytest.raises(LedgerUnusableError, match="another holdfast"):
-        InstanceLock(tmp_path)
-    lock.close()
-
-
-def test_a_state_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(LedgerUnusableError, match="cannot use the state folder"):
-        InstanceLock(tmp_path / "file" / "state")
-
-
 # Files that must not be touched.
 
 
@@ -567,7 +529,7 @@ async def test_a_decision_that_fails_changes_nothing(tmp_path: Path, lane: Lane)
     assert ledger.failing_since is None
 
 
-async def test_a_commit_that_fails_is_not_published_and_is_told_until_one_succeeds(
+async def test_a_commit_that_fails_is_not_published_and_is_told_until_the_ledger_is_proven(
     tmp_path: Path, lane: Lane
 ) -> None:
     clock = ManualClock()
@@ -582,46 +544,27 @@ async def test_a_commit_that_fails_is_not_published_and_is_told_until_one_succee
             clock.shift(5)
     assert ledger.book.value == Book()
     await ledger.apply(_allocate)
+    await ledger.prove()
     assert ledger.failing_since is None
     await until(lambda: list(ledger.book.value.allocations) == [1])
 
 
-async def test_a_ledger_that_failed_proves_itself_though_nobody_has_anything_to_write(
-    tmp_path: Path, lane: Lane
+async def test_a_ledger_on_a_full_disk_proves_itself_though_nobody_has_anything_to_write(
+    small_disk: Path, lane: Lane
 ) -> None:
     """Its devices are withheld, so no Allocate would come to find out."""
-    ledger = await _open(tmp_path, lane, ManualClock())
-    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LedgerError):
-            await ledger.apply(_allocate)
-        with pytest.raises(LedgerError):
-            await ledger.prove()
-        assert ledger.failing_since is not None
+    ledger = await _open(small_disk, lane, ManualClock())
+    filler = _fill(small_disk)
+    with pytest.raises(LedgerError, match="full"):
+        await ledger.apply(_allocate)
+    with pytest.raises(LedgerError, match="full"):
+        await ledger.prove()
+    assert ledger.failing_since is not None
+    filler.unlink()
     await ledger.prove()
     assert ledger.failing_since is None
-
-
-async def test_a_ledger_that_nobody_writes_is_tried_now_and_then(
-    tmp_path: Path, lane: Lane
-) -> None:
-    """A disk that has gone read-only shows before the first pod finds out."""
-    clock = ManualClock()
-    ledger = await _open(tmp_path, lane, clock)
-    assert ledger.proven_at is None
-    await ledger.prove(idle=60)
-    assert ledger.proven_at == clock.monotonic()
-    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        await ledger.prove(idle=60)  # it was written just now
-        assert ledger.failing_since is None
-        await clock.advance(61)
-        with pytest.raises(LedgerError):
-            await ledger.prove(idle=60)
-        assert ledger.failing_since is not None
-    await ledger.prove(idle=60)
-    assert ledger.failing_since is None
-    assert ledger.proven_at == clock.monotonic()
+    await ledger.apply(_allocate)
+    await ledger.close()
 
 
 async def test_a_commit_that_takes_too_long_is_given_up_and_yet_comes(

@@ -192,3 +192,12 @@ def test_each_fact_that_is_learned_now_and_then_says_when_it_was() -> None:
         assert seen[name] == 990.0
     assert seen["every holder can be seen"] == 980.0
     assert seen["CDI specs"] is None
+
+
+def test_why_the_ledger_fails_is_told_to_root_and_not_over_http() -> None:
+    """The reason names a path, and may name another daemon's pid."""
+    why = replace(_GOOD, problem="cannot write the ledger /state/ledger.db: disk I/O error")
+    (check,) = ledger(replace(_WELL, ledger=why, ledger_failing_since=958.0))
+
+    assert check.reason == f"no commit for 42 s: {why.problem}"
+    assert check.public == "no commit for 42 s"

@@ -9,7 +9,6 @@ from holdfast.app import reports
 from holdfast.app.parts import Parts
 from holdfast.control.server import Handler
 from holdfast.errors import RequestRefusedError
-from holdfast.kubelet.checkpoint import FileId
 from holdfast.model.byhand import (
     RemovalFacts,
     Target,
@@ -131,7 +130,7 @@ class _Hand:
                     ),
                     # A node that never had a pod with devices has no checkpoint.
                     problem=view.problem
-                    if not view.readable and FileId.of(parts.folder.checkpoint) is not None
+                    if not view.readable and parts.folder.state.value.checkpoint is not None
                     else "",
                     looked=parts.watcher.looked.is_set(),
                 )

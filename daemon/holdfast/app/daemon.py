@@ -17,15 +17,17 @@ from holdfast.app.gpus import Gpus
 from holdfast.app.hosts import build_host
 from holdfast.app.lacks import missing_folders
 from holdfast.app.parts import Parts, build
-from holdfast.app.readiness import PROOF_EVERY, readiness
+from holdfast.app.proof import LedgerProof
+from holdfast.app.readiness import readiness
 from holdfast.app.reload import Orders, Reread, may_begin_anew
-from holdfast.app.showing import observe, show
+from holdfast.app.showing import observe, show, show_ledger
 from holdfast.control.server import ControlServer
 from holdfast.discovery.scanner import Scanner
 from holdfast.errors import HoldfastError, HostError
 from holdfast.host.openfiles import allow_all
 from holdfast.host.udev import Uevents
-from holdfast.ledger.ledger import InstanceLock, open_ledger
+from holdfast.ledger.instance import InstanceLock, PluginFolderLock
+from holdfast.ledger.ledger import open_ledger
 from holdfast.model.gpu import DriverState
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import SystemClock
@@ -41,8 +43,6 @@ _BEAT = 2.0
 _BEATS_TO_SHOW = 3
 """Metrics are read a few times a minute: no need to set each of them at every beat."""
 _TIDY = 60.0
-_PROOF = 5.0
-"""Between tries to write a ledger that fails, in seconds."""
 
 
 async def run(settings: Settings, reread: Reread | None = None) -> bool:
@@ -56,7 +56,12 @@ async def run(settings: Settings, reread: Reread | None = None) -> bool:
     state = Path(settings.state_dir)
     clock = SystemClock()
     async with AsyncExitStack() as stack:
-        stack.enter_context(contextlib.closing(InstanceLock(state)))
+        instance = stack.enter_context(contextlib.closing(InstanceLock(state)))
+        plugins = stack.enter_context(
+            contextlib.closing(PluginFolderLock(Path(settings.kubelet.plugin_dir)))
+        )
+        if plugins.problem:
+            log.warning("a second daemon would not be noticed", reason=plugins.problem)
         board, metrics = Board(), Metrics()
         if settings.http.port:
             stack.enter_context(_probes(settings, board, metrics))
@@ -74,6 +79,7 @@ async def run(settings: Settings, reread: Reread | None = None) -> bool:
             clock=clock,
             boot=host.boot,
             history_per_device=settings.history.per_device,
+            locks=(instance, plugins),
         )
         stack.push_async_callback(ledger.close)
         parts = build(settings, host, ledger, clock, called=metrics.kubelet.called)
@@ -162,7 +168,7 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     supervisor.start("own sockets", parts.sockets.run())
     supervisor.start("readiness", _publish(parts, board, metrics))
     supervisor.start("housekeeping", _keep_house(parts))
-    supervisor.start("ledger", _prove_ledger(parts))
+    supervisor.start("ledger", LedgerProof(parts.ledger, clock=parts.clock).run())
 
 
 async def _follow_health(gpus: Gpus) -> None:
@@ -193,6 +199,7 @@ async def _publish(parts: Parts, board: Board, metrics: Metrics) -> None:
     for beat in itertools.count():
         checks = readiness(parts)
         board.publish(checks)
+        show_ledger(parts, metrics)
         if beat % _BEATS_TO_SHOW == 0:
             metrics.node.show_ready({check.name: check.passes for check in checks})
             show(parts, metrics)
@@ -206,12 +213,3 @@ async def _keep_house(parts: Parts) -> None:
             await parts.ledger.tidy()
         except HoldfastError as error:
             log.warning("ledger not tidied", reason=str(error))
-
-
-async def _prove_ledger(parts: Parts) -> None:
-    while True:
-        try:
-            await parts.ledger.prove(idle=PROOF_EVERY)
-        except HoldfastError as error:
-            log.warning("ledger cannot be written", reason=str(error))
-        await asyncio.sleep(_PROOF)

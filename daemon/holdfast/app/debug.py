@@ -9,7 +9,6 @@ import os
 import platform
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -35,7 +34,7 @@ _FRAMES = 6
 def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
     """Return everything; reads nothing from the node, so that it answers when the node does not."""
     board.publish(readiness(parts))
-    now = time.monotonic()
+    now = parts.clock.monotonic()
     return {
         "versions": _versions(),
         "process": {
@@ -56,6 +55,7 @@ def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
         "book": as_json(parts.ledger.book.value),
         "ledger": {
             "failingFor": _ago(parts.ledger.failing_since, now),
+            "problem": parts.ledger.problem,
             "provenAgo": _ago(parts.ledger.proven_at, now),
         },
         "kubelet": {

@@ -54,6 +54,7 @@ class Parts(Struct, frozen=True, kw_only=True):
     """The running daemon."""
 
     settings: Settings
+    clock: Clock
     host: Hosts
     ledger: Ledger
     specs: CdiSpecs
@@ -128,6 +129,7 @@ def build(
     )
     return Parts(
         settings=settings,
+        clock=clock,
         host=host,
         ledger=ledger,
         specs=specs,

@@ -1,15 +1,11 @@
 """Gathers what the readiness checks are made of from what the parts publish."""
 
-import time
-
 from holdfast.app.parts import Parts
-from holdfast.kubelet.checkpoint import FileId
+from holdfast.app.proof import PATIENCE
 from holdfast.model.gpu import DriverState
 from holdfast.model.ids import ResourceName
 from holdfast.model.readiness import Check, Known, ReadinessFacts, Standing, judge_readiness
 
-PROOF_EVERY = 60.0
-"""How often the ledger is written to prove that it can be, in seconds, while nothing else does."""
 _SLACK = 60.0
 """Above the deadlines of the lanes that a look needs: what is that late comes no more."""
 
@@ -45,15 +41,15 @@ def _facts(parts: Parts) -> ReadinessFacts:
     )
     last = look.last_scan
     return ReadinessFacts(
-        now=time.monotonic(),
+        now=parts.clock.monotonic(),
         resources=offered,
         kubelet=standings(parts),
         sockets=parts.sockets.known(offered),
         books_readable=view.readable,
         # A node that never had a pod with devices has no checkpoint yet: no reason to stay unready.
-        books_missing=FileId.of(parts.folder.checkpoint) is None,
+        books_missing=parts.folder.state.value.checkpoint is None,
         books_problem=view.problem,
-        ledger=Known(at=parts.ledger.proven_at, patience=PROOF_EVERY + _SLACK),
+        ledger=Known(at=parts.ledger.proven_at, patience=PATIENCE, problem=parts.ledger.problem),
         ledger_failing_since=parts.ledger.failing_since,
         lanes={name: lane.stuck_since for name, lane in parts.host.lanes.items()},
         resets=parts.resetter.stuck,

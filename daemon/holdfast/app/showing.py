@@ -1,7 +1,6 @@
 """Brings what happens and how things stand into the metrics; it looks at nothing itself."""
 
 import math
-import time
 
 from holdfast.app.parts import Parts
 from holdfast.app.readiness import standings
@@ -23,9 +22,10 @@ def observe(parts: Parts, metrics: Metrics) -> None:
 
 def show(parts: Parts, metrics: Metrics) -> None:
     """Show in *metrics* how things stand now."""
-    inventory, book, now = parts.scanner.inventory.value, parts.ledger.book.value, time.monotonic()
+    inventory, book = parts.scanner.inventory.value, parts.ledger.book.value
+    now = parts.clock.monotonic()
     looked = parts.scanner.looked_at is not None
-    metrics.locks.show(inventory, book, looked=looked, now=time.time())
+    metrics.locks.show(inventory, book, looked=looked, now=parts.clock.wall())
     metrics.kubelet.show(
         standings(parts),
         {
@@ -50,8 +50,13 @@ def show(parts: Parts, metrics: Metrics) -> None:
     for device, found in parts.kernel.holders.items():
         holders[device.resource] = holders.get(device.resource, 0) + len(found)
     metrics.node.show_holders(holders)
-    metrics.node.show_ledger(failing_for=_since(parts.ledger.failing_since, now))
     metrics.node.show_drift(each.kind for each in parts.drift.standing)
+
+
+def show_ledger(parts: Parts, metrics: Metrics) -> None:
+    """Show in *metrics* for how long the ledger fails; oftener than the rest, for it is urgent."""
+    since = _since(parts.ledger.failing_since, parts.clock.monotonic())
+    metrics.node.show_ledger(failing_for=since)
 
 
 def _since(moment: float | None, now: float) -> float:

@@ -7,11 +7,10 @@ from pathlib import Path
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.node import Node
-from holdfast.doctor.state import lock_holder
 from holdfast.errors import HostError
 from holdfast.host.holders import HolderScan
 from holdfast.host.memory import MemoryReader
-from holdfast.host.procfs import Procfs
+from holdfast.host.procfs import Procfs, lock_holder
 from holdfast.host.root import HostRoot
 from holdfast.ledger.store import LOCK
 from holdfast.model.cgroup_names import pod_of

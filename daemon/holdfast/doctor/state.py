@@ -12,9 +12,10 @@ from holdfast.doctor.node import Node
 from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.host.mounts import Mount
 from holdfast.host.peer import listener
-from holdfast.host.procfs import Procfs
+from holdfast.host.procfs import Procfs, lock_holder
 from holdfast.ledger.examine import examine
-from holdfast.ledger.store import FILE, LOCK, RESERVE_BYTES, SCHEMA_VERSION
+from holdfast.ledger.reserve import RESERVE_BYTES
+from holdfast.ledger.store import FILE, LOCK, SCHEMA_VERSION
 
 _AREA = Area("state")
 _MIB = 1 << 20
@@ -177,19 +178,6 @@ def _daemon(node: Node, folder: Path) -> tuple[bool, Finding]:
 
 def _pid(pid: int) -> str:
     return f", pid {pid}" if pid else ", out of our sight in another pid namespace"
-
-
-def lock_holder(procfs: Procfs, lock: Path) -> int | None:
-    """Return who has *lock* locked by flock(2), by the kernel's list; taking it would be a change.
-
-    None where nobody has, or where the kernel does not tell by this file's number.
-    """
-    try:
-        found = lock.stat()
-    except OSError:
-        return None
-    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    return procfs.flock_holder(device)
 
 
 def _ledger(folder: Path, *, in_use: bool) -> Iterator[Finding]:

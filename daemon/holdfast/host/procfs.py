@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -172,3 +173,16 @@ class Procfs:
             return read_text(f"{self._proc}/{name}")
         except HostError:
             return None
+
+
+def lock_holder(procfs: Procfs, lock: Path) -> int | None:
+    """Return who has *lock* locked by flock(2), by the kernel's list; taking it would be a change.
+
+    None where nobody has, or where the kernel does not tell by this file's number.
+    """
+    try:
+        found = lock.stat()
+    except OSError:
+        return None
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    return procfs.flock_holder(device)

@@ -1,15 +1,13 @@
 """The ledger as the rest of the daemon sees it: decide on the book, commit, then publish it."""
 
 import asyncio
-import fcntl
-import math
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.errors import LedgerUnusableError
-from holdfast.ledger.store import LOCK, Store
+from holdfast.errors import LaneStuckError, LedgerLostError, LedgerUnusableError
+from holdfast.ledger.instance import InstanceLock, PluginFolderLock
+from holdfast.ledger.store import Store
 from holdfast.model.book import Book
 from holdfast.model.draft import Draft
 from holdfast.model.ids import BootId, DeviceName
@@ -28,15 +26,26 @@ class Ledger:
     the ledger's own lane, one after the other, each on the book the former one left.
     """
 
-    def __init__(self, store: Store, lane: Lane, *, clock: Clock, boot: BootId) -> None:
+    def __init__(
+        self,
+        store: Store,
+        lane: Lane,
+        *,
+        clock: Clock,
+        boot: BootId,
+        locks: Sequence[InstanceLock | PluginFolderLock] = (),
+    ) -> None:
         """Take an open store whose thread is *lane*'s; use `open_ledger`."""
         self._store = store
         self._lane = lane
+        self._locks = locks
         self._clock = clock
         self._boot = boot
         self._loop = asyncio.get_running_loop()
         self._latest = Book()
         self._failing_since: float | None = None
+        self._problem = ""
+        self._lost = ""
         self._proven_at: float | None = None
         self.book: Watched[Book] = Watched(self._latest)
         self.commit_seconds: Callable[[float], None] = lambda _seconds: None
@@ -44,13 +53,20 @@ class Ledger:
 
     @property
     def failing_since(self) -> float | None:
-        """Return since when commits fail (monotonic seconds), None while they succeed."""
-        stuck = self._lane.stuck_since
-        return stuck if stuck is not None else self._failing_since
+        """Return since when writes fail (monotonic seconds), None once `prove` has succeeded."""
+        since = (self._lane.stuck_since, self._failing_since)
+        return min((each for each in since if each is not None), default=None)
+
+    @property
+    def problem(self) -> str:
+        """Return why writes fail, empty while they do not."""
+        if self._failing_since is None and self._lane.stuck_since is not None:
+            return "a write has not come back"
+        return self._problem
 
     @property
     def proven_at(self) -> float | None:
-        """Return when the last durable write succeeded (monotonic seconds), None before one."""
+        """Return when `prove` last succeeded (monotonic seconds), None before it did."""
         return self._proven_at
 
     async def apply(self, decide: Callable[[Draft], T], *, deadline: float | None = None) -> T:
@@ -69,16 +85,19 @@ class Ledger:
         """Do the housekeeping that must not be on the way of an Allocate."""
         await self._lane.run(self._store.tidy)
 
-    async def prove(self, *, idle: float = math.inf) -> None:
-        """Find out whether it can commit: devices may be withheld, and then nobody writes.
+    async def prove(self, *, deadline: float | None = None) -> tuple[str, ...]:
+        """Keep the locks, write and read back; nothing else ends `failing_since` and `problem`.
 
-        Raises LedgerError or LaneStuckError while it cannot. Does nothing while it does not fail
-        and the last durable write is less than *idle* seconds ago.
+        Return the names of files that were gone and were written again. Raises LedgerError, of
+        which SecondDaemonError is one, or LaneStuckError after *deadline* seconds.
         """
-        proven = self._proven_at
-        due = proven is None or self._clock.monotonic() - proven >= idle
-        if due or self.failing_since is not None:
-            await self._lane.run(self._prove)
+        started = self._clock.monotonic()
+        try:
+            return await self._lane.run(self._prove, deadline=deadline)
+        except LaneStuckError as error:
+            # It may be another write that does not come back, and the proof was never begun.
+            self._fails(started, error)
+            raise
 
     async def close(self) -> None:
         """Close the file; what was committed stays."""
@@ -97,29 +116,41 @@ class Ledger:
         after = draft.book
         if after is before:
             return answer
+        if self._lost:
+            raise LedgerLostError(self._lost)
         started = self._clock.monotonic()
         try:
             self._store.write(before, after, draft.moves)
-        except Exception:
-            self._failing_since = self._failing_since or started
+        except Exception as error:
+            self._fails(started, error)
             raise
-        self._failing_since = None
         self._latest = after
-        self._proven_at = self._clock.monotonic()
-        took = self._proven_at - started
+        took = self._clock.monotonic() - started
         # Published from here, not by the caller: it may have given up waiting by now.
         self._loop.call_soon_threadsafe(self._publish, after, draft.moves, took)
         return answer
 
-    def _prove(self) -> None:
+    def _prove(self) -> tuple[str, ...]:
         started = self._clock.monotonic()
         try:
-            self._store.prove()
-        except Exception:
-            self._failing_since = self._failing_since or started
+            for lock in self._locks:
+                lock.keep()
+            written_again = self._store.prove()
+        except (LedgerLostError, LedgerUnusableError) as error:
+            self._lost = str(error)
+            self._fails(started, error)
             raise
-        self._failing_since = None
+        except Exception as error:
+            self._fails(started, error)
+            raise
+        self._problem, self._lost, self._failing_since = "", "", None
         self._proven_at = self._clock.monotonic()
+        return written_again
+
+    def _fails(self, started: float, error: Exception) -> None:
+        if self._failing_since is None:
+            self._failing_since = started
+        self._problem = str(error)
 
     def _publish(self, book: Book, moves: tuple[Move, ...], took: float) -> None:
         self.book.set(book)
@@ -127,37 +158,21 @@ class Ledger:
         self.moved(moves)
 
 
-class InstanceLock:
-    """Keeps a second daemon from ever writing the same ledger; released when the process ends."""
-
-    def __init__(self, folder: Path) -> None:
-        """Take the lock of *folder*, creating it; raises LedgerUnusableError when it is taken."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            message = f"cannot use the state folder {folder}: {error.strerror}"
-            raise LedgerUnusableError(message) from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._fd)
-            message = f"cannot use the state folder {folder}: another holdfast is running on it"
-            raise LedgerUnusableError(message) from error
-
-    def close(self) -> None:
-        """Give the lock back."""
-        os.close(self._fd)
-
-
 async def open_ledger(
-    folder: Path, lane: Lane, *, clock: Clock, boot: BootId, history_per_device: int = 200
+    folder: Path,
+    lane: Lane,
+    *,
+    clock: Clock,
+    boot: BootId,
+    history_per_device: int = 200,
+    locks: Sequence[InstanceLock | PluginFolderLock] = (),
 ) -> Ledger:
     """Open the ledger in *folder* on *lane*, and read the book.
 
-    Raises LedgerUnusableError; the caller holds the folder's InstanceLock.
+    The caller holds *locks*, among them the folder's InstanceLock; they are kept with each proof.
+    Raises LedgerUnusableError.
     """
     store = await lane.run(lambda: Store(folder, history_per_device=history_per_device))
-    ledger = Ledger(store, lane, clock=clock, boot=boot)
+    ledger = Ledger(store, lane, clock=clock, boot=boot, locks=locks)
     await ledger.load()
     return ledger

@@ -1,29 +1,31 @@
 """The ledger's file: open it, read the book from it, write the next one as one commit."""
 
-import errno
 import os
 import sqlite3
 from collections.abc import Iterable
-from contextlib import closing, suppress
+from contextlib import closing
 from importlib import resources
 from pathlib import Path
 
-from holdfast.errors import LedgerError, LedgerUnusableError
-from holdfast.ledger import rows
+from holdfast.errors import LedgerError, LedgerLostError, LedgerUnusableError
+from holdfast.ledger import readback, rows
+from holdfast.ledger.place import Place
+from holdfast.ledger.reserve import Reserve
 from holdfast.model.book import Book
 from holdfast.model.ids import DeviceName
 from holdfast.model.locks import Move
 
 FILE = "ledger.db"
-RESERVE = "reserve"
+_FILES = ("", "-wal", "-shm")
+"""What is open of a ledger, by what its names have after FILE."""
 LOCK = "lock"
 """What the daemon holds locked while it runs."""
 _SCHEMA = ("schema-1.sql", "schema-2.sql", "schema-3.sql", "schema-4.sql", "schema-5.sql")
 """What made each version from the one before; a file that was ever released is never edited."""
 SCHEMA_VERSION = len(_SCHEMA)
 _APPLICATION_ID = 0x686F6C64  # "hold"
-RESERVE_BYTES = 1 << 20
-"""What is kept free on the disk, so that a release can be written when it is full."""
+_WAL_BYTES = 1 << 20
+"""To what the WAL is cut when it begins anew: each proof reads all of it."""
 _BUSY_TIMEOUT_MS = 500
 
 
@@ -41,9 +43,10 @@ class Store:
         as it was found.
         """
         self._path = folder / FILE
-        self._reserve = folder / RESERVE
+        self._wal = folder / f"{FILE}-wal"
+        self._copied = False
+        self._reserve = Reserve(folder)
         self._history_per_device = history_per_device
-        self._disk_full = False
         try:
             # Looked at without write access first: closing a file that is not to be touched would
             # otherwise fold its WAL back into it.
@@ -54,10 +57,10 @@ class Store:
             raise self._unusable(error) from error
         try:
             self._prepare()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             self._db.close()
             raise self._unusable(error) from error
-        self._keep_reserve()
+        self._reserve.keep()
 
     def read(self) -> Book:
         """Return the book as it was last committed.
@@ -70,18 +73,30 @@ class Store:
             raise self._unusable(error) from error
 
     def history(self, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
-        """Return the last *limit* moves, of one device or of all, oldest first."""
-        return rows.read_history(self._db, device, limit)
+        """Return the last *limit* moves, of one device or of all, oldest first.
+
+        Raises LedgerError when they cannot be read.
+        """
+        try:
+            return rows.read_history(self._db, device, limit)
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot read the ledger {self._path}: {error}") from error
 
     def write(self, before: Book, after: Book, moves: Iterable[Move]) -> None:
         """Commit the difference between two books together with the moves that lead there.
 
-        Raises LedgerError, and then nothing was written. On a full disk the reserve is given up
-        for a change that records no new Allocation, so that releases always go through.
+        Raises LedgerError, and then nothing was written; LedgerLostError when the names of the open
+        files do not lead to them any more. On a full disk the reserve is given up for a change that
+        records no new Allocation, so that releases always go through.
         """
         moves = tuple(moves)
+        if gone := self._gone():
+            raise LedgerLostError(
+                f"cannot write the ledger {self._path}: {', '.join(gone)} was removed; it is "
+                "written again within seconds"
+            )
         releases = not (after.allocations.keys() - before.allocations.keys())
-        if self._disk_full and not releases:
+        if self._reserve.full and not releases:
             message = (
                 f"cannot write the ledger {self._path}: the disk is full, and what is left is kept "
                 "for releases; make room"
@@ -90,7 +105,7 @@ class Store:
         try:
             self._commit(before, after, moves)
         except sqlite3.Error as error:
-            if not (_is_full(error) and releases and self._give_up_reserve()):
+            if not (_is_full(error) and releases and self._reserve.give_up()):
                 message = f"cannot write the ledger {self._path}: {error}"
                 raise LedgerError(message) from error
             try:
@@ -112,19 +127,34 @@ class Store:
         except sqlite3.Error as error:
             message = f"cannot tidy the ledger {self._path}: {error}"
             raise LedgerError(message) from error
-        self._keep_reserve()
+        self._reserve.keep()
 
-    def prove(self) -> None:
-        """Commit something that changes nothing; raise LedgerError while the file takes none."""
-        if self._disk_full:
-            self._keep_reserve()
-        try:
-            self._db.execute("UPDATE counters SET fence = fence")
-        except sqlite3.Error as error:
-            message = f"cannot write the ledger {self._path}: {error}"
-            raise LedgerError(message) from error
-        if self._disk_full:
+    def prove(self) -> tuple[str, ...]:
+        """Write to the disk and read back; return the names of files that were written again.
+
+        A ledger whose files were removed is written again, for what is open has all of it. A file
+        that somebody else put there is never touched. Raises LedgerError while the file takes no
+        write, LedgerLostError when what is written does not stay.
+        """
+        gone = self._gone()
+        if gone:
+            self._put_back(gone)
+        self._reserve.keep()
+        if self._reserve.full:  # and what is left is kept for releases
             raise LedgerError(f"cannot write the ledger {self._path}: the disk is full; make room")
+        try:
+            before = readback.cached(self._wal)
+            self._rewrite_counters()
+            after = readback.cached(self._wal)
+            stored = readback.stored(self._wal)
+        except (sqlite3.Error, OSError) as error:
+            raise LedgerError(f"cannot write the ledger {self._path}: {error}") from error
+        if after == before or stored not in {None, after}:
+            raise LedgerLostError(
+                f"cannot trust the disk of the ledger {self._path}: it reported a write as done, "
+                "and what is read from it is something else; replace the disk"
+            )
+        return gone
 
     def close(self) -> None:
         """Close the file; what was committed stays."""
@@ -136,12 +166,63 @@ class Store:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA wal_autocheckpoint = 0")
+        db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("BEGIN IMMEDIATE")  # fails on a read-only or locked file, now and not later
         db.execute("ROLLBACK")
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version != SCHEMA_VERSION:
             db.executescript(_upgrade(version))
+        self._place = Place(self._path.with_name(FILE + suffix) for suffix in _FILES)
+
+    def _gone(self) -> tuple[str, ...]:
+        """Return the names of ours that lead nowhere; raise LedgerLostError for another's file."""
+        try:
+            strayed = self._place.strayed()
+        except OSError as error:
+            raise LedgerError(f"cannot look at the ledger {self._path}: {error}") from error
+        if strayed.replaced:
+            raise LedgerLostError(
+                f"cannot write the ledger {self._path}: another file was put in the place of "
+                f"{', '.join(strayed.replaced)}. Move it away: the ledger is then written again "
+                "from what holdfast has in memory"
+            )
+        return strayed.gone
+
+    def _put_back(self, gone: tuple[str, ...]) -> None:
+        """Write the ledger again where its files were, and go on with the new ones."""
+        half = _half(self._path)
+        try:
+            if not self._copied:
+                self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _remove_half(half)
+                with closing(sqlite3.connect(half, isolation_level=None)) as copy:
+                    self._db.backup(copy)
+                    copy.execute("PRAGMA journal_mode = WAL")
+                self._copied = True
+                # Not later: whoever closes the last connection removes the WAL by its name.
+                self._db.close()
+            _put_in_place(half, self._path)
+            self._db = sqlite3.connect(self._path, isolation_level=None)
+            self._prepare()
+        except (sqlite3.Error, OSError) as error:
+            raise LedgerLostError(
+                f"cannot write the ledger {self._path} again, of which {', '.join(gone)} was "
+                f"removed: {error}. Restart holdfast when its state folder is there again"
+            ) from error
+        self._copied = False
+
+    def _rewrite_counters(self) -> None:
+        """Commit a page with what it has had: SQLite writes none that was only set to the same."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute("UPDATE counters SET fence = fence + 1")
+            self._db.execute("UPDATE counters SET fence = fence - 1")
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
 
     def _unusable(self, error: Exception) -> LedgerUnusableError:
         return LedgerUnusableError(
@@ -159,25 +240,6 @@ class Store:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
-
-    def _keep_reserve(self) -> None:
-        """Keep room on the disk that a release can be written into when it is full."""
-        self._disk_full = False
-        try:
-            with self._reserve.open("ab") as file:
-                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
-        except OSError as error:  # the next tidy tries again
-            self._disk_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-            with suppress(OSError):
-                self._reserve.unlink()
-
-    def _give_up_reserve(self) -> bool:
-        try:
-            self._reserve.unlink()
-        except OSError:
-            return False
-        self._disk_full = True
-        return True
 
 
 def read_only(folder: Path) -> Book:
@@ -202,14 +264,28 @@ def read_only_history(folder: Path, device: DeviceName | None, limit: int) -> tu
 
 def _create(path: Path) -> None:
     """Make an empty ledger beside *path* and rename it: it is there whole, or not at all."""
-    half = path.with_name(f".{path.name}.new")
-    for suffix in ("", "-journal", "-wal", "-shm"):  # what a creation that was killed left behind
-        half.with_name(half.name + suffix).unlink(missing_ok=True)
+    half = _half(path)
+    _remove_half(half)
     with closing(sqlite3.connect(half, isolation_level=None)) as db:
         # Not later, in place: a kill just then leaves a journal that a look without write access,
         # with which each start begins, cannot roll back.
         db.execute("PRAGMA journal_mode = WAL")
         db.executescript(_upgrade(0))
+    _put_in_place(half, path)
+
+
+def _half(path: Path) -> Path:
+    """Return where a ledger is written before it is renamed to *path*."""
+    return path.with_name(f".{path.name}.new")
+
+
+def _remove_half(half: Path) -> None:
+    """Remove what an attempt that was killed left behind."""
+    for suffix in ("-journal", *_FILES):
+        half.with_name(half.name + suffix).unlink(missing_ok=True)
+
+
+def _put_in_place(half: Path, path: Path) -> None:
     half.replace(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -112,13 +112,14 @@ def books(facts: ReadinessFacts) -> Iterator[Check]:
 
 
 def ledger(facts: ReadinessFacts) -> Iterator[Check]:
-    """The ledger took a durable write a short while ago, and none has failed since."""
+    """The ledger was proven by a durable write a short while ago, and none has failed since."""
     since = facts.ledger_failing_since
     if since is None:
         yield _known("ledger", facts.ledger, facts.now)
     else:
-        reason = f"no commit for {facts.now - since:.0f} s"
-        yield _open("ledger", passes=False, reason=reason, seen=facts.ledger.at)
+        told = f"no commit for {facts.now - since:.0f} s"
+        reason = f"{told}: {facts.ledger.problem}" if facts.ledger.problem else told
+        yield Check(name="ledger", passes=False, reason=reason, public=told, seen=facts.ledger.at)
 
 
 def lanes(facts: ReadinessFacts) -> Iterator[Check]:

@@ -15,8 +15,8 @@ from fakes.nodetree import NodeTree
 from fakes.running import running
 from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.node import Node
-from holdfast.doctor.state import lock_holder, state_findings, unfit
-from holdfast.host.procfs import Procfs
+from holdfast.doctor.state import state_findings, unfit
+from holdfast.host.procfs import Procfs, lock_holder
 from holdfast.host.root import HostRoot
 from holdfast.ledger.store import SCHEMA_VERSION, Store
 from holdfast.settings import convert

@@ -1,0 +1,50 @@
+"""Proves every few seconds that the ledger can be written, and that no other daemon is there."""
+
+import structlog
+
+from holdfast.errors import HoldfastError, SecondDaemonError
+from holdfast.ledger.ledger import Ledger
+from holdfast.runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+EVERY = 4.0
+DEADLINE = 4.0
+"""Seconds. Both together are how long a dead disk may go unnoticed: less than 10 s."""
+PATIENCE = 60.0
+"""After how many seconds without any proof the prover itself counts as stuck."""
+
+
+class LedgerProof:
+    """Runs beside everything else; what it finds is told by the ledger and in the log."""
+
+    def __init__(self, ledger: Ledger, *, clock: Clock) -> None:
+        """Prove *ledger*."""
+        self._ledger = ledger
+        self._clock = clock
+        self._told = ""
+
+    async def run(self) -> None:
+        """Prove for ever; raise SecondDaemonError when another daemon has taken a lock of ours."""
+        while True:
+            await self.prove()
+            await self._clock.sleep(EVERY)
+
+    async def prove(self) -> None:
+        """Prove once, and tell what has changed since the last time."""
+        before, problem = self._ledger.problem, ""
+        try:
+            if written_again := await self._ledger.prove(deadline=DEADLINE):
+                log.warning(
+                    "ledger files were removed and have been written again",
+                    files=", ".join(written_again),
+                )
+        except SecondDaemonError:
+            raise
+        except HoldfastError as error:
+            problem = str(error)
+        if problem and problem != self._told:
+            log.warning("ledger cannot be written", reason=problem)
+        elif before and not problem:  # it may be a commit that failed, between two proofs
+            log.info("ledger can be written again", before=before)
+        self._told = problem

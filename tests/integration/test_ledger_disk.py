@@ -1,0 +1,255 @@
+"""The ledger on a disk that loses power, dies, fills or hangs."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fakes.books import allocated, drafted, silicon
+from fakes.faultydisk import Ext4, FaultyDisk, ext4
+from holdfast.app import proof
+from holdfast.errors import LaneStuckError, LedgerError, LedgerLostError
+from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.store import FILE, Store
+from holdfast.model.book import Book
+from holdfast.model.draft import Draft
+from holdfast.model.ids import BootId
+from holdfast.model.queue import settle
+from holdfast.runtime.lane import Lane
+from manual_clock import ManualClock
+from waiting import until
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Ext4]:
+    with ext4(tmp_path) as disk:
+        yield disk
+
+
+@pytest.fixture
+def lane() -> Iterator[Lane]:
+    with Lane("ledger", deadline=10.0) as lane:
+        yield lane
+
+
+async def _open(folder: Path, lane: Lane, clock: ManualClock) -> Ledger:
+    return await open_ledger(folder, lane, clock=clock, boot=BootId("boot-1"))
+
+
+def _grant(draft: Draft, device: str) -> None:
+    allocated(silicon(**{device: device[-1]}))(draft)
+    settle(draft)
+
+
+def _apply(store: Store, device: str) -> Book:
+    before = store.read()
+    draft = drafted(before)
+    _grant(draft, device)
+    store.write(before, draft.book, draft.moves)
+    return draft.book
+
+
+# What was answered is there after a power failure.
+
+_WRITER = """
+import sys
+from pathlib import Path
+from fakes.books import allocated, drafted, silicon
+from holdfast.ledger.store import Store
+from holdfast.model.queue import settle
+store = Store(Path(sys.argv[1]))
+for n in range(1, 4):
+    before = store.read()
+    draft = drafted(before)
+    allocated(silicon(**{f"d{n}": str(n)}))(draft)
+    settle(draft)
+    store.write(before, draft.book, draft.moves)
+    print(n, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_commit_has_been_synced_to_the_disk_before_it_is_answered(tmp_path: Path) -> None:
+    """Every write that no sync followed is taken away, as a power failure takes it."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    Store(folder).close()
+    disk = FaultyDisk(tmp_path / "faulty", folder)
+    tests = Path(__file__).parents[1]
+    path = f"{tests.parent / 'daemon'}{os.pathsep}{tests}"
+    shutil.copy(folder / FILE, tmp_path / FILE)
+    with subprocess.Popen(
+        [sys.executable, "-c", _WRITER, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path, **disk.environment},
+        text=True,
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdin is not None
+        for n in range(1, 4):
+            assert writer.stdout.readline() == f"{n}\n"
+            left = tmp_path / f"after-{n}"
+            shutil.copytree(disk.synced, left)
+            if not (left / FILE).exists():
+                shutil.copy(tmp_path / FILE, left)
+            with closing(Store(left)) as store:
+                assert [name.id for name in store.read().locks] == [f"d{m + 1}" for m in range(n)]
+            writer.stdin.write("\n")
+            writer.stdin.flush()
+
+
+@pytest.mark.parametrize("written_again", [False, True])
+def test_a_ledger_that_was_just_made_survives_a_power_failure_with_its_first_commit(
+    disk: Ext4, *, written_again: bool
+) -> None:
+    store = Store(disk.path)
+    if written_again:
+        for file in disk.path.glob(f"{FILE}*"):
+            file.unlink()
+        assert store.prove()
+    book = _apply(store, "d1")
+    disk.power_fails()
+    store.close()
+    disk.unmount()
+    disk.mount()
+    with closing(Store(disk.path)) as store:
+        assert store.read() == book
+    assert book.locks
+
+
+# A disk that fails while nobody writes.
+
+
+async def test_a_disk_that_has_gone_read_only_shows_before_the_first_pod_finds_out(
+    disk: Ext4, lane: Lane
+) -> None:
+    clock = ManualClock()
+    ledger = await _open(disk.path, lane, clock)
+    await ledger.prove()
+    assert ledger.proven_at == clock.monotonic()
+    disk.goes_read_only()
+    began = clock.monotonic()
+    for _ in range(3):
+        with pytest.raises(LedgerError, match="cannot write the ledger"):
+            await ledger.prove()
+        clock.shift(5)
+    assert ledger.failing_since == began
+    assert ledger.proven_at == began
+    assert "cannot write the ledger" in ledger.problem
+    await ledger.close()
+
+
+async def test_a_disk_that_is_dead_shows_before_the_first_pod_finds_out(
+    disk: Ext4, lane: Lane
+) -> None:
+    clock = ManualClock()
+    ledger = await _open(disk.path, lane, clock)
+    await ledger.prove()
+    disk.power_fails()
+    for _ in range(3):
+        with pytest.raises(LedgerError):
+            await ledger.prove()
+    assert ledger.failing_since == clock.monotonic()
+    await ledger.close()
+
+
+def _fill(filler: Path) -> None:
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            return
+
+
+async def test_a_disk_that_fills_while_nobody_writes_shows_and_is_proven_again_with_room(
+    disk: Ext4, lane: Lane
+) -> None:
+    """What the WAL takes up already can be written over, which proves nothing of the next page."""
+    clock = ManualClock()
+    ledger = await _open(disk.path, lane, clock)
+    for _ in range(40):
+        await ledger.prove()
+    await ledger.tidy()
+    filler = disk.path / "filler"
+    _fill(filler)
+    with pytest.raises(LedgerError, match="the disk is full"):
+        await ledger.prove()
+    assert ledger.failing_since == clock.monotonic()
+    assert (disk.path / "reserve").stat().st_size == 1 << 20
+    filler.unlink()
+    await ledger.prove()
+    assert ledger.failing_since is None
+    assert ledger.problem == ""
+    await ledger.close()
+
+
+async def test_only_a_proof_ends_a_failure_for_a_commit_may_not_have_reached_the_disk(
+    disk: Ext4, lane: Lane
+) -> None:
+    clock = ManualClock()
+    ledger = await _open(disk.path, lane, clock)
+    (disk.path / FILE).rename(disk.path / "moved")
+    with pytest.raises(LedgerLostError):
+        await ledger.apply(lambda draft: _grant(draft, "d1"))
+    began = clock.monotonic()
+    (disk.path / "moved").rename(disk.path / FILE)
+    clock.shift(5)
+    await ledger.apply(lambda draft: _grant(draft, "d1"))
+    assert ledger.failing_since == began
+    assert await ledger.prove() == ()
+    assert ledger.failing_since is None
+    await ledger.close()
+
+
+async def test_a_write_that_does_not_come_back_counts_from_when_the_first_proof_failed(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    with Lane("ledger", deadline=10.0) as lane:
+        ledger = await _open(tmp_path, lane, clock)
+        hangs, comes_back = threading.Event(), threading.Event()
+
+        def slow(draft: Draft) -> None:
+            hangs.set()
+            comes_back.wait()
+            _grant(draft, "d1")
+
+        write = asyncio.create_task(ledger.apply(slow))
+        await until(hangs.is_set)
+        began = clock.monotonic()
+        for _ in range(2):
+            with pytest.raises(LaneStuckError):
+                await ledger.prove(deadline=0.05)
+            assert ledger.failing_since == began
+            assert "lane ledger" in ledger.problem
+            clock.shift(5)
+        comes_back.set()
+        await write
+        await ledger.prove()
+        assert ledger.failing_since is None
+
+
+def test_a_dead_disk_is_noticed_within_ten_seconds() -> None:
+    """At worst it dies right after a proof, and the next one hangs until it is given up."""
+    assert proof.EVERY + proof.DEADLINE < 10
+
+
+def test_a_proof_leaves_the_book_as_it_was_and_the_wal_bounded(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        book = _apply(store, "d1")
+        for _ in range(600):
+            store.prove()
+        assert (tmp_path / f"{FILE}-wal").stat().st_size > 1 << 20
+        store.tidy()
+        store.prove()
+        assert (tmp_path / f"{FILE}-wal").stat().st_size <= 1 << 20
+        assert store.read() == book

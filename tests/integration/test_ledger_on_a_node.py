@@ -1,0 +1,171 @@
+"""A whole node whose ledger loses its disk or its files: told, withheld, and well again by itself."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from fakes.faultydisk import FaultyDisk
+from fakes.stage import pod, stage
+
+FILE = "ledger.db"
+
+_FAULTS = {
+    "dead": "I/O error",
+    "full": "full",
+    "read-only": "I/O error",
+    "hanging": "no answer within",
+    "deaf": "replace the disk",
+    "forgetful": "replace the disk",
+}
+"""Each fault of the library, and what is said of it."""
+
+
+def _metric(port: int, name: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+
+
+@pytest.mark.parametrize("fault", _FAULTS)
+async def test_a_disk_that_fails_is_told_and_withheld_until_a_write_has_reached_it_again(
+    short_path: Path, fault: str
+) -> None:
+    disk = FaultyDisk(short_path / "faulty", short_path / "state")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = int(server.getsockname()[1])
+    async with stage(
+        short_path,
+        chips=3,
+        own_process=True,
+        environment=disk.environment,
+        withholdAfter="1s",
+        http={"port": port, "address": "127.0.0.1"},
+    ) as node:
+        a = await node.run(pod("a"))
+        await node.until_problem("ledger", "")
+        disk.breaks(fault)
+        await node.until_problem("ledger", _FAULTS[fault])
+        await node.until(lambda: node.healthy() == node.ids(a), "what no pod has to be withheld")
+
+        async def shown() -> bool:
+            return await asyncio.to_thread(_metric, port, "holdfast_ledger_failing_seconds") > 0
+
+        await node.until(shown, "the metric to show it")
+        log = (node.folder / "daemon.log").read_text()
+        assert _FAULTS[fault] in log
+        assert log.count("ledger cannot be written") <= 2, "it is told when it changes"
+        disk.is_mended()
+        await node.until(lambda: len(node.healthy()) == 3, "all of it to be offered again")
+        await node.until_problem("ledger", "")
+        b = await node.run(pod("b"))
+        assert "ledger can be written again" in (node.folder / "daemon.log").read_text()
+        await node.kill_and_start()
+        assert set(await node.locks()) == node.ids(a) | node.ids(b)
+
+
+@pytest.mark.parametrize("fault", ["dead", "deaf", "forgetful"])
+async def test_no_container_starts_while_what_is_written_does_not_stay(
+    short_path: Path, fault: str
+) -> None:
+    disk = FaultyDisk(short_path / "faulty", short_path / "state")
+    async with stage(
+        short_path,
+        chips=2,
+        own_process=True,
+        environment=disk.environment,
+        withholdAfter="1h",
+    ) as node:
+        await node.until_problem("ledger", "")
+        disk.breaks(fault)
+        await node.until_problem("ledger", _FAULTS[fault])
+        a = await node.submit(pod("a"))
+        await node.waiting(a, "cannot be recorded", _FAULTS[fault])
+        await node.for_some_beats()
+        await node.waiting(a, "cannot be recorded", _FAULTS[fault])
+        disk.is_mended()
+        await node.running(a)
+        await node.kill_and_start()
+        assert set(await node.locks()) == node.ids(a)
+
+
+# Its files.
+
+
+async def test_a_daemon_whose_files_were_removed_loses_nothing_and_keeps_a_second_one_out(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=2, own_process=True) as node:
+        a = await node.run(pod("a"))
+        (other,) = node.healthy() - node.ids(a)
+        await node.asked("quarantine", device=other, reason="it burns")
+        await node.until_problem("ledger", "")
+        for file in node.state.iterdir():
+            if file.name != "control.sock":
+                file.unlink()
+        await node.until(
+            lambda: all((node.state / each).exists() for each in (FILE, f"{FILE}-wal", "lock")),
+            "the files to be there again",
+        )
+        await node.until(
+            lambda: "written again" in (node.folder / "daemon.log").read_text(), "it to be told"
+        )
+        await node.until_problem("ledger", "")
+        second = subprocess.run(
+            [sys.executable, "-m", "holdfast", "run", "--config", str(node.folder / "config.yaml")],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert second.returncode == 1
+        assert "another holdfast is running on it (pid " in second.stderr
+        await node.kill_and_start()
+        assert await node.locks() == dict.fromkeys(node.ids(a), "held")
+        (mark,) = (await node.asked("status"))["byHand"]
+        assert mark["reason"].endswith("it burns")
+
+
+async def test_no_container_starts_while_another_file_lies_in_the_place_of_the_ledger(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=2, own_process=True, withholdAfter="1h") as node:
+        await node.until_problem("ledger", "")
+        theirs = node.state / "theirs"
+        theirs.write_text("a backup of last year")
+        theirs.replace(node.state / FILE)
+        await node.until_problem("ledger", "another file was put in the place of ledger.db")
+        a = await node.submit(pod("a"))
+        await node.waiting(a, "cannot be recorded", "another file was put in the place")
+        assert (node.state / FILE).read_text() == "a backup of last year"
+        (node.state / FILE).rename(node.folder / "moved-away")
+        await node.running(a)
+        await node.kill_and_start()
+        assert await node.locks() == dict.fromkeys(node.ids(a), "held")
+
+
+async def test_a_ledger_that_was_copied_and_not_yet_put_in_its_place_is_put_there_later(
+    short_path: Path,
+) -> None:
+    """Its old files are closed by then, and the copy is all there is."""
+    disk = FaultyDisk(short_path / "faulty", short_path / "state")
+    async with stage(
+        short_path, chips=2, own_process=True, environment=disk.environment, withholdAfter="1h"
+    ) as node:
+        a = await node.run(pod("a"))
+        await node.until_problem("ledger", "")
+        disk.breaks("nameless")
+        (node.state / FILE).unlink()
+        await node.until_problem("ledger", "again, of which ledger.db was removed")
+        b = await node.submit(pod("b"))
+        await node.waiting(b, "cannot be recorded")
+        await node.for_some_beats()
+        disk.is_mended()
+        await node.running(b)
+        await node.until_problem("ledger", "")
+        await node.kill_and_start()
+        assert set(await node.locks()) == node.ids(a) | node.ids(b)
