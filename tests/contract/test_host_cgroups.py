@@ -193,3 +193,42 @@ def test_the_cgroup_of_a_process_is_absolute(tree: ProcTree) -> None:
 )
 def test_the_line_that_names_the_pod_counts(text: str, path: str) -> None:
     assert cgroup_of(text) == path
+
+
+@pytest.mark.parametrize("where", ["", ID, f"{ID}/nested"])
+@pytest.mark.parametrize("how", ["a folder", "a loop", "no numbers"])
+def test_a_cgroup_that_cannot_be_read_is_not_one_without_processes(
+    tree: ProcTree, where: str, how: str
+) -> None:
+    place = PLACES[1]
+    make(tree, place)
+    make(tree, f"{place}/{ID}", 7)
+    make(tree, f"{place}/{ID}/nested", 8)
+    odd = tree.root.cgroup / place / where / "cgroup.procs"
+    odd.unlink()
+    if how == "a folder":
+        odd.mkdir()
+    elif how == "a loop":
+        odd.symlink_to(odd.name)
+    else:
+        odd.write_text("7 all\n")
+    cgroups = Cgroups(tree.root)
+    found = cgroups.pod(UID)
+    assert found is not None
+    assert f"{where}/cgroup.procs" in found.unlisted
+    assert set(found.pids) == {7, 8} - {{"": 0, ID: 7}.get(where, 8)}, "the others are told"
+    with pytest.raises(HostError, match="cgroup.procs"):
+        cgroups.members(f"/{place}")
+    odd.rmdir() if how == "a folder" else odd.unlink()
+    found = cgroups.pod(UID)
+    assert found is not None
+    assert not found.unlisted, "what vanished meanwhile has no processes"
+
+
+def test_of_version_1_the_cgroup_that_names_a_pod_counts_however_long_others_are() -> None:
+    text = f"""12:cpuset:/
+7:name=systemd:/system.slice/a-service-with-a-very-long-name-that-keeps-its-tree-to-itself.service/{ID}
+3:memory:/kubepods/burstable/pod{UID}/{ID}
+1:pids:/kubepods
+"""
+    assert cgroup_of(text) == f"/kubepods/burstable/pod{UID}/{ID}"

@@ -21,6 +21,7 @@ from holdfast.host.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.udev import Uevents
 from holdfast.host.vfio import exclusive_open, node_rdev
+from holdfast.model.devices import DeviceNode
 from holdfast.model.free import Opened
 from holdfast.model.ids import ProcessId
 from waiting import until
@@ -207,8 +208,14 @@ class TestExclusiveOpen:
         tree, proc = HostTree(tmp_path), ProcTree(tmp_path)
         tree.terminal("/dev/vfio/7")
         proc.devices(vfio=246)
-        assert exclusive_open(tree.root, "/dev/vfio/7") is Opened.UNAVAILABLE
-        assert exclusive_open(tree.root, "/dev/vfio/8") is Opened.UNAVAILABLE
+        assert (
+            exclusive_open(tree.root, [DeviceNode(path="/dev/vfio/7", rdev=1)])
+            is Opened.UNAVAILABLE
+        )
+        assert (
+            exclusive_open(tree.root, [DeviceNode(path="/dev/vfio/8", rdev=1)])
+            is Opened.UNAVAILABLE
+        )
         tree.close()
 
     def test_a_node_of_the_right_major_that_opens_is_free(self, tmp_path: Path) -> None:
@@ -216,7 +223,10 @@ class TestExclusiveOpen:
         rdev = tree.terminal("/dev/vfio/7")
         proc.devices(vfio=os.major(rdev))
         assert node_rdev(tree.root, "/dev/vfio/7") == rdev
-        assert exclusive_open(tree.root, "/dev/vfio/7") is Opened.SUCCEEDED
+        assert (
+            exclusive_open(tree.root, [DeviceNode(path="/dev/vfio/7", rdev=rdev)])
+            is Opened.SUCCEEDED
+        )
         tree.close()
 
     def test_only_a_character_device_has_a_number(self, tmp_path: Path) -> None:

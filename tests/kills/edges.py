@@ -238,6 +238,9 @@ class MemoryLook(Look):
             for each in wanted
         }
 
+    async def open_idle(self, device: Device, *, learn: bool) -> Opened:
+        return await self.open(device)
+
     async def open(self, device: Device) -> Opened:
         return Opened.BUSY if self._kernel.holders(device.name) else Opened.SUCCEEDED
 

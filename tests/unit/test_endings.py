@@ -2,6 +2,8 @@
 
 import itertools
 
+from msgspec.structs import replace
+
 from fakes.books import X, Y
 from holdfast.model.reconcile import PodSighting
 from holdfast.reclaim.endings import Endings
@@ -32,6 +34,17 @@ def test_a_pod_whose_last_process_ended_is_asked_about_until_kubelet_drops_it() 
     gaps = [later - earlier for earlier, later in itertools.pairwise(asked)]
     assert max(gaps) <= 5.0, "what kubelet drops goes within 5 s"
     endings.follow([], {}, had_cgroup=[X])
+    assert _asked(endings, clock, 100.0) == []
+
+
+def test_a_pod_whose_cgroup_cannot_be_read_does_not_seem_to_be_over() -> None:
+    clock = ManualClock()
+    endings = Endings(clock)
+    for sighting in (
+        ALIVE,
+        replace(EMPTY, unlisted="cannot read cgroup.procs: Input/output error"),
+    ):
+        endings.follow([X], {X: sighting}, had_cgroup=[X])
     assert _asked(endings, clock, 100.0) == []
 
 

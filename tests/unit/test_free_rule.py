@@ -10,6 +10,7 @@ from holdfast.model.free import (
     KernelFacts,
     Opened,
     ReleaseFacts,
+    is_foreign,
     judge_kernel,
     judge_release,
 )
@@ -56,6 +57,39 @@ def test_the_kernel_shows_whether_somebody_uses_a_device(
     verdict = judge_kernel(facts)
     assert verdict.freedom is freedom
     assert reason in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("facts", "foreign"),
+    [
+        (KernelFacts(holders=(_HOLDER,)), True),
+        (KernelFacts(enabled=_ENABLED, holders=()), True),
+        (KernelFacts(enabled=_ENABLED, holders=(_HOLDER,), gaps=_GAPS), False),
+        (KernelFacts(enabled=_ENABLED, holders=(), gaps=_GAPS), False),
+        (KernelFacts(enabled=_ENABLED, holders=(), opened=Opened.SUCCEEDED), False),
+        (KernelFacts(holders=()), False),
+        (KernelFacts(holders=(), gaps=_GAPS), False),
+    ],
+)
+def test_a_device_is_foreign_only_by_a_look_that_missed_nothing(
+    facts: KernelFacts, foreign: bool
+) -> None:
+    assert is_foreign(facts) is foreign
+
+
+@pytest.mark.parametrize(
+    ("opened", "enabled", "told"),
+    [
+        (Opened.UNAVAILABLE, _ENABLED, True),
+        (Opened.BUSY, _ENABLED, False),
+        (Opened.BUSY, (), False),
+    ],
+)
+def test_that_it_may_have_been_left_enabled_is_told_where_its_group_could_not_be_opened(
+    opened: Opened, enabled: tuple[PciAddress, ...], told: bool
+) -> None:
+    facts = KernelFacts(enabled=enabled, holders=(), opened=opened)
+    assert ("it was left enabled" in judge_kernel(facts).reason) is told
 
 
 _QUIET = KernelFacts(holders=())
@@ -123,3 +157,15 @@ def test_where_not_every_process_can_be_seen_a_node_does_not_stop_if_the_pod_is_
     assert verdict.freedom is freedom
     if freedom is _FREE:
         assert "unverified: not every process can be seen" in verdict.reason
+
+
+def test_a_pod_whose_cgroup_cannot_be_read_may_live_and_keeps_its_device() -> None:
+    pod = FormerPod(counted=False, processes=(), cgroup_seen=True)
+    facts = ReleaseFacts(kernel=KernelFacts(holders=()), pod=pod)
+    assert judge_release(facts).freedom is _FREE
+    unlisted = replace(
+        facts, pod=replace(pod, unlisted="cannot read cgroup.procs: Too many open files")
+    )
+    verdict = judge_release(unlisted)
+    assert verdict.freedom is _UNKNOWN
+    assert "Too many open files" in verdict.reason

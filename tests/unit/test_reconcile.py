@@ -207,6 +207,12 @@ def test_an_adopted_pod_without_a_process_has_not_started(
     assert book.allocations[1].phase is Phase.PENDING
 
 
+def test_an_adopted_pod_whose_cgroup_cannot_be_read_may_have_started() -> None:
+    unlisted = PodSighting(cgroup="/kubepods/pod", inode=7, unlisted="cannot read cgroup.procs")
+    book = _after(Book(), seen(entry(X, "d0")), sightings={X: unlisted})
+    assert book.allocations[1].phase is Phase.ACTIVE
+
+
 @pytest.mark.parametrize("old", ["a", "d0", "d0::1"])
 def test_the_ids_of_a_former_plugin_are_translated(old: str) -> None:
     """The fake inventory's node of key a is /dev/vfio/a."""

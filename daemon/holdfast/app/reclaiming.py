@@ -63,6 +63,7 @@ def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaimi
         clock=on.clock,
         exited=holder_exited,
         rescan=rules.foreign_scan,
+        exclusive_open=on.settings.gate.exclusive_open,
     )
     pods = Pods(
         cgroups=cgroups,

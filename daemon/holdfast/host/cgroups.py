@@ -1,5 +1,6 @@
 """Pods' cgroups: finding them by UID, listing what lives in them, and ending them as one."""
 
+import contextlib
 import errno
 import os
 import time
@@ -23,16 +24,21 @@ _SEARCH_PAUSE = 5.0
 # Version 1 has a tree for each controller; kubelet makes the pods' folders in all of them. The
 # first ones are never left out of a kernel that runs containers.
 _V1_TREES = ("pids", "memory", "cpu,cpuacct", "cpu", "cpuset", "freezer", "devices", "systemd")
+_GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH})
 _INIT_CGROUP_NAMESPACE = "cgroup:[4026531835]"
 """PROC_CGROUP_INIT_INO, the same on every kernel."""
 
 
 class PodCgroup(Struct, frozen=True, kw_only=True):
-    """A pod's cgroup. `path` is absolute in the host's tree; `pids` also lists what is below."""
+    """A pod's cgroup. `path` is absolute in the host's tree; `pids` also lists what is below.
+
+    `unlisted` says what of it could not be read, so that there may be others; empty: nothing.
+    """
 
     path: str
     inode: int
     pids: tuple[int, ...]
+    unlisted: str = ""
 
     @property
     def populated(self) -> bool:
@@ -75,9 +81,8 @@ class Cgroups:
             inode = folder.stat().st_ino
         except OSError:
             return None
-        return PodCgroup(
-            path=self._name(folder), inode=inode, pids=tuple(sorted(set(_pids_below(folder))))
-        )
+        pids, unlisted = _pids_below(folder)
+        return PodCgroup(path=self._name(folder), inode=inode, pids=pids, unlisted=unlisted)
 
     def inode(self, path: str) -> int | None:
         """Return the inode of the cgroup at *path*, or None when there is none (any more)."""
@@ -87,8 +92,14 @@ class Cgroups:
             return None
 
     def members(self, path: str) -> tuple[int, ...]:
-        """Return the pids in the cgroup at *path* and below; none where it is gone."""
-        return tuple(sorted(set(_pids_below(self._folder(path)))))
+        """Return the pids in the cgroup at *path* and below; none where it is gone.
+
+        Raise HostError where one of them cannot be read.
+        """
+        pids, unlisted = _pids_below(self._folder(path))
+        if unlisted:
+            raise HostError(unlisted)
+        return pids
 
     def events_path(self, path: str) -> Path | None:
         """Return the file that the kernel touches when the cgroup empties; None where none is."""
@@ -248,19 +259,42 @@ def _pod_below(root: Path, uid: PodUid) -> Path | None:
 def _folder_with(folder: Path, pid: int) -> Path | None:
     """Return the cgroup below *folder* that *pid* is in."""
     for path, _, files in os.walk(folder):
-        if "cgroup.procs" in files and pid in _pids_in(path):
-            return Path(path)
+        if "cgroup.procs" in files:
+            with contextlib.suppress(HostError):
+                if pid in _pids_in(path):
+                    return Path(path)
     return None
 
 
-def _pids_below(folder: Path) -> Iterator[int]:
-    for path, _, _ in os.walk(folder):
-        yield from _pids_in(path)
+def _pids_below(folder: Path) -> tuple[tuple[int, ...], str]:
+    """Return the pids in a cgroup and below, and what of it could not be read, empty for nothing.
+
+    What cannot be read may have processes as well as not.
+    """
+    pids: set[int] = set()
+    problems: list[str] = []
+
+    def refused(error: OSError) -> None:
+        if error.errno not in _GONE:
+            problems.append(f"cannot list {error.filename}: {error.strerror}")
+
+    for path, _, _ in os.walk(folder, onerror=refused):
+        try:
+            pids.update(_pids_in(path))
+        except HostError as error:
+            problems.append(str(error))
+    return tuple(sorted(pids)), problems[0] if problems else ""
 
 
 def _pids_in(folder: str) -> list[int]:
-    # A threaded cgroup refuses to list processes; the domain above it lists them.
+    """Return the pids in one cgroup; raise HostError where they cannot be read."""
+    name = f"{folder}/cgroup.procs"
     try:
-        return [int(word) for word in (read_text(f"{folder}/cgroup.procs") or "").split()]
-    except (HostError, ValueError):
-        return []
+        return [int(word) for word in (read_text(name) or "").split()]
+    except HostError as error:
+        # A threaded cgroup refuses to list processes; the domain above it lists them.
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EOPNOTSUPP:
+            return []
+        raise
+    except ValueError as error:
+        raise HostError(f"cannot read {name}: it does not list numbers") from error

@@ -3,11 +3,12 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from holdfast.host.enabling import Enabled, EnableLevels
 from holdfast.host.gpu_use import GpuUses
 from holdfast.host.holders import HolderScan
 from holdfast.host.root import HostRoot
 from holdfast.host.sysfs import Sysfs
-from holdfast.host.vfio import exclusive_open
+from holdfast.host.vfio import are_groups, exclusive_open, holding
 from holdfast.model.attribution import attribute
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.free import KernelFacts, Opened
@@ -29,6 +30,7 @@ class Look:
         """Look below *root*, with every blocking call on *lane*; *gpus* tells who uses GPUs."""
         self._root = root
         self._sysfs = Sysfs(root)
+        self._levels = EnableLevels(self._sysfs)
         self._holders = HolderScan(root)
         self._lane = lane
         self._gpus = gpus
@@ -44,7 +46,7 @@ class Look:
         """Return each device's functions that are enabled, which for VFIO means in use."""
         wanted = tuple(devices)
         return await self._lane.run(
-            lambda: {device.name: self._enabled(device) for device in wanted}
+            lambda: {device.name: self._enabling(device).above for device in wanted}
         )
 
     async def scan(
@@ -78,8 +80,16 @@ class Look:
         """Open and close each group node of *device* exclusively, and tell what the kernel said."""
         return await self._lane.run(lambda: self._open(device))
 
-    def _enabled(self, device: Device) -> tuple[PciAddress, ...]:
-        return tuple(address for address in device.functions if self._sysfs.enable(address))
+    async def open_idle(self, device: Device, *, learn: bool) -> Opened:
+        """Do as `open` does with a device that is enabled although nobody seems to have it.
+
+        *learn*: the look that saw nobody was complete, so where the kernel agrees, how the device
+        is enabled is its idle level from now on. One that is not enabled any more is left alone.
+        """
+        return await self._lane.run(lambda: self._open_idle(device, learn=learn))
+
+    def _enabling(self, device: Device) -> Enabled:
+        return self._levels.of(device.functions)
 
     def _scan(
         self,
@@ -87,8 +97,9 @@ class Look:
         locks: Mapping[DeviceName, DeviceLock],
         pids: Sequence[int] | None,
     ) -> dict[DeviceName, KernelFacts]:
-        enabled = {device.name: self._enabled(device) for device in devices}
-        busy = frozenset(name for name, functions in enabled.items() if functions)
+        enabled = {device.name: self._enabling(device) for device in devices}
+        # One that does not tell may be in use as well as not.
+        busy = frozenset(name for name, each in enabled.items() if each.above or each.unread)
         scan = self._holders.scan([self._target(device) for device in devices], pids=pids)
         holders = attribute(scan, busy, locks)
         gaps = {device.name: scan.gaps for device in devices}
@@ -108,9 +119,9 @@ class Look:
         return {
             device.name: KernelFacts(
                 kind=device.kind,
-                enabled=enabled[device.name],
+                enabled=enabled[device.name].above,
                 holders=holders.get(device.name, ()),
-                gaps=gaps[device.name],
+                gaps=(*gaps[device.name], *enabled[device.name].gaps),
             )
             for device in devices
         }
@@ -134,9 +145,14 @@ class Look:
         )
 
     def _open(self, device: Device) -> Opened:
-        if device.kind is not DeviceKind.VFIO or not device.nodes:
+        if device.kind is not DeviceKind.VFIO:
             return Opened.UNAVAILABLE
-        said = [exclusive_open(self._root, node.path) for node in device.nodes]
-        if Opened.BUSY in said:
-            return Opened.BUSY
-        return Opened.UNAVAILABLE if Opened.UNAVAILABLE in said else Opened.SUCCEEDED
+        return exclusive_open(self._root, device.nodes)
+
+    def _open_idle(self, device: Device, *, learn: bool) -> Opened:
+        if not self._enabling(device).above or not are_groups(self._root, device.nodes):
+            return Opened.UNAVAILABLE
+        with holding(self._root, device.nodes) as opened:
+            if opened is Opened.SUCCEEDED and learn:  # and until it is closed nobody has it
+                self._levels.learn(device.functions)
+            return opened

@@ -12,6 +12,7 @@ from holdfast.errors import HostError
 from holdfast.host.kernelfile import read_text
 from holdfast.host.root import HostRoot
 from holdfast.host.sysfs import Sysfs
+from holdfast.host.vfio import holding
 from holdfast.model.devices import DeviceNode
 from holdfast.model.free import Opened
 from holdfast.model.ids import PciAddress
@@ -67,17 +68,8 @@ class FunctionControl:
 
     @contextlib.contextmanager
     def holding(self, nodes: Sequence[DeviceNode]) -> Iterator[Opened]:
-        """Have every group open meanwhile, which only one at a time can; yield how that went.
-
-        Success is the kernel's word that no device of the groups is open, and nobody else can open
-        one until this ends. It changes nothing and resets nothing.
-        """
-        with contextlib.ExitStack() as stack:
-            opened = Opened.SUCCEEDED if nodes else Opened.UNAVAILABLE
-            for node in nodes:
-                opened = self._open(node, stack)
-                if opened is not Opened.SUCCEEDED:
-                    break
+        """Have every group open meanwhile, which only one at a time can; yield how that went."""
+        with holding(self._root, nodes) as opened:
             yield opened
 
     def reset(self, address: PciAddress) -> Answer:
@@ -90,14 +82,6 @@ class FunctionControl:
         if answer.written is not Written.DONE:
             return answer
         return _write(f"{self._bus}/drivers_probe", address)
-
-    def _open(self, node: DeviceNode, stack: contextlib.ExitStack) -> Opened:
-        try:
-            fd = os.open(self._root.node(node.path), os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
-        except OSError as error:
-            return Opened.BUSY if error.errno == errno.EBUSY else Opened.UNAVAILABLE
-        stack.callback(os.close, fd)
-        return Opened.SUCCEEDED if os.fstat(fd).st_rdev == node.rdev else Opened.UNAVAILABLE
 
     def _vendor(self, address: PciAddress) -> int | None:
         """Read the vendor id from the function itself: the file `vendor` is the kernel's memory."""

@@ -38,6 +38,13 @@ class PciFunction(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
+class Binding(Struct, frozen=True):
+    """A function as it was plugged in and bound: each of both makes other inodes in sysfs."""
+
+    function: int
+    driver: int
+
+
 class Sysfs:
     """Reads sysfs below a root. Odd content never raises: it becomes a problem text, or is absent.
 
@@ -91,6 +98,14 @@ class Sysfs:
             finally:
                 os.close(fd)
         except (OSError, ValueError):
+            return None
+
+    def binding(self, address: PciAddress) -> Binding | None:
+        """Return which plugging and binding of it this is; None while it has no driver."""
+        folder = f"{self._devices}/{address}"
+        try:
+            return Binding(os.stat(folder).st_ino, os.lstat(f"{folder}/driver").st_ino)
+        except OSError:
             return None
 
     def driver(self, address: PciAddress) -> str | None:

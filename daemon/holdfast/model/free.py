@@ -24,7 +24,7 @@ class KernelFacts(Struct, frozen=True, kw_only=True):
     """What one look at the kernel showed of one device.
 
     `enabled` are the VFIO-bound functions above their idle baseline. `holders` is None when no
-    scan was made; `gaps` say what the scan could not see.
+    scan was made; `gaps` say what could not be seen, `enable` of a function included.
     """
 
     kind: DeviceKind = DeviceKind.VFIO
@@ -40,14 +40,15 @@ class FormerPod(Struct, frozen=True, kw_only=True):
     """What is known of the pod a lock belongs to.
 
     `counted` is None while kubelet's books are not read, and `unreadable` tells that they cannot
-    be. `processes` are the live ones in its cgroup, None when the pod has no cgroup. `cgroup_seen`:
-    we had seen its cgroup exist. `uncounted_for` are the seconds since kubelet was first seen
-    without it, or since its books could not be read.
+    be. `processes` are the live ones in its cgroup, None when the pod has no cgroup; `unlisted`
+    says why there may be others. `cgroup_seen`: we had seen its cgroup exist. `uncounted_for` are
+    the seconds since kubelet was first seen without it, or since its books could not be read.
     """
 
     counted: bool | None
     unreadable: bool = False
     processes: tuple[int, ...] | None = None
+    unlisted: str = ""
     cgroup_seen: bool = False
     uncounted_for: float = 0.0
 
@@ -89,7 +90,8 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
             freedom=Freedom.IN_USE,
             reason=f"in use: {sign}, and no process has it open (an fd in flight between "
             "processes, or the kernel itself: vhost, KVM); it returns by itself when they let go: "
-            "end the programs that pass it on, or the virtual machine that has it",
+            "end the programs that pass it on, or the virtual machine that has it"
+            f"{_left_on(facts)}",
         )
     if facts.holders is None:
         return Verdict(freedom=Freedom.UNKNOWN, reason="nobody has looked for holders yet")
@@ -103,6 +105,16 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
             reason="no process has it open or mapped (an fd in flight cannot be seen here)",
         )
     return Verdict(freedom=Freedom.FREE, reason="not enabled, and no process has it open")
+
+
+def _left_on(facts: KernelFacts) -> str:
+    """Return what else an enabled function can mean where its group could not be opened."""
+    if facts.opened is not Opened.UNAVAILABLE or not facts.enabled:
+        return ""
+    return (
+        "; if nothing has it, it was left enabled: unbind it, write 0 to its file enable in sysfs "
+        "and bind it again, or let holdfast open its group (privileged: true)"
+    )
 
 
 def kept_by_nvml(facts: KernelFacts) -> bool:
@@ -142,6 +154,11 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
         )
     if kernel.freedom is Freedom.IN_USE or kernel.final or facts.kernel.holders is None:
         return kernel
+    if pod.unlisted:
+        return Verdict(
+            freedom=Freedom.UNKNOWN,
+            reason=f"it is not known whether processes of its pod live: {pod.unlisted}",
+        )
     if pod.processes is None and not pod.cgroup_seen and pod.uncounted_for < facts.unseen_grace:
         return Verdict(
             freedom=Freedom.UNKNOWN,

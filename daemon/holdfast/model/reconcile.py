@@ -16,11 +16,15 @@ from holdfast.model.queue import settle
 
 
 class PodSighting(Struct, frozen=True, kw_only=True):
-    """A pod's cgroup as it was just seen; `processes` are the live pids in it and below."""
+    """A pod's cgroup as it was just seen; `processes` are the live pids in it and below.
+
+    `unlisted` says what of it could not be read, where there may be others; empty: nothing.
+    """
 
     cgroup: str
     inode: int
     processes: tuple[int, ...] = ()
+    unlisted: str = ""
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
@@ -184,7 +188,7 @@ def _hand_back(draft: Draft, around: Surroundings) -> None:
 
 def _lives(pod: PodUid | None, around: Surroundings) -> bool:
     sighting = None if pod is None else around.sightings.get(pod)
-    return sighting is not None and bool(sighting.processes)
+    return sighting is not None and bool(sighting.processes or sighting.unlisted)
 
 
 def could_have_started(allocation: Allocation, book: Book) -> bool:

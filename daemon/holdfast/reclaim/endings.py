@@ -64,7 +64,7 @@ class Endings:
             signs[None] = self._signs[None]
         for pod in pods:
             sighting = sightings.get(pod)
-            if sighting is not None and sighting.processes:
+            if sighting is not None and (sighting.processes or sighting.unlisted):
                 self._populated.add(pod)
                 continue
             gone = sighting is None

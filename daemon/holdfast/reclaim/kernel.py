@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from holdfast.host.look import Look
 from holdfast.host.pidfd import Pidfds
 from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.free import KernelFacts, kept_by_nvml
+from holdfast.model.free import KernelFacts, Opened, kept_by_nvml
 from holdfast.model.ids import DeviceName, PciAddress, ProcessId
 from holdfast.model.locks import DeviceLock
 from holdfast.model.use import Holder
@@ -53,13 +53,18 @@ class KernelWatch:
         clock: Clock,
         exited: Callable[[ProcessId], None],
         rescan: float = 60.0,
+        exclusive_open: bool = False,
     ) -> None:
-        """Scan what stays unexplained no more often than `rescan_pause`, at least *rescan*."""
+        """Scan what stays unexplained no more often than `rescan_pause`, at least *rescan*.
+
+        *exclusive_open*: what is enabled and seems to be nobody's may be opened for a moment.
+        """
         self._look = look
         self._pidfds = pidfds
         self._clock = clock
         self._exited = exited
         self._rescan = rescan
+        self._exclusive_open = exclusive_open
         self._seen: dict[DeviceName, _Seen] = {}
 
     @property
@@ -108,7 +113,21 @@ class KernelWatch:
             if found.holders or kept_by_nvml(found):
                 return self._remember(device.name, found)
         found = (await self._look.scan([device], locks))[device.name]
-        return self._remember(device.name, found)
+        self._remember(device.name, found)
+        return await self.tried(device, found) if to_free else found
+
+    async def tried(self, device: Device, facts: KernelFacts) -> KernelFacts:
+        """Return *facts*, just seen, with the kernel's own word on a device that is in use by none.
+
+        What is enabled without a holder is passed on, or in the kernel's own hands, or it was left
+        enabled: an exclusive open tells. Only for a device that no pod may start on meanwhile.
+        """
+        if not self._exclusive_open or not facts.enabled or facts.holders:
+            return facts
+        opened = await self._look.open_idle(device, learn=not facts.gaps)
+        if opened is Opened.SUCCEEDED and not facts.gaps:
+            self.forget(device.name)  # its idle level is known now, which facts do not tell of
+        return replace(facts, opened=opened)
 
     async def look_at_all(
         self,

@@ -48,8 +48,13 @@ class Pods:
         return await self._lane.run(lambda: self.members_now(pod))
 
     def members_now(self, pod: PodUid) -> tuple[Member, ...]:
-        """Return the same as `members`; this blocks, and belongs on the lane."""
+        """Return the same as `members`; this blocks, and belongs on the lane.
+
+        Raise HostError where not all of them can be listed: those that are judge each other.
+        """
         cgroup = self._cgroups.pod(pod)
+        if cgroup is not None and cgroup.unlisted:
+            raise HostError(cgroup.unlisted)
         inside = frozenset(cgroup.pids if cgroup is not None else ())
         shims = containing(self._procfs, inside)
         found: list[Member] = []
@@ -81,6 +86,7 @@ class Pods:
                     cgroup=cgroup.path,
                     inode=cgroup.inode,
                     processes=tuple(pid for pid in cgroup.pids if self._lives(pid)),
+                    unlisted=cgroup.unlisted,
                 )
         return found
 

@@ -86,7 +86,9 @@ class Releases:
                 continue
             self.not_free[lock.device] = verdict.reason
             self._unrecorded.pop(lock.device, None)
-            if lock.state in ENDING:
+            # Processes that cannot all be listed cannot be judged: each is judged by the others.
+            listed = facts.pod is None or not facts.pod.unlisted
+            if lock.state in ENDING and listed:
                 rest.append((lock, facts))
         for lock, facts in rest:
             await self._reclaimer.step(lock, facts, self.not_free[lock.device])
@@ -116,7 +118,7 @@ class Releases:
         if device is None:  # unplugged: nothing is left that anybody could hold
             return ReleaseFacts(kernel=KernelFacts(holders=()), pod=pod, unseen_grace=grace)
         counted = pod is not None and pod.counted is not False and not pod.unreadable
-        alive = pod is not None and (counted or bool(pod.processes))
+        alive = pod is not None and (counted or bool(pod.processes or pod.unlisted))
         kernel = await self._kernel.facts(
             device,
             book.locks,
@@ -144,6 +146,7 @@ class Releases:
             counted=counted,
             unreadable=view.unreadable,
             processes=None if sighting is None or replaced else sighting.processes,
+            unlisted="" if sighting is None or replaced else sighting.unlisted,
             cgroup_seen=record is not None and (record.cgroup is not None or rebooted),
             uncounted_for=self._uncounted.seconds(
                 lock.pod, counted=False if view.unreadable else counted

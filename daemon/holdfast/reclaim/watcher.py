@@ -225,6 +225,8 @@ class Watcher:
                 seen[device.name] = await self._kernel.facts(device, book.locks, enabled=functions)
         for device in free:
             facts = seen.get(device.name)
+            if facts is not None and is_foreign(facts):
+                facts = await self._kernel.tried(device, facts)
             verdict = judge_kernel(facts) if facts is not None else None
             if facts is None or verdict is None or verdict.freedom is not Freedom.IN_USE:
                 self._kernel.forget(device.name)

@@ -15,7 +15,7 @@ from holdfast.host.root import HostRoot
 from holdfast.host.sysfs import Sysfs
 from holdfast.host.udev import Uevents
 from holdfast.host.vfio import exclusive_open
-from holdfast.model.devices import Device, FaultKind, Inventory
+from holdfast.model.devices import Device, DeviceNode, FaultKind, Inventory
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.pools import PoolSpec
 from holdfast.model.tpu import TPU_RESOURCE
@@ -185,10 +185,10 @@ def case_killing_a_pods_cgroup_through_holdfast(node: GuestNode) -> str:
 
 def case_the_exclusive_open_tells_what_the_scan_cannot(node: GuestNode) -> str:
     chip = node.chips[1]
-    path = str(chip.node)
-    free = exclusive_open(ROOT, path)
+    nodes = [DeviceNode(path=str(chip.node), rdev=chip.node.stat().st_rdev)]
+    free = exclusive_open(ROOT, nodes)
     holder = node.hold(IN_FLIGHT, chip)
-    scan, busy = _scan(chip), exclusive_open(ROOT, path)
+    scan, busy = _scan(chip), exclusive_open(ROOT, nodes)
     assert not scan.holders
     assert not scan.unattributed
     holder.release()
