@@ -287,3 +287,36 @@ async def test_a_monitoring_agent_the_mps_server_and_the_display_keep_no_gpu_fro
         for _ in range(3):
             await daemon.watcher._beat()
         assert daemon.state() == "free"
+
+
+async def test_an_agent_with_the_node_open_keeps_no_gpu_of_a_pod_that_kubelet_refused(
+    daemon: Daemon,
+) -> None:
+    """Allocate, and then kubelet refuses the pod for want of something else: nobody names it."""
+
+    device = daemon.device
+
+    def refused(draft: Draft) -> None:
+        allocation = draft.allocate(device.name.resource, {device.name.id: device.keys})
+        settle(draft)
+        draft.end(allocation, "no entry of kubelet's names it")
+
+    agent = PodUid("99999999-2222-3333-4444-555555555555")
+    with daemon.gpus.process(pod=agent):
+        await daemon.ledger.apply(refused)
+        assert daemon.ledger.book.value.locks[device.name].pod is None
+        await until(lambda: daemon.state() == "free", what="a free GPU")
+
+
+async def test_a_gpu_that_works_for_nobody_is_handed_over_with_a_word_about_it(
+    daemon: Daemon,
+) -> None:
+    await daemon.granted()
+    await daemon.starts()
+    daemon.gpus.show(cards(1, used=5 * MIB, utilization=100)[0])
+    daemon.ends()
+    await daemon.is_kept("it works at 100 %")
+    daemon.gpus.clock.now += 61.0
+    await until(lambda: daemon.state() == "free", what="a free GPU")
+    (*_, move) = await daemon.ledger.history(daemon.device.name, 1)
+    assert "unverified: it works at 100 %" in move.evidence

@@ -301,6 +301,25 @@ async def test_the_next_pod_waits_until_the_former_ones_memory_is_back(gpu_stage
         await node.stage.running(following)
 
 
+async def test_a_killed_daemon_does_not_forget_that_memory_leaked(gpu_stage: Any) -> None:
+    async with gpu_stage(memoryDeadline="300ms") as node:
+        node.gpus.arrive(1)
+        await node.until_healthy(0)
+        await node.stage.until(
+            lambda: bool(read_only(node.stage.state).idle), lambda: "its idle memory to be on disk"
+        )
+        former = await node.stage.run(wants("former", 1))
+        node.gpus.change(0, lambda card: replace(card, used=70 * GIB))
+        await node.stage.end(former)
+        await node.stage.until_locks({uuid(0): "releasing"})
+        await node.stage.kill_and_start()
+        following = await node.stage.submit(wants("next", 1))
+        await node.stage.waiting(following, "71680 MiB of its memory", "nvidia-smi --gpu-reset")
+        assert await node.stage.locks() == {uuid(0): "releasing"}
+        node.gpus.change(0, lambda card: replace(card, used=0))
+        await node.stage.running(following)
+
+
 async def test_what_computes_outside_of_pods_has_a_gpu_and_a_monitoring_agent_does_not(
     gpu_stage: Any,
 ) -> None:

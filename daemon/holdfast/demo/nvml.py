@@ -79,7 +79,8 @@ class Event(Struct, frozen=True):
 class Node(Struct, frozen=True):
     """All that the library answers from; `init` is what its start, `wait` what a wait fails with.
 
-    `stall`: a wait for events does not come back.
+    `stall`: a wait for events does not come back. `keeps`: the path of a file that is open while
+    the library is begun, as the driver's nodes are by NVIDIA's.
 
     `past` events came before the first of `events`, and nobody is told of them any more.
     """
@@ -91,6 +92,7 @@ class Node(Struct, frozen=True):
     events: tuple[Event, ...] = ()
     past: int = 0
     stall: bool = False
+    keeps: str = ""
 
 
 def uuid(number: int) -> str:
@@ -162,6 +164,8 @@ def write(control: Path, node: Node) -> None:
         f"wait {node.wait}",
         f"stall {node.stall:d}",
     ]
+    if node.keeps:
+        lines.append(f"keeps {node.keeps}")
     for card in node.cards:
         lines += _card(card)
     lines += [

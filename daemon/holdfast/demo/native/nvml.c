@@ -6,6 +6,7 @@
  *
  *   init CODE | driver VERSION | wait CODE                (CODE: what a wait for events fails with)
  *   stall 0|1                                             (1: a wait for events does not end)
+ *   keeps PATH                                            (open from the first start to the last end)
  *   gpu UUID
  *     name TEXT | bus ID | minor N | memory BYTES | used BYTES | mig 0|1 | events MASK
  *     utilization PERCENT
@@ -20,6 +21,7 @@
  * of that version alone: a driver of another one gets a mismatch from whatever is called.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +32,7 @@
 
 enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        TIMEOUT = 10, LIB_RM_VERSION_MISMATCH = 18 };
-enum { GPUS = 32, SLICES = 8, LINKS = 36, PROCESSES = 32, FAULTS = 16, EVENTS = 64, TEXT = 128 };
+enum { GPUS = 32, SLICES = 8, LINKS = 36, PROCESSES = 32, FAULTS = 16, EVENTS = 64, TEXT = 128, PATH = 400 };
 enum { LOOK_MS = 10, RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
 #ifndef VERSION
 #define VERSION ""
@@ -73,7 +75,7 @@ struct event {
 };
 struct node {
 	int init, wait, stall, gpu_count, event_count;
-	char driver[TEXT];
+	char driver[TEXT], keeps[PATH];
 	struct gpu gpus[GPUS];
 	struct event events[EVENTS];
 };
@@ -116,6 +118,7 @@ static struct node node, fresh;
 static struct timespec read_at;
 static off_t read_size = -1;
 static unsigned delivered, begun;
+static int kept = -1; /* what a real library has open of the driver */
 
 static void word(struct node *to, char *key, char *rest)
 {
@@ -131,6 +134,8 @@ static void word(struct node *to, char *key, char *rest)
 		to->wait = atoi(rest);
 	else if (!strcmp(key, "stall"))
 		to->stall = atoi(rest);
+	else if (!strcmp(key, "keeps"))
+		snprintf(to->keeps, PATH, "%s", rest);
 	else if (!strcmp(key, "driver"))
 		snprintf(to->driver, TEXT, "%s", rest);
 	else if (!strcmp(key, "event") && to->event_count < EVENTS) {
@@ -306,6 +311,8 @@ int nvmlInitWithFlags(unsigned flags)
 	pthread_mutex_lock(&lock);
 	reload();
 	begun += !state();
+	if (begun && kept < 0 && *node.keeps)
+		kept = open(node.keeps, O_RDONLY | O_CLOEXEC);
 	return leave(state());
 }
 
@@ -313,7 +320,13 @@ int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlShutdown(void)
 {
 	pthread_mutex_lock(&lock);
-	return leave(begun ? begun--, OK : UNINITIALIZED);
+	if (!begun)
+		return leave(UNINITIALIZED);
+	if (!--begun && kept >= 0) {
+		close(kept);
+		kept = -1;
+	}
+	return leave(OK);
 }
 
 const char *nvmlErrorString(int code) { (void)code; return "an error of the stub"; }

@@ -1,0 +1,98 @@
+"""NVML is let go before the driver is unloaded: nothing of it is open, and it comes back by itself."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from fakes.gpustage import GpuStage, wants
+
+
+def keep_track(node: GpuStage, folder: Path) -> Path:
+    """Return the file that NVML has open while anybody in a process has begun it."""
+    kept = folder / "driver"
+    kept.touch()
+    node.gpus.show(replace(node.gpus.stub, keeps=str(kept)))
+    return kept
+
+
+def has_open(node: GpuStage, file: Path) -> bool:
+    """Tell whether the daemon has *file* open, by what the kernel shows."""
+    files = Path(f"/proc/{node.stage.process.pid}/fd")
+    return str(file) in {str(each.readlink()) for each in files.iterdir() if each.is_symlink()}
+
+
+async def test_while_the_driver_container_stops_the_daemon_has_nothing_of_the_driver_open(
+    gpu_stage: Any, short_path: Path
+) -> None:
+    async with gpu_stage(rescan="1h") as node:
+        ready = node.stage.node.root.run / "nvidia/validations/.driver-ctr-ready"
+        ready.parent.mkdir(parents=True)
+        ready.touch()
+        kept = keep_track(node, short_path)
+        node.gpus.arrive(2)
+        await node.until_healthy(0, 1)
+        await node.stage.until(lambda: has_open(node, kept), "the driver to be open")
+        ready.unlink()
+        await node.until_healthy()
+        await node.stage.until(lambda: not has_open(node, kept), "the driver to be let go")
+        assert any("driver container is stopping" in each for each in await node.reasons(0))
+        await node.stage.for_some_beats()
+        assert not has_open(node, kept)
+        ready.touch()
+        await node.until_healthy(0, 1)
+
+
+async def test_a_drain_for_removal_ends_with_the_driver_let_go_and_undrain_takes_it_up(
+    gpu_stage: Any, short_path: Path
+) -> None:
+    async with gpu_stage() as node:
+        kept = keep_track(node, short_path)
+        node.gpus.arrive(1)
+        await node.until_healthy(0)
+        runs = await node.stage.run(wants("runs", 1))
+        command = (sys.executable, "-u", "-m", "holdfast")
+        where = ("--state-dir", str(node.stage.state))
+        asking = subprocess.Popen(
+            [*command, "drain", "--for-removal", *where], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            await node.stage.for_some_beats()
+            assert asking.poll() is None
+            assert has_open(node, kept), "only NVML tells when the pod's GPU is free"
+            await node.stage.end(runs)
+            out, _ = await asyncio.to_thread(asking.communicate, timeout=60)
+        finally:
+            asking.kill()
+        assert "holdfast has let it go" in out
+        assert not has_open(node, kept)
+        await node.stage.for_some_beats()
+        assert not has_open(node, kept)
+        done = await asyncio.create_subprocess_exec(*command, "undrain", *where)
+        assert await done.wait() == 0
+        await node.until_healthy(0)
+        assert has_open(node, kept)
+
+
+async def test_a_driver_that_was_let_go_for_removal_and_loaded_anew_is_taken_up(
+    gpu_stage: Any, short_path: Path
+) -> None:
+    async with gpu_stage() as node:
+        kept = keep_track(node, short_path)
+        node.gpus.arrive(1)
+        await node.until_healthy(0)
+        await node.stage.asked("drain")
+
+        async def removable() -> bool:
+            return not await node.stage.asked("removable")
+
+        await node.stage.until(removable, "nothing to be in the way")
+        assert not has_open(node, kept)
+        node.gpus.leave()
+        await node.stage.for_some_beats()
+        node.gpus.arrive(1)
+        await node.stage.until(lambda: has_open(node, kept), "the driver to be taken up")
+        assert any("drain" in each for each in await node.reasons(0))
