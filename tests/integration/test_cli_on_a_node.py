@@ -77,6 +77,35 @@ async def test_people_get_tables_and_status_ends_with_1_when_a_check_fails(
         assert f"registered {TPU}" in status.stdout
 
 
+async def test_the_history_of_a_device_that_left_the_node_is_told_by_its_id_alone(
+    short_path: Path,
+) -> None:
+    async with running(short_path) as node:
+        pod = node.counted(A)
+        await node.allocate(A)
+        assert await node.gate(A) == ""
+        node.over(pod)
+        async with asyncio.timeout(30):
+            while await _json(node, "locks"):
+                await asyncio.sleep(0.05)
+        story = await _json(node, "history", A)
+        node.node.tree.unplug(A)
+        await node.until(lambda: A not in node.healthy(), "the chip to have left")
+        async with asyncio.timeout(30):
+            while any(row["id"] == A for row in await _json(node, "devices")):
+                await asyncio.sleep(0.05)
+
+        assert story[-1]["to"] == "free"
+        assert await _json(node, "history", A) == story
+        assert await _json(node, "history", f"{TPU}/{A}") == story
+        for down in (False, True):
+            if down:
+                await node.stop()
+            unknown = await _holdfast(node.state, "history", "0000:ff:1f.7")
+            assert unknown.returncode == 1
+            assert "cannot find device 0000:ff:1f.7: this node has" in unknown.stderr
+
+
 async def test_when_the_daemon_is_down_the_ledger_answers_in_the_same_shapes(
     short_path: Path,
 ) -> None:

@@ -8,6 +8,7 @@ from holdfast.app.own_sockets import PING
 from holdfast.app.parts import Parts
 from holdfast.app.readiness import readiness
 from holdfast.control.server import Handler
+from holdfast.model.byhand import device_meant
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.readyz import check_rows
 
@@ -31,11 +32,12 @@ def handlers(parts: Parts, board: Board) -> dict[str, Handler]:
 
     async def history(question: object) -> list[reports.Report]:
         wanted = question if isinstance(question, dict) else {}
-        device = wanted.get("device")
-        moves = await parts.ledger.history(
-            reports.device_called(str(device), parts.scanner.inventory.value) if device else None,
-            reports.moves_wanted(wanted.get("limit", 100)),
-        )
+        device = None
+        if text := wanted.get("device"):
+            here = {each.name for each in parts.scanner.inventory.value.devices}
+            device = device_meant(str(text), here | await parts.ledger.moved_devices())
+        limit = reports.moves_wanted(wanted.get("limit", 100))
+        moves = await parts.ledger.history(device, limit)
         return reports.history_reports(moves)
 
     def debug(_: object) -> reports.Report:

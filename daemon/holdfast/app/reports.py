@@ -8,7 +8,7 @@ from holdfast.model.devices import Device, Inventory
 from holdfast.model.drift import Disagreement
 from holdfast.model.free import judge_kernel
 from holdfast.model.holding import cause
-from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.ids import DeviceName
 from holdfast.model.locks import MOST_MOVES, DeviceLock, LockState, Move
 from holdfast.model.marks import Marks, why_withheld
 from holdfast.model.memory import HolderMemory, Memory
@@ -164,17 +164,6 @@ def release_report(seen: Shown, *, patience: float) -> Report:
         "forced": verdict.forced,
         "patience": patience,
     }
-
-
-def device_called(text: str, inventory: Inventory) -> DeviceName:
-    """Return the device that a person means by ``resource/id``, or by the id alone."""
-    found = next(
-        (each.name for each in inventory.devices if text in {each.name.id, str(each.name)}), None
-    )
-    if found is not None:
-        return found
-    resource, _, id_ = text.rpartition("/")
-    return DeviceName(ResourceName(resource), DeviceId(id_))
 
 
 def resource_reports(inventory: Inventory, book: Book, offers: Offers) -> list[Report]:

@@ -6,13 +6,11 @@ Everything that only the hardware could tell is null. Imported when it is needed
 from collections import Counter
 from pathlib import Path
 
-from holdfast.app.reports import device_called, history_reports, lock_reports, mark_reports
+from holdfast.app.reports import history_reports, lock_reports, mark_reports
 from holdfast.cli.tables import Row, Rows
-from holdfast.ledger.store import read_only, read_only_history
-from holdfast.model.devices import Inventory
+from holdfast.ledger.store import read_only, read_only_history, read_only_moved_devices
+from holdfast.model.byhand import device_meant
 from holdfast.model.ids import ResourceName
-
-_MORE_THAN_IS_KEPT = 1_000_000
 
 
 def locks(folder: Path) -> Rows:
@@ -21,12 +19,12 @@ def locks(folder: Path) -> Rows:
 
 
 def history(folder: Path, device: str | None, limit: int) -> Rows:
-    """Return the last *limit* moves of *device*, given by name or by id alone; None: of all."""
-    if device is None or "/" in device:
-        name = device_called(device, Inventory()) if device else None
-        return history_reports(read_only_history(folder, name, limit))
-    moves = read_only_history(folder, None, _MORE_THAN_IS_KEPT)
-    return history_reports([move for move in moves if move.device.id == device][-limit:])
+    """Return the last *limit* moves of *device*, given by name or by id alone; None: of all.
+
+    Raises RequestRefusedError for a device that the history does not know.
+    """
+    name = device_meant(device, read_only_moved_devices(folder)) if device else None
+    return history_reports(read_only_history(folder, name, limit))
 
 
 def devices(folder: Path) -> Rows:

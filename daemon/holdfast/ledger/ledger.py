@@ -81,6 +81,10 @@ class Ledger:
         """Return the last *limit* moves, of one device or of all, oldest first."""
         return await self._lane.run(lambda: self._store.history(device, limit))
 
+    async def moved_devices(self) -> frozenset[DeviceName]:
+        """Return the devices of which there is any history, those included that left the node."""
+        return await self._lane.run(self._store.moved_devices)
+
     async def tidy(self) -> None:
         """Do the housekeeping that must not be on the way of an Allocate."""
         await self._lane.run(self._store.tidy)

@@ -60,6 +60,12 @@ def read_history(db: sqlite3.Connection, device: DeviceName | None, limit: int) 
     )
 
 
+def read_moved_devices(db: sqlite3.Connection) -> frozenset[DeviceName]:
+    """Return the devices of which there is any history."""
+    found = db.execute("SELECT DISTINCT resource, device FROM history").fetchall()
+    return frozenset(DeviceName(ResourceName(resource), DeviceId(id_)) for resource, id_ in found)
+
+
 def write_difference(db: sqlite3.Connection, before: Book, after: Book) -> None:
     """Write what differs, deletions first so that a key can change hands in one commit."""
     db.execute(

@@ -2,10 +2,11 @@
 
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 from holdfast.errors import LedgerError, LedgerLostError, LedgerUnusableError
 from holdfast.ledger import readback, rows
@@ -14,6 +15,8 @@ from holdfast.ledger.reserve import Reserve
 from holdfast.model.book import Book
 from holdfast.model.ids import DeviceName
 from holdfast.model.locks import Move
+
+T = TypeVar("T")
 
 FILE = "ledger.db"
 _FILES = ("", "-wal", "-shm")
@@ -79,6 +82,13 @@ class Store:
         """
         try:
             return rows.read_history(self._db, device, limit)
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot read the ledger {self._path}: {error}") from error
+
+    def moved_devices(self) -> frozenset[DeviceName]:
+        """Return the devices of which there is any history; raises LedgerError."""
+        try:
+            return rows.read_moved_devices(self._db)
         except sqlite3.Error as error:
             raise LedgerError(f"cannot read the ledger {self._path}: {error}") from error
 
@@ -244,19 +254,23 @@ class Store:
 
 def read_only(folder: Path) -> Book:
     """Return the book of a daemon that is down; raises LedgerError when there is none."""
-    with closing(_open_read_only(folder)) as db:
-        try:
-            return rows.read_book(db)
-        except sqlite3.Error as error:
-            message = f"cannot read the ledger {folder / FILE}: {error}"
-            raise LedgerError(message) from error
+    return _read(folder, rows.read_book)
 
 
 def read_only_history(folder: Path, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
     """Return the last *limit* moves from the file of a daemon that is down, oldest first."""
+    return _read(folder, lambda db: rows.read_history(db, device, limit))
+
+
+def read_only_moved_devices(folder: Path) -> frozenset[DeviceName]:
+    """Return the devices with any history in the file of a daemon that is down."""
+    return _read(folder, rows.read_moved_devices)
+
+
+def _read(folder: Path, read: Callable[[sqlite3.Connection], T]) -> T:
     with closing(_open_read_only(folder)) as db:
         try:
-            return rows.read_history(db, device, limit)
+            return read(db)
         except sqlite3.Error as error:
             message = f"cannot read the ledger {folder / FILE}: {error}"
             raise LedgerError(message) from error

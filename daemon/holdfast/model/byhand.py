@@ -1,6 +1,6 @@
 """What a person may ask for by hand, and what follows in the book; each request is told in it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,10 +33,19 @@ def target(text: str, inventory: Inventory, book: Book) -> Target:
     }
     known |= {lock.device: lock.keys for lock in book.locks.values()}
     known |= {device.name: device.keys for device in inventory.devices}
+    meant = device_meant(text, known)
+    return Target(device=meant, keys=known[meant])
+
+
+def device_meant(text: str, known: Collection[DeviceName]) -> DeviceName:
+    """Return the one of *known* meant by ``resource/id``, or by the id alone where that is enough.
+
+    Raises RequestRefusedError for a name of nothing, or of several devices: nobody is to guess.
+    """
     meant = [name for name in known if text == str(name)]
     meant = meant or [name for name in known if text == name.id]
     if len(meant) == 1:
-        return Target(device=meant[0], keys=known[meant[0]])
+        return meant[0]
     if meant:
         several = " and ".join(str(name) for name in sorted(meant))
         raise RequestRefusedError(f"cannot tell which device {text} is: {several}; name it in full")
