@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import X
+from fakes.books import X, Y
 from holdfast.model.devices import DeviceKind
 from holdfast.model.free import (
     FormerPod,
@@ -14,7 +14,9 @@ from holdfast.model.free import (
     judge_kernel,
     judge_release,
 )
-from holdfast.model.ids import PciAddress, ProcessId
+from holdfast.model.ids import PciAddress, PodUid, ProcessId
+from holdfast.model.machines import asking_whose, but_for_own_machine
+from holdfast.model.sandbox import Sandbox
 from holdfast.model.use import Grip, Holder
 from holdfast.model.verdict import Freedom
 
@@ -169,3 +171,58 @@ def test_a_pod_whose_cgroup_cannot_be_read_may_live_and_keeps_its_device() -> No
     verdict = judge_release(unlisted)
     assert verdict.freedom is _UNKNOWN
     assert "Too many open files" in verdict.reason
+
+
+_MACHINE = replace(_HOLDER, command="qemu-system-x86", sandbox=Sandbox.MACHINE)
+
+
+@pytest.mark.parametrize(
+    ("pod", "holders", "had_none", "freedom"),
+    [
+        (X, (_MACHINE,), False, _FREE),
+        (X, (_MACHINE, replace(_MACHINE, process=ProcessId(78, 5))), False, _FREE),
+        (X, (_MACHINE,), True, _IN_USE),  # plugged in for a container of it, and not let go of
+        (Y, (_MACHINE,), False, _IN_USE),
+        (None, (_MACHINE,), False, _IN_USE),
+        (None, (replace(_MACHINE, pod=None),), False, _IN_USE),
+        (X, (replace(_MACHINE, pod=None),), False, _IN_USE),
+        (X, (_HOLDER,), False, _IN_USE),  # a straggler of its own
+        (X, (_MACHINE, _HOLDER), False, _IN_USE),
+    ],
+)
+def test_a_pods_own_virtual_machine_is_not_in_its_way(
+    pod: PodUid | None, holders: tuple[Holder, ...], had_none: bool, freedom: Freedom
+) -> None:
+    verdict = judge_kernel(KernelFacts(enabled=_ENABLED, holders=holders))
+    assert but_for_own_machine(verdict, pod, had_none=had_none).freedom is freedom
+    busy = judge_kernel(KernelFacts(opened=Opened.BUSY, holders=()))
+    assert but_for_own_machine(busy, pod).freedom is _IN_USE, "whoever has it is not seen"
+
+
+@pytest.mark.parametrize(("pod", "told"), [(None, True), (X, False)])
+def test_of_a_virtual_machine_of_no_pod_it_is_told_what_shows_whose_it_is(
+    pod: PodUid | None, told: bool
+) -> None:
+    verdict = judge_kernel(KernelFacts(holders=(replace(_MACHINE, pod=pod),)))
+    assert ("sandbox_cgroup_only = true" in asking_whose(verdict).reason) is told
+
+
+@pytest.mark.parametrize(
+    ("heir", "processes", "kind", "freedom"),
+    [
+        (X, (), DeviceKind.VFIO, _FREE),
+        (X, (41,), DeviceKind.VFIO, _IN_USE),  # the former pod's, which could open it again
+        (Y, (), DeviceKind.VFIO, _IN_USE),
+        (None, (), DeviceKind.VFIO, _IN_USE),
+        (X, (), DeviceKind.ACCEL, _IN_USE),  # which several can have at a time
+    ],
+)
+def test_a_device_that_the_next_pods_machine_has_already_is_free_of_the_former_pod(
+    heir: PodUid | None, processes: tuple[int, ...], kind: DeviceKind, freedom: Freedom
+) -> None:
+    facts = ReleaseFacts(
+        kernel=KernelFacts(kind=kind, enabled=_ENABLED, holders=(_MACHINE,)),
+        pod=FormerPod(counted=False, processes=processes, cgroup_seen=True),
+        heir=heir,
+    )
+    assert judge_release(facts).freedom is freedom

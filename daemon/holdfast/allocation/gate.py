@@ -8,6 +8,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.allocation.machines import OwnMachines
 from holdfast.allocation.outcomes import Outcome
 from holdfast.allocation.starts import Start, Starts
 from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
@@ -118,6 +119,7 @@ class Gate:
         self._times = times
         self._published = published
         self._exclusive_open = exclusive_open
+        self._machines = OwnMachines()
         self.starts = Starts()
         self.observe: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
 
@@ -186,7 +188,11 @@ class Gate:
             raise _Wait(Outcome.HELD, reason + self._by_whom(passage))
         if doing := self._at_work(passage.keys):  # its pod was over, and has come back
             raise _Wait(Outcome.IN_USE, doing)
-        verdicts = await self._judge(devices)
+        shown = await self._judge(devices)
+        verdicts = [
+            self._machines.judge(verdict, caller.pod, device)
+            for device, verdict in zip(devices, shown, strict=True)
+        ]
         for device, verdict in zip(devices, verdicts, strict=True):
             if verdict.final:
                 raise _Wait(
@@ -209,6 +215,12 @@ class Gate:
             else (f"gate passed: {verdicts[0].reason}" if verdicts else "gate passed")
         )
         await self._pass(passage, caller, evidence)
+        free = [
+            device.name
+            for device, verdict in zip(devices, shown, strict=True)
+            if verdict.freedom is not Freedom.IN_USE
+        ]
+        self._machines.started(caller.pod, free, pods=self._ledger.book.value.pods)
         return Outcome.UNVERIFIED if unverified else Outcome.PASSED
 
     def _by_whom(self, passage: Passage) -> str:

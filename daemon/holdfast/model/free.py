@@ -7,7 +7,8 @@ from msgspec import Struct, field
 from holdfast.model.devices import DeviceKind
 from holdfast.model.gpu_free import GpuSight, judge_gpu
 from holdfast.model.holding import held_by
-from holdfast.model.ids import PciAddress
+from holdfast.model.ids import PciAddress, PodUid
+from holdfast.model.machines import but_for_own_machine
 from holdfast.model.use import Holder
 from holdfast.model.verdict import Freedom, Verdict
 
@@ -60,6 +61,8 @@ class ReleaseFacts(Struct, frozen=True, kw_only=True):
     pod: FormerPod | None = None
     unseen_grace: float = 30.0
     """How long, in seconds, to wait for a pod whose cgroup was never seen."""
+    heir: PodUid | None = None
+    """The pod that gets the device next; its own virtual machine may have it already."""
     names: tuple[str, ...] = field(default=())
 
 
@@ -136,9 +139,16 @@ def is_foreign(facts: KernelFacts) -> bool:
     return facts.kind is not DeviceKind.GPU or bool(verdict.holders)
 
 
+def _judge_but_for_heir(facts: ReleaseFacts) -> Verdict:
+    verdict = judge_kernel(facts.kernel)
+    # The kernel gives a group to one at a time, so the former pod cannot have it as well.
+    vfio = facts.kernel.kind is DeviceKind.VFIO
+    return but_for_own_machine(verdict, facts.heir) if vfio else verdict
+
+
 def judge_release(facts: ReleaseFacts) -> Verdict:
     """Return whether a lock whose pod is over may become FREE."""
-    kernel = judge_kernel(facts.kernel)
+    kernel = _judge_but_for_heir(facts)
     pod = facts.pod
     if pod is None:
         return kernel
@@ -146,7 +156,7 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
         return Verdict(freedom=Freedom.UNKNOWN, reason="kubelet's books have not been read")
     if pod.counted:
         return Verdict(freedom=Freedom.IN_USE, reason="kubelet counts its pod")
-    if pod.processes and not facts.kernel.holders:
+    if pod.processes and not kernel.holders:
         pids = ", ".join(str(pid) for pid in pod.processes[:5])
         return Verdict(
             freedom=Freedom.IN_USE,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import structlog
+from msgspec.structs import replace
 
 from holdfast.errors import LaneStuckError, LedgerError
 from holdfast.ledger.ledger import Ledger
@@ -77,7 +78,7 @@ class Releases:
             if detained := await self._resetter.detains(lock):
                 self.not_free[lock.device] = detained
                 continue
-            facts = await self._facts(lock, book, sightings)
+            facts = replace(await self._facts(lock, book, sightings), heir=_heir(lock, book))
             verdict = judge_release(facts)
             if verdict.freedom is Freedom.FREE:
                 # Why it is free is no reason why it is not: what keeps it now is told below.
@@ -152,6 +153,12 @@ class Releases:
                 lock.pod, counted=False if view.unreadable else counted
             ),
         )
+
+
+def _heir(lock: DeviceLock, book: Book) -> PodUid | None:
+    """Return the pod whose Allocation is the oldest that waits for the lock."""
+    waiting = (each for each in book.queue() if each.keys & lock.keys)
+    return next((each.pod for each in waiting if each.id != lock.allocation), None)
 
 
 def _free(draft: Draft, lock: DeviceLock, reason: str) -> None:
