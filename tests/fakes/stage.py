@@ -24,6 +24,7 @@ from holdfast.demo.pods import Container, Phase, Pod, PodSpec, Workload
 from holdfast.demo.podworker import KubeletTimes
 from holdfast.demo.runtime import Runtime
 from holdfast.errors import HoldfastError
+from holdfast.runtime.clock import SystemClock
 from holdfast.settings import convert
 
 TPU = "google.com/tpu"
@@ -39,6 +40,16 @@ _SETTINGS: dict[str, Any] = {
 }
 _QUESTION = {"minInterval": "50ms", "settle": "50ms", "idleInterval": "200ms", "timeout": "1s"}
 TIMES = KubeletTimes(retry_first=0.1, retry=0.3, finished=0.1)
+
+
+class NodeClock(SystemClock):
+    """The machine's clocks, of which a test may set the one that tells the time of day."""
+
+    def __init__(self) -> None:
+        self.is_off = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self.is_off
 
 
 class WatchfulRuntime(Runtime):
@@ -75,6 +86,7 @@ class Stage:
     environment: dict[str, str] = field(default_factory=dict)
     question: dict[str, str] = field(default_factory=dict)
     """Changes of `kubelet.question`."""
+    clock: NodeClock = field(default_factory=NodeClock)
     _daemon: asyncio.Task[bool] | subprocess.Popen[bytes] | None = None
 
     @property
@@ -108,7 +120,7 @@ class Stage:
             },
         }
         if not self.own_process:
-            self._daemon = asyncio.create_task(run(convert(settings)))
+            self._daemon = asyncio.create_task(run(convert(settings), clock=self.clock))
             return
         config = self.folder / "config.yaml"
         config.write_text(yaml.safe_dump(settings))
@@ -118,6 +130,14 @@ class Stage:
                 stderr=log,
                 env={**os.environ, **self.environment},
             )
+
+    def set_clock(self, seconds: float) -> None:
+        """Set the time of day off by so much, for the daemon and for the files that kubelet writes.
+
+        A daemon in a process of its own does not notice.
+        """
+        assert not self.own_process
+        self.clock.is_off = self.kubelet.books.clock_is_off = seconds
 
     async def stop(self) -> None:
         """End the daemon as a node does."""

@@ -30,7 +30,7 @@ from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.ledger import open_ledger
 from holdfast.model.gpu import DriverState
 from holdfast.runtime.changes import Changes
-from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.supervisor import Supervisor
 from holdfast.settings import Settings
 from holdfast.telemetry.board import Board
@@ -45,16 +45,19 @@ _BEATS_TO_SHOW = 3
 _TIDY = 60.0
 
 
-async def run(settings: Settings, reread: Reread | None = None) -> bool:
+async def run(
+    settings: Settings, reread: Reread | None = None, *, clock: Clock | None = None
+) -> bool:
     """Run until SIGTERM or SIGINT; raise HoldfastError when it cannot start.
 
+    Time is *clock*'s; without one, the machine's.
     At SIGHUP the configuration is read anew by *reread*. Where it can be used, everything stops
     as at SIGTERM and True is returned: the caller is to start the program anew in this process.
     """
     orders = Orders()
     allow_all()
     state = Path(settings.state_dir)
-    clock = SystemClock()
+    clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
         instance = stack.enter_context(contextlib.closing(InstanceLock(state)))
         plugins = stack.enter_context(
