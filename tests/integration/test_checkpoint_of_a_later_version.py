@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from fakes.stage import TPU, Stage, asks, end, pod, stage
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 
 _PROBLEM = "of no known version"
 
@@ -77,6 +78,23 @@ async def test_a_pod_that_is_ending_is_waited_for_when_kubelet_allocates_its_dev
         assert following.starts == 0
         end(left)
         await node.running(following)
+
+
+async def test_what_was_promised_to_a_former_pod_is_not_asked_of_the_next(
+    short_path: Path,
+) -> None:
+    """The books that were read last still have the former pod with the same device."""
+    async with stage(short_path, chips=1) as node:
+        former = await node.former_plugins_pod("10")
+        (entry,) = node.kubelet.books.entries
+        promise = api.ContainerAllocateResponse()
+        promise.devices.add(host_path="/dev/vfio/99", container_path="/dev/vfio/99")
+        entry.ids, entry.answer = tuple(node.healthy()), promise.SerializeToString()
+        node.kubelet.books.write()
+        await node.questions(2)
+        await _updated(node)
+        await node.end(former)
+        await node.run(pod("next"))
 
 
 async def test_an_init_container_may_have_more_devices_than_the_main_one(short_path: Path) -> None:

@@ -435,6 +435,26 @@ def test_the_first_in_the_queue_always_has_all_it_asked_for(
             assert lock.allocation in {mine.id for mine in own}
 
 
+def test_a_pod_that_has_started_on_another_device_still_yields_one_that_it_has_not() -> None:
+    draft = drafted()
+    draft.allocate(HALF, silicon(h9="z"), pod=Y)
+    draft.allocate(WHOLE, silicon(d1="b"), pod=X, phase=Phase.ACTIVE)
+    draft.allocate(WHOLE, _D0, pod=X)
+    settle(draft)
+    assert lock_of(draft.book, "d0").pod == X
+    draft.allocate(WHOLE, _D0, pod=Y)  # its pod stands where its oldest Allocation does
+    settle(draft)
+    assert lock_of(draft.book, "d0").pod == Y
+    assert lock_of(draft.book, "d1").pod == X
+
+
+def test_a_lock_that_is_handed_on_after_a_reboot_is_of_the_new_boot() -> None:
+    book = book_of(allocated(_D0, pod=X), allocated(_D0, pod=Y))
+    draft = drafted(book, boot=BootId("boot-2"))
+    draft.hand(lock_of(book, "d0"), book.allocations[2], "in truth it is held by another")
+    assert lock_of(draft.book, "d0").boot == BootId("boot-2")
+
+
 def test_a_move_carries_the_boot_in_which_the_lock_was_last_given() -> None:
     book = book_of(allocated(_D0, pod=X))
     draft = drafted(book, boot=BootId("boot-2"))

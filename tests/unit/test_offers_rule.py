@@ -2,10 +2,27 @@
 
 import pytest
 
-from fakes.books import BOOT, HALF, NOW, WHOLE, X, keys, name
+from fakes.books import (
+    BOOT,
+    HALF,
+    NOW,
+    WHOLE,
+    X,
+    Y,
+    allocated,
+    book_of,
+    entry,
+    keys,
+    name,
+    seen,
+    silicon,
+    unreadable,
+)
+from holdfast.model.book import Book
 from holdfast.model.ids import DeviceId, DeviceName
+from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import DeviceLock, LockState
-from holdfast.model.offers import OfferedDevice, OfferFacts, Offers, offered
+from holdfast.model.offers import OfferedDevice, OfferFacts, Offers, has_or_awaits, offered
 
 _NAME = name("d0")
 _LOCKED = [state for state in LockState if state is not LockState.FREE]
@@ -104,3 +121,56 @@ def test_a_resource_that_is_not_advertised_offers_nothing() -> None:
     offers = Offers(devices={WHOLE: (device,)})
     assert offers.of(WHOLE) == (device,)
     assert offers.of(HALF) == ()
+
+
+_D0 = silicon(d0="a")
+_UNKNOWN = book_of(allocated(_D0))
+_KNOWN = book_of(allocated(_D0, pod=X))
+_RUNS = book_of(allocated(_D0, pod=X, active=True))
+_OTHER_NAME = book_of(allocated(silicon(h0="a"), resource=HALF))
+_OTHER_DEVICE = book_of(allocated(silicon(d1="b")))
+
+
+@pytest.mark.parametrize(
+    ("book", "view", "expected"),
+    [
+        (Book(), seen(), False),
+        (Book(), seen(entry(Y, "d0")), True),
+        (Book(), seen(entry(Y, "d1")), False),
+        (Book(), seen(entry(Y, "d0", resource=HALF)), False),
+        (_UNKNOWN, seen(), True),
+        (_KNOWN, seen(), False),
+        (_RUNS, seen(), False),
+        (_KNOWN, seen(entry(X, "d0")), True),
+        (_OTHER_NAME, seen(), False),
+        (_OTHER_DEVICE, seen(), False),
+        (Book(), unreadable(seen(entry(Y, "d0"))), False),
+        (_UNKNOWN, unreadable(), True),
+        (_KNOWN, unreadable(), True),
+        (_RUNS, unreadable(), True),
+        (_RUNS, KubeletView(), True),
+        (_OTHER_NAME, unreadable(), False),
+        (_OTHER_DEVICE, unreadable(), False),
+    ],
+    ids=[
+        "nobody",
+        "kubelet counts a pod with it",
+        "kubelet counts a pod with another device",
+        "kubelet counts a pod with that id of another resource",
+        "it is allocated, and kubelet may be about to count its pod",
+        "its pod is known, and kubelet does not count it",
+        "the same of a pod that has started",
+        "kubelet counts its pod",
+        "the hardware is allocated under another name",
+        "another device is allocated",
+        "kubelet's books cannot be read: what they said last is old",
+        "they cannot be read, and it is allocated",
+        "they cannot be read, and it is a known pod's",
+        "they cannot be read, and a pod has started on it",
+        "they have not been read yet",
+        "they cannot be read, and the hardware is another name's",
+        "they cannot be read, and another device is allocated",
+    ],
+)
+def test_who_has_or_awaits_a_device(book: Book, view: KubeletView, expected: bool) -> None:
+    assert has_or_awaits(name("d0"), book, view) is expected

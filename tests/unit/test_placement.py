@@ -62,6 +62,7 @@ _ONE_NODE = _host(*[0] * 8)
         ("an aligned block", _ONE_NODE, [1, 2, 3, 4, 5, 6, 7], [], 4, [], [4, 5, 6, 7]),
         ("a broken pair before an intact block", _ONE_NODE, [0, 1, 2, 3, 5], [], 1, [], [5]),
         ("the pair that breaks no block", _ONE_NODE, [0, 1, 2, 3, 6, 7], [], 2, [], [6, 7]),
+        ("the node that breaks no pair", _host(0, 1, 2, 3), [0, 1, 3], [], 1, [], [3]),
         ("three of a block", _ONE_NODE, range(8), [], 3, [], [0, 1, 2]),
         ("around what must be", _EIGHT, range(8), [6], 2, [], [6, 7]),
         (

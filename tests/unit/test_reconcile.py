@@ -440,3 +440,52 @@ def test_the_evidence_that_kubelet_let_go_of_a_pod(
     draft.note_pod(record)
     after = _after(draft.book, view, sightings={X: _LIVING})
     assert (after.pods[X].counted_by, after.pods[X].let_go_at) == expected
+
+
+def test_a_device_called_foreign_goes_to_no_pod_that_has_not_started() -> None:
+    draft = drafted()
+    draft.withhold(name("d0"), keys("a"), "held by pid 7 (dd) outside any pod [node open]")
+    draft.allocate(WHOLE, _D0, pod=X)
+    after = _after(draft.book, seen(entry(X, "d0")), sightings={X: _EMPTY})
+    assert lock_of(after, "d0").state is LockState.FOREIGN
+
+
+def test_a_lock_comes_back_to_the_allocation_that_a_container_started_on() -> None:
+    """An init container's Allocation is older, and was never started on."""
+    draft = drafted()
+    draft.allocate(WHOLE, _D0, pod=X, phase=Phase.ACTIVE)
+    settle(draft)
+    draft.end(draft.allocations[1], "kubelet no longer counts its pod")
+    draft.allocate(WHOLE, _D0, pod=X)
+    draft.allocate(WHOLE, _D0, pod=X, phase=Phase.ACTIVE)
+    after = _after(draft.book, seen(entry(X, "d0")), sightings={X: _EMPTY})
+    lock = lock_of(after, "d0")
+    assert (lock.state, lock.allocation) == (LockState.HELD, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        ({}, True),
+        ({"let_go_at": None}, False),
+        ({"counted_by": _OTHER_KUBELET}, False),
+        ({"counted_by": None}, False),
+        ({"counted_boot": BootId("boot-0")}, False),
+        ({"counted_boot": None}, False),
+    ],
+    ids=[
+        "by the kubelet that answers",
+        "it did not let go",
+        "another kubelet did",
+        "nobody knows which kubelet did",
+        "a kubelet of the boot before did",
+        "nobody knows in which boot",
+    ],
+)
+def test_a_pod_whose_sandbox_stands_is_given_up_by_the_very_kubelet_that_let_go_of_it(
+    changes: dict[str, object], ends: bool
+) -> None:
+    record = replace(_LET_GO, **changes)
+    book = book_of(allocated(_D0, pod=X), lambda draft: draft.note_pod(record))
+    after = _after(book, seen(), sightings={X: _EMPTY})
+    assert (after.allocations == {}) is ends

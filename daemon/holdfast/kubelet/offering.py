@@ -4,11 +4,11 @@ from holdfast.ledger.ages import LockAges
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book import Book
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.ids import DeviceName, ResourceName
+from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.locks import DeviceLock, LockState
+from holdfast.model.locks import LockState
 from holdfast.model.marks import why_withheld
-from holdfast.model.offers import OfferedDevice, OfferFacts, Offers, offered
+from holdfast.model.offers import OfferedDevice, OfferFacts, Offers, has_or_awaits, offered
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
@@ -93,7 +93,7 @@ class Offering:
             healthy=device.healthy,
             name=device.name,
             lock=lock,
-            has_or_awaits=_has_or_awaits(device.name, lock, book, view),
+            has_or_awaits=has_or_awaits(device.name, book, view),
             owner_counted=lock is not None and lock.pod is not None and view.counts(lock.pod),
             releasing_for=self._ages.age(lock) if lock is not None else 0.0,
             uncommitted_for=0.0 if failing is None else self._clock.monotonic() - failing,
@@ -101,23 +101,3 @@ class Offering:
             withheld=why_withheld(book.marks, device.keys) is not None,
         )
         return OfferedDevice(id=device.name.id, healthy=offered(facts), numa_node=device.numa_node)
-
-
-def _has_or_awaits(
-    name: DeviceName, lock: DeviceLock | None, book: Book, view: KubeletView
-) -> bool:
-    """Tell whether a pod that kubelet counts, or is about to, has *name* or waits for it."""
-    if view.pods_with(name):
-        return True
-    if any(
-        each.resource == name.resource and name.id in each.devices and each.pod is None
-        for each in book.allocations.values()
-    ):
-        return True
-    # Kubelet's books cannot be read: what is held is as it was.
-    return (
-        not view.readable
-        and lock is not None
-        and lock.device == name
-        and (lock.state is LockState.HELD)
-    )

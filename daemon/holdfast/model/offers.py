@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from holdfast.model.book import Book
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import DeviceLock, LockState
 
 
@@ -73,3 +75,18 @@ def offered(facts: OfferFacts) -> bool:
         # Nobody has it under this id: its pod has it by a former plugin's, or is just over.
         return not facts.owner_counted
     return lock.state is LockState.RELEASING and facts.releasing_for <= facts.withhold_after
+
+
+def has_or_awaits(name: DeviceName, book: Book, view: KubeletView) -> bool:
+    """Tell whether a pod that kubelet counts, or is about to, has *name* or waits for it.
+
+    While kubelet's books cannot be read, every pod of ours that is not over may be one.
+    """
+    ours = [
+        each
+        for each in book.allocations.values()
+        if each.resource == name.resource and name.id in each.devices
+    ]
+    if not view.readable:
+        return bool(ours)
+    return bool(view.pods_with(name)) or any(each.pod is None for each in ours)

@@ -1,0 +1,118 @@
+"""The device lists, from a real ledger, by a clock that a test moves."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from fakes.books import BOOT, WHOLE, X, allocated, inventory, name, seen, silicon
+from holdfast.kubelet.offering import Offering
+from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.devices import Inventory
+from holdfast.model.draft import Draft
+from holdfast.model.locks import LockState
+from holdfast.model.offers import OfferedDevice
+from holdfast.model.queue import settle
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+from manual_clock import ManualClock
+
+_D0 = silicon(d0="a")
+_NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
+_WITHHOLD_AFTER = 30.0
+
+
+class _Scene:
+    def __init__(self, ledger: Ledger, clock: ManualClock) -> None:
+        self.ledger, self.clock = ledger, clock
+        self.inventory: Watched[Inventory] = Watched(_NODE)
+        self.offering = Offering(
+            ledger=ledger,
+            inventory=self.inventory,
+            view=Watched(seen()),
+            clock=clock,
+            withhold_after=_WITHHOLD_AFTER,
+        )
+
+    def offered(self) -> list[OfferedDevice]:
+        self.offering.refresh()
+        return list(self.offering.offers.value.of(WHOLE))
+
+    def healthy(self) -> list[str]:
+        return [each.id for each in self.offered() if each.healthy]
+
+    async def change(self, decide: Callable[[Draft], object]) -> None:
+        """Commit, and return once it is published."""
+        before = self.ledger.book.value
+        await self.ledger.apply(decide)
+        await self.ledger.book.until(lambda book: book is not before)
+
+
+@contextlib.asynccontextmanager
+async def _scene(folder: Path) -> AsyncIterator[_Scene]:
+    clock, lane = ManualClock(), Lane("ledger", deadline=20.0)
+    try:
+        ledger = await open_ledger(folder, lane, clock=clock, boot=BOOT)
+        yield _Scene(ledger, clock)
+        await ledger.close()
+    finally:
+        lane.close()
+
+
+def _held(draft: Draft) -> None:
+    allocated(_D0, pod=X, active=True)(draft)
+    settle(draft)
+
+
+def _ends(draft: Draft) -> None:
+    (allocation,) = draft.book.allocations.values()
+    draft.end(allocation, "its pod is over")
+
+
+def _free(draft: Draft) -> None:
+    draft.move(name("d0"), LockState.FREE, "free")
+
+
+async def test_hardware_that_is_gone_stays_on_the_list_until_its_pod_is_over(
+    tmp_path: Path,
+) -> None:
+    async with _scene(tmp_path) as scene:
+        await scene.change(_held)
+        scene.inventory.set(replace(_NODE, devices=_NODE.devices[1:]))
+        assert [(each.id, each.healthy) for each in scene.offered()] == [
+            ("d1", True),
+            ("d0", False),
+        ]
+        await scene.change(_ends)
+        await scene.change(_free)
+        assert [(each.id, each.healthy) for each in scene.offered()] == [("d1", True)]
+
+
+async def test_a_device_is_withheld_when_it_has_been_releasing_for_long_by_no_clock_that_is_set(
+    tmp_path: Path,
+) -> None:
+    async with _scene(tmp_path) as scene:
+        await scene.change(_held)
+        await scene.change(_ends)
+        assert scene.healthy() == ["d0", "d1"]
+        scene.clock.step_wall(3600.0)
+        assert scene.healthy() == ["d0", "d1"]
+        scene.clock.shift(_WITHHOLD_AFTER)
+        assert scene.healthy() == ["d0", "d1"]
+        scene.clock.step_wall(-7200.0)
+        scene.clock.shift(0.1)
+        assert scene.healthy() == ["d1"]
+
+
+async def test_the_next_release_of_the_same_device_has_its_own_time(tmp_path: Path) -> None:
+    async with _scene(tmp_path) as scene:
+        for _ in range(2):
+            await scene.change(_held)
+            scene.clock.shift(100.0)
+            scene.offered()
+            await scene.change(_ends)
+            assert scene.healthy() == ["d0", "d1"]
+            scene.clock.shift(_WITHHOLD_AFTER + 1.0)
+            assert scene.healthy() == ["d1"]
+            await scene.change(_free)
