@@ -85,11 +85,12 @@ async def test_what_was_promised_to_a_former_pod_is_not_asked_of_the_next(
 ) -> None:
     """The books that were read last still have the former pod with the same device."""
     async with stage(short_path, chips=1) as node:
+        (only,) = node.healthy()
         former = await node.former_plugins_pod("10")
         (entry,) = node.kubelet.books.entries
         promise = api.ContainerAllocateResponse()
         promise.devices.add(host_path="/dev/vfio/99", container_path="/dev/vfio/99")
-        entry.ids, entry.answer = tuple(node.healthy()), promise.SerializeToString()
+        entry.ids, entry.answer = (only,), promise.SerializeToString()
         node.kubelet.books.write()
         await node.questions(2)
         await _updated(node)

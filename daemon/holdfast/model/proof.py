@@ -13,13 +13,10 @@ def true_owner(book: Book, lock: DeviceLock, facts: KernelFacts) -> Allocation |
     """Return the Allocation of the one other pod that holds the device; None: all is as it seems.
 
     Only a complete scan proves it, and only of a pod that was granted the very hardware: a pod
-    that took it by itself must not stand in the book as if it had been. What has passed the gate
-    keeps its lock.
+    that took it by itself must not stand in the book as if it had been. A lock whose pod has passed
+    the gate stays: nobody else could have started then.
     """
-    if lock.state is not LockState.HELD or lock.pod is None or lock.allocation is None:
-        return None
-    owner = book.allocations.get(lock.allocation)
-    if owner is None or book.started(owner) & lock.keys or facts.gaps:
+    if lock.state is not LockState.HELD or lock.pod is None or facts.gaps:
         return None
     pods = {holder.pod for holder in facts.holders or ()} - {None}
     if len(pods) != 1 or lock.pod in pods:
