@@ -63,7 +63,8 @@ def judge_by_hand(facts: HandFacts) -> HandVerdict:
         )
     if lock.pod is None or facts.pod is None:
         return HandVerdict(
-            refusal=f"it is not known whose {device} is; kubelet's books tell within a minute"
+            refusal=f"it is not known whose {device} is; it becomes free by itself when kubelet's "
+            "books name its pod, or give it to another, or have had none with it for 10 minutes"
         )
     if facts.shown is not None and facts.shown != lock.fence:
         return HandVerdict(

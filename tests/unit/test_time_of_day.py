@@ -1,0 +1,35 @@
+"""The time of day may be set: nothing that decides reads it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+_FOR_PEOPLE = {
+    "app/drift.py": "since when a disagreement is told",
+    "app/showing.py": "how long locks are where they are, in metrics",
+    "kubelet/enrolment.py": "since when kubelet has registered us",
+    "ledger/ledger.py": "when a move was made, in the history",
+    "reclaim/watcher.py": "the same, in a draft that shows whether there is a move to make",
+    "runtime/clock.py": "the clock itself",
+    "telemetry/node.py": "when the daemon started",
+}
+_OF_XIDS = {
+    "discovery/gpu_health.py": "when an Xid came: a quiet period begins anew when it is set back",
+}
+
+
+def _reads_it(source: str) -> bool:
+    return any(
+        isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".wall", "time.time"))
+        for node in ast.walk(ast.parse(source))
+    )
+
+
+def _readers(package: Path) -> Iterator[str]:
+    for file in package.rglob("*.py"):
+        if "demo" not in file.parts and _reads_it(file.read_text()):
+            yield str(file.relative_to(package))
+
+
+def test_only_what_people_read_is_told_by_the_time_of_day(repository: Path) -> None:
+    assert set(_readers(repository / "daemon/holdfast")) == {*_FOR_PEOPLE, *_OF_XIDS}
