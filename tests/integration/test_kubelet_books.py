@@ -21,6 +21,7 @@ from holdfast.kubelet.podresources import PodResources
 from holdfast.kubelet.traffic import Traffic
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ProcessId
 from holdfast.runtime.clock import SystemClock
+from manual_clock import ManualClock
 from waiting import until
 
 
@@ -72,9 +73,11 @@ async def test_an_allocation_by_kubelet_is_followed_by_a_question_that_tells_the
         await until(lambda: side.accounts.view.value.questions == 1)
         await kubelet.allocate("u1", TPU, ["a"])
         await until(lambda: side.accounts.view.value.pods)
-        asked = kubelet.lists
-        await asyncio.sleep(2.5)  # our own writes must not make us ask for ever
-        assert kubelet.lists == asked
+        asked = -1
+        async with asyncio.timeout(30):  # our own writes must not make us ask for ever
+            while asked != kubelet.lists:
+                asked = kubelet.lists
+                await asyncio.sleep(2.5)
 
 
 async def test_no_question_is_asked_while_an_allocate_is_in_flight(tmp_path: Path) -> None:
@@ -130,10 +133,11 @@ async def test_many_wishes_make_few_questions(tmp_path: Path) -> None:
     async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         began = time.monotonic()
-        while time.monotonic() - began < 2.2:
+        while kubelet.lists < 3:
             side.accounts.ask("a test")
             await asyncio.sleep(0.01)
-        assert 1 <= kubelet.lists <= 4
+        least = 2 * QuestionTimes().min_interval
+        assert time.monotonic() - began > 0.9 * least, "there are two pauses between three"
 
 
 async def test_while_locks_are_held_kubelet_is_asked_now_and_then(tmp_path: Path) -> None:
@@ -262,15 +266,17 @@ async def test_a_kubelet_that_takes_connections_and_says_nothing_is_given_up_in_
 
 
 async def test_traffic_is_quiet_only_after_a_calm_while() -> None:
-    traffic, clock = Traffic(), SystemClock()
+    traffic, clock = Traffic(), ManualClock()
     traffic.began()
     quiet = asyncio.create_task(traffic.quiet(clock, seconds=0.1))
-    await asyncio.sleep(0.15)
+    await clock.advance(1.0)
     assert not quiet.done()
     traffic.ended()
-    await asyncio.sleep(0.05)
+    await clock.advance(0.05)
     traffic.began()
     traffic.ended()
-    began = time.monotonic()
+    await clock.advance(0.09)
+    assert not quiet.done()
+    await clock.advance(0.11)
+    assert quiet.done()
     await quiet
-    assert time.monotonic() - began > 0.08

@@ -38,11 +38,10 @@ async def test_each_resource_is_served_then_registered_with_the_right_options(
     tmp_path: Path,
 ) -> None:
     async with mini_kubelet(tmp_path) as kubelet:
-        began = time.monotonic()
         async with kubelet_side(tmp_path, resources=(TPU, OTHER)) as side:
             await until(lambda: side.registered(TPU) and side.registered(OTHER))
-            assert time.monotonic() - began < 5
-            assert {each.resource_name for each in kubelet.registered} == {TPU, OTHER}
+            names = [each.resource_name for each in kubelet.registered]
+            assert sorted(names) == sorted((TPU, OTHER)), "each at the first try"
             assert all(each.version == "v1beta1" for each in kubelet.registered)
             assert all(each.options.pre_start_required for each in kubelet.registered)
             assert (tmp_path / "dp" / SOCKET).stat().st_mode & 0o777 == 0o600

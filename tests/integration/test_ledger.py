@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -572,12 +573,15 @@ async def test_a_commit_that_takes_too_long_is_given_up_and_yet_comes(
 ) -> None:
     ledger = await _open(tmp_path, lane, ManualClock())
 
+    given_up = threading.Event()
+
     def slow(draft: Draft) -> None:
-        time.sleep(0.2)
+        given_up.wait(20.0)
         allocated(_D0)(draft)
 
     with pytest.raises(LaneStuckError):
         await ledger.apply(slow, deadline=0.05)
+    given_up.set()
     await until(lambda: ledger.book.value.allocations, what="the late commit")
 
 

@@ -238,6 +238,6 @@ def test_a_search_that_is_too_wide_to_compare_all_still_finds_the_island() -> No
 
 
 def test_a_large_question_is_answered_in_milliseconds() -> None:
-    began = time.perf_counter()
+    began = time.thread_time()  # whatever else the machine is busy with
     _PCIE_16.preferred(_ids(range(16)), (), 8)
-    assert time.perf_counter() - began < 0.05
+    assert time.thread_time() - began < 0.05

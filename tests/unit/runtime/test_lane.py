@@ -124,11 +124,11 @@ async def test_a_cancelled_caller_leaves_the_lane_usable() -> None:
 
 async def test_the_latency_is_that_of_the_last_call() -> None:
     with Lane("scan", deadline=20) as lane:
-        await lane.run(lambda: time.sleep(0.02))
+        await lane.run(lambda: time.sleep(0.5))
         slow = lane.latency
         await lane.run(lambda: None)
 
-        assert slow >= 0.02
+        assert slow >= 0.5
         assert lane.latency < slow
 
 
