@@ -16,6 +16,7 @@ from fakes.books import allocated, drafted, silicon
 from fakes.faultydisk import Ext4, FaultyDisk, ext4
 from holdfast.app import proof
 from holdfast.errors import LaneStuckError, LedgerError, LedgerLostError
+from holdfast.ledger import readback
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.ledger.store import FILE, Store
 from holdfast.model.book import Book
@@ -253,3 +254,29 @@ def test_a_proof_leaves_the_book_as_it_was_and_the_wal_bounded(tmp_path: Path) -
         store.prove()
         assert (tmp_path / f"{FILE}-wal").stat().st_size <= 1 << 20
         assert store.read() == book
+
+
+# Reading back.
+
+
+def test_a_file_is_read_back_through_the_cache_and_past_it(disk: Ext4) -> None:
+    """Its size is no multiple of a block, and larger than what one read takes."""
+    file = disk.path / "file"
+    file.write_bytes(os.urandom(200_001))
+    os.sync()
+    assert readback.stored(file) == readback.cached(file)
+    before = readback.cached(file)
+    with file.open("r+b") as opened:
+        opened.seek(150_000)
+        opened.write(b"another")
+    assert readback.cached(file) != before
+    assert readback.stored(file) == readback.cached(file)
+
+
+def test_what_has_no_disk_is_not_read_past_the_cache_and_what_is_missing_is_an_error(
+    tmp_path: Path,
+) -> None:
+    assert readback.stored(Path("/proc/version")) is None
+    for read in (readback.cached, readback.stored):
+        with pytest.raises(FileNotFoundError):
+            read(tmp_path / "missing")
