@@ -171,7 +171,8 @@ async def test_a_parent_that_is_younger_than_its_child_is_taken_for_another_proc
     async with deathbed(tmp_path) as scene:
         saving = scene.start_under("acme-shim")
         shutil.rmtree(scene.tree.root.proc / str(saving.process.pid))
-        scene.tree.process(saving.process.pid, comm="worker", started=1 << 40)
+        other = scene.tree.process(saving.process.pid, comm="worker", started=1 << 40)
+        (other / "ns").symlink_to(f"/proc/{saving.pid}/ns")
         scene.enter(saving.process.pid)
         await scene.wait_long()
         assert saving.lives

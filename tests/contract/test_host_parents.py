@@ -1,0 +1,98 @@
+"""Who started a process of a pod: read from below up to the first parent that is not the pod's."""
+
+from pathlib import Path
+
+import pytest
+
+from fakes.proctree import ProcTree
+from holdfast.host.parents import containing, outside_parent
+from holdfast.host.procfs import INIT_PID_NAMESPACE, Procfs
+from holdfast.model.ending import Parent
+
+_INIT = Parent(pid=1, command="systemd", is_init=True)
+_INSIDE = "pid:[4026532000]"
+_POD = frozenset({10, 11, 12, 13})
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ProcTree:
+    made = ProcTree(tmp_path)
+    made.process(1, comm="systemd", ppid=0, started=0)
+    return made
+
+
+def _outside(tree: ProcTree, pid: int) -> Parent | None:
+    procfs = Procfs(tree.root)
+    child = procfs.process(pid)
+    assert child is not None
+    return outside_parent(procfs, child, _POD)
+
+
+def test_a_chain_inside_the_pod_that_ends_at_init_is_an_orphans(tree: ProcTree) -> None:
+    for pid, parent in ((10, 1), (11, 10), (12, 11), (13, 12)):
+        tree.process(pid, ppid=parent, started=pid)
+    assert [_outside(tree, pid) for pid in sorted(_POD)] == [_INIT] * 4
+
+
+def test_the_first_parent_outside_the_pod_is_told_whatever_it_is_called(tree: ProcTree) -> None:
+    tree.process(5, comm="acme) shim", ppid=1, started=1)
+    tree.process(10, ppid=5, started=10)
+    tree.process(11, ppid=10, started=11)
+    assert _outside(tree, 11) == Parent(pid=5, command="acme) shim")
+
+
+def test_a_kernel_thread_without_a_parent_is_not_init(tree: ProcTree) -> None:
+    tree.process(2, comm="kthreadd", ppid=0, started=0, flags=0x00200000)
+    tree.process(10, ppid=2, started=10)
+    assert _outside(tree, 10) == Parent(pid=2, command="kthreadd")
+
+
+def test_a_way_up_that_cannot_be_read_to_its_end_tells_nothing(tree: ProcTree) -> None:
+    tree.process(10, ppid=9, started=10)  # its parent has just gone
+    tree.process(11, ppid=10, started=11)
+    tree.process(12, ppid=13, started=12)  # each the other's parent: pids were given anew meanwhile
+    tree.process(13, ppid=12, started=12)
+    assert [_outside(tree, pid) for pid in sorted(_POD)] == [None] * 4
+
+
+def test_a_parent_is_as_old_as_its_child_or_older(tree: ProcTree) -> None:
+    tree.process(10, ppid=1, started=20)
+    tree.process(11, ppid=10, started=20)
+    tree.process(12, ppid=10, started=19)
+    assert _outside(tree, 11) == _INIT
+    assert _outside(tree, 12) is None
+
+
+def _in(home: Path, *, mounts: str = "", pids: str = INIT_PID_NAMESPACE) -> None:
+    (home / "ns").mkdir()
+    for kind, namespace in (("mnt", mounts), ("pid", pids)):
+        if namespace:
+            (home / "ns" / kind).symlink_to(namespace)
+
+
+@pytest.mark.parametrize(
+    ("parent", "child", "pids", "contains"),
+    [
+        ("mnt:[1]", "mnt:[2]", INIT_PID_NAMESPACE, True),
+        ("mnt:[1]", "mnt:[1]", INIT_PID_NAMESPACE, False),
+        # What cannot be read may be so.
+        ("mnt:[1]", "", INIT_PID_NAMESPACE, True),
+        ("", "mnt:[1]", INIT_PID_NAMESPACE, True),
+        ("", "", INIT_PID_NAMESPACE, True),
+        ("mnt:[1]", "mnt:[2]", "", True),
+        # A container that makes namespaces of its own is no shim.
+        ("mnt:[1]", "mnt:[2]", _INSIDE, False),
+    ],
+)
+def test_a_shim_is_who_has_a_child_in_other_mounts_and_is_in_no_container(
+    tree: ProcTree, parent: str, child: str, pids: str, contains: bool
+) -> None:
+    _in(tree.process(10, ppid=1), mounts=parent, pids=pids)
+    _in(tree.process(11, ppid=10), mounts=child, pids=_INSIDE)
+    assert containing(Procfs(tree.root), _POD) == (frozenset({10}) if contains else frozenset())
+
+
+def test_a_child_that_is_not_of_the_pod_makes_nobody_a_shim(tree: ProcTree) -> None:
+    _in(tree.process(10, ppid=1), mounts="mnt:[1]")
+    _in(tree.process(30, ppid=10), mounts="mnt:[2]")
+    assert containing(Procfs(tree.root), _POD) == frozenset()
