@@ -134,6 +134,13 @@ def test_a_program_beside_a_sandbox_is_spared_while_the_sandbox_is() -> None:
     assert "state cannot be read" in (why_spare(facts) or "")
 
 
+def test_a_sandbox_has_children_in_other_mounts_and_is_no_shim() -> None:
+    sentry = replace(_ORPHANS[0], contains=True)
+    assert why_spare(replace(_FACTS, members=(sentry,))) is None
+    assert whole_cgroup((sentry,), NOW - 60)
+    assert not whole_cgroup((replace(sentry, sandbox=None),), NOW - 60)
+
+
 def test_what_only_looks_like_a_sandbox_is_spared() -> None:
     plain = replace(_orphan(_SENTRY), sandbox=None)
     facts = replace(_FACTS, sandbox=None, members=(plain,))

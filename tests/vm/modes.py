@@ -97,8 +97,14 @@ class Mode:
 MODES: Mapping[str, Mode] = {
     OBSERVE: Mode(reclaim="observe"),
     TERMINATE: Mode(),
-    # A sandbox is ended only while a start of its pod waits for it: that has its time here too.
-    RESTART: Mode(changes={"reclaim": {"leakedSandbox": "restart"}, "gate": {"wait": "25s"}}),
+    # A sandbox is ended only while a start of its pod waits for it: what a start may wait has to do
+    # for two looks at the node, however slow the machine is; a third would be for the grace.
+    RESTART: Mode(
+        changes={
+            "reclaim": {"leakedSandbox": "restart", "leakGrace": "0s"},
+            "gate": {"wait": "25s"},
+        }
+    ),
     # Devices are handed over by CDI name.
     BY_NAME: Mode(reclaim="observe", changes={"deviceListStrategy": "cdi"}),
     # It would end orphans if it could see enough; without these it must not.

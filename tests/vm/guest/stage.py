@@ -280,7 +280,7 @@ class Stage:
 
     def ask(self, question: str, **details: object) -> Any:
         """Return the daemon's answer, as `holdfast QUESTION --output json` shows it."""
-        return ask(STATE, question, patience=10.0, **details)
+        return ask(STATE, question, patience=_SLOW, **details)
 
     @property
     def words(self) -> list[dict[str, Any]]:
