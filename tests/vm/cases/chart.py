@@ -11,6 +11,7 @@ from vm.guest.capabilities import CAPABILITIES
 from vm.guest.holding import ALL, IDLE, IN_KVM, LEAK, Holding
 from vm.guest.node import GuestNode
 from vm.guest.stage import PodOnStage
+from vm.guest.waits import wait_until
 from vm.modes import (
     CHART,
     MANIFEST,
@@ -21,7 +22,6 @@ from vm.modes import (
     OWN_PIDS,
     TERMINATE,
 )
-from waiting import wait_until
 
 _SHARED = ("pid", "user", "time")
 _OWN = ("mnt", "cgroup", "net", "ipc", "uts")

@@ -8,8 +8,8 @@ from pathlib import Path
 from vm.catalogue import case
 from vm.guest.node import GuestNode
 from vm.guest.stage import PodOnStage, Stage
+from vm.guest.waits import wait_until
 from vm.modes import CHART, CHURN, POOL
-from waiting import wait_until
 
 _MINUTES = float(os.environ.get("MINUTES") or 0.75)
 _LIMIT = 64 << 20
@@ -74,7 +74,7 @@ def _go(stage: Stage, pod: PodOnStage) -> None:
     pod.exit()
     pod.await_over()
     stage.end(pod)
-    wait_until(lambda: all(stage.state(id_) == "free" for id_ in pod.ids), limit=60)
+    wait_until(lambda: all(stage.state(id_) == "free" for id_ in pod.ids))
 
 
 def _told(done: Counter[str]) -> str:

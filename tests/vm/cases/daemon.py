@@ -9,9 +9,9 @@ from vm.catalogue import case
 from vm.guest.holding import FORKED, IDLE, LEAK, MAPPED, ZOMBIE_LEADER, Holding
 from vm.guest.node import GuestNode
 from vm.guest.stage import PodOnStage
+from vm.guest.waits import wait_until
 from vm.modes import OBSERVE, POOL, TPU
 from vm.topology import TPU_CHIPS
-from waiting import wait_until
 
 CHIPS = len(TPU_CHIPS)
 

@@ -5,8 +5,8 @@ import time
 
 from vm.catalogue import case
 from vm.guest.node import GuestNode
+from vm.guest.waits import wait_until
 from vm.modes import NVME, OBSERVE
-from waiting import wait_until
 
 
 @case(daemon=OBSERVE, deadline=90)

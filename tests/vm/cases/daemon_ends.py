@@ -6,8 +6,8 @@ from vm.cases.daemon import CHIPS, orphaned
 from vm.catalogue import case
 from vm.guest.holding import ALL, IDLE, LEAK
 from vm.guest.node import GuestNode
+from vm.guest.waits import wait_until
 from vm.modes import BLIND, OBSERVE, TERMINATE
-from waiting import wait_until
 
 STUBBORN = (*ALL, "ignore-term")
 

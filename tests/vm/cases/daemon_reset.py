@@ -11,8 +11,8 @@ from vm.guest.holding import ALL, IDLE
 from vm.guest.node import GuestNode
 from vm.guest.pci import Function
 from vm.guest.stage import STATE
+from vm.guest.waits import wait_until
 from vm.modes import NVME, READ_ONLY, RESET, TERMINATE, TPU
-from waiting import wait_until
 
 
 def _force(node: GuestNode, resource: str = TPU) -> tuple[Function, float]:

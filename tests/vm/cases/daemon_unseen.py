@@ -7,8 +7,8 @@ from vm.cases.daemon import CHIPS, orphaned
 from vm.catalogue import case
 from vm.guest.holding import ALL, IDLE, IN_FLIGHT, IN_KVM
 from vm.guest.node import GuestNode
+from vm.guest.waits import wait_until
 from vm.modes import OBSERVE, OPENING, OWN_PIDS, TERMINATE
-from waiting import wait_until
 
 _NOBODY = "no process has it open"
 
@@ -112,7 +112,7 @@ def case_daemon_holder_that_no_signal_ends(node: GuestNode) -> str:
     pod.await_counted()
     pod.exit()
     pod.await_over()
-    stage.await_state(chip.address, "quarantined", limit=60)
+    stage.await_state(chip.address, "quarantined")
     told = [r["evidence"] for r in stage.history(chip.address) if r["to"] == "quarantined"][-1]
     assert f"pid {orphan.pid}" in told
     assert "uninterruptible sleep" in told

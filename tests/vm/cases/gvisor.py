@@ -7,9 +7,9 @@ from vm.catalogue import case
 from vm.guest.gvisor import USE, Contained, Program, Sandbox, runsc_version
 from vm.guest.holding import IDLE
 from vm.guest.node import GuestNode, vfio_fds
+from vm.guest.waits import wait_until
 from vm.modes import RESTART, TERMINATE
 from vm.packages import RUNSC
-from waiting import wait_until
 
 STAY = "exec sleep 100000"
 USE_TWICE = Program(f"{USE}; {USE}")

@@ -20,7 +20,7 @@ from vm.guest.holding import (
     fd_texts,
 )
 from vm.guest.node import GuestNode, vfio_fds
-from waiting import wait_until
+from vm.guest.waits import wait_until
 
 
 def case_second_opener_gets_ebusy(node: GuestNode) -> str:

@@ -16,7 +16,7 @@ from holdfast.reclaim.pods import Pods
 from holdfast.runtime.lane import Lane
 from vm.guest.holding import FORKED
 from vm.guest.node import GuestNode
-from waiting import wait_until
+from vm.guest.waits import wait_until
 
 
 class _OldKernel(Cgroups):

@@ -32,8 +32,9 @@ from vm.guest.holding import (
 )
 from vm.guest.node import GuestNode
 from vm.guest.pci import Function
+from vm.guest.waits import wait_until
 from vm.topology import EDU
-from waiting import until, wait_until
+from waiting import until
 
 ROOT = HostRoot()
 POOL = ResourceName("example.com/pool")

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vm.guest.pci import Function
-from waiting import wait_until
-
-_END = 240.0
-"""Seconds that a process may take to end on a machine with much else to do."""
+from vm.guest.waits import SLOW, wait_until
 
 NODE_ONLY = ("group",)
 ALL = ("container", "group", "attach", "device")
@@ -98,11 +95,11 @@ class Holding:
     def wait(self) -> int:
         """Wait for its end and return its exit status, which of an orphan only init learns."""
         assert self._handle is None
-        return self.process.wait(timeout=_END)
+        return self.process.wait(timeout=SLOW)
 
     def await_end(self) -> None:
         """Wait for its end, whoever its parent is."""
-        wait_until(lambda: not self.alive, limit=_END, what=f"the end of pid {self.pid}")
+        wait_until(lambda: not self.alive, what=f"the end of pid {self.pid}")
 
     def release(self) -> None:
         """Let it close everything and exit, as a workload does that has finished."""

@@ -15,8 +15,8 @@ from vm.guest.holding import HoldFailedError, Holding
 from vm.guest.pci import Function, below, opened
 from vm.guest.reboot import renumber
 from vm.guest.stage import PodOnStage, Stage
+from vm.guest.waits import wait_until
 from vm.lines import JsonLines
-from waiting import wait_until
 
 _SETTLE = 120.0
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from waiting import wait_until
+from vm.guest.waits import wait_until
 
 CGROUP = Path("/sys/fs/cgroup")
 Qos = Literal["guaranteed", "burstable", "besteffort"]

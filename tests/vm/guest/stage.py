@@ -29,9 +29,9 @@ from vm.guest.holding import ALL, Holding
 from vm.guest.pci import Function
 from vm.guest.reboot import another_boot_id
 from vm.guest.runtime import GuestRuntime
+from vm.guest.waits import SLOW, wait_until
 from vm.guest.ways import AsChart, Plain
 from vm.modes import CHART, TPU, mode_of
-from waiting import wait_until
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ _RUN = Path("/run/holdfast")
 _SPECS = Path("/var/run/cdi")
 # Only a failure meets these, also on a machine with much else to do.
 _START = 600.0
-_SLOW = 240.0
+_SLOW = SLOW
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,13 @@
+"""Waiting for a condition in the guest, where an emulated machine shares its host with much else."""
+
+from collections.abc import Callable
+
+import waiting
+
+SLOW = 240.0
+"""Seconds; only a failure meets them."""
+
+
+def wait_until(predicate: Callable[[], object], *, limit: float = SLOW, what: str = "") -> None:
+    """Return once *predicate* is true; fail after *limit* seconds, saying *what* did not come."""
+    waiting.wait_until(predicate, limit=limit, what=what)
