@@ -152,6 +152,11 @@ def test_the_grace_counts_from_when_both_kubelet_and_the_runtime_had_let_go(
     assert (why_spare(facts) is not None) is spared
 
 
+def test_a_grace_is_over_when_all_of_it_has_passed() -> None:
+    facts = replace(_SATISFIED, let_go_at=NOW - 30, orphan_grace=0.0)
+    assert why_spare(facts) is None
+
+
 @pytest.mark.parametrize("command", sorted(SHIMS | RUNTIMES | SANDBOXES))
 def test_the_names_of_programs_are_as_the_kernel_cuts_them(command: str) -> None:
     assert len(command) <= 15

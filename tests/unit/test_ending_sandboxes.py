@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from fakes.books import BOOT, INIT, KUBELET, NOW, SHIM, X
 from holdfast.model.book import PodRecord
-from holdfast.model.ending import SHIMS, EndFacts, Member, whole_cgroup, why_spare
+from holdfast.model.ending import SHIMS, EndFacts, Member, may_be_at_work, whole_cgroup, why_spare
 from holdfast.model.ids import ProcessId
 from holdfast.model.runtime_state import RuntimeState
 from holdfast.model.sandbox import Sandbox
@@ -139,6 +139,23 @@ def test_a_sandbox_has_children_in_other_mounts_and_is_no_shim() -> None:
     assert why_spare(replace(_FACTS, members=(sentry,))) is None
     assert whole_cgroup((sentry,), NOW - 60)
     assert not whole_cgroup((replace(sentry, sandbox=None),), NOW - 60)
+
+
+def test_a_sandbox_whose_pod_shows_no_process_is_judged_by_its_runtime() -> None:
+    unseen = replace(_FACTS, members=(), runtime=None)
+    assert "state cannot be read" in (why_spare(unseen) or "")
+    assert why_spare(replace(_FACTS, members=())) is None
+
+
+def test_a_sandbox_without_its_shim_is_spared_until_the_runtime_was_seen_to_let_go() -> None:
+    facts = replace(_FACTS, members=_ORPHANS, runtime_gone_at=None)
+    assert why_spare(facts) == "the runtime has not been seen to let go of its pod"
+
+
+def test_a_person_is_told_why_the_runtime_cannot_tell_what_runs() -> None:
+    told = may_be_at_work(_SANDBOX, _UNREADABLE)
+    assert told == f"what runs in its sandbox cannot be read ({_UNREADABLE.problem})"
+    assert may_be_at_work(_SANDBOX, None) == "what runs in its sandbox cannot be read"
 
 
 def test_what_only_looks_like_a_sandbox_is_spared() -> None:

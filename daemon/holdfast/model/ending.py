@@ -212,8 +212,7 @@ def may_be_at_work(members: Sequence[Member], runtime: RuntimeState | None) -> s
     working = at_work(members, runtime)
     if working is not None:
         return working
-    sandboxes = [member for member in members if member.sandbox is not None]
-    if all(member.lost_its_shim for member in sandboxes):
+    if all(member.lost_its_shim for member in members):
         return None
     if runtime is None or runtime.problem:
         why = f" ({runtime.problem})" if runtime is not None else ""
@@ -227,20 +226,19 @@ def _runtime_let_go(facts: EndFacts) -> str | None:
         return working
     if facts.command in SANDBOXES and facts.sandbox is None:
         return f"it is named as a sandbox is ({facts.command}), and nothing else shows which"
-    sandboxes = [member for member in facts.members if member.sandbox is not None]
-    if sandboxes or facts.sandbox is not None:
-        reason = _sandbox_let_go(facts, sandboxes)
-        if reason is not None:
-            return reason
+    reason = _sandbox_let_go(facts)
+    if reason is not None:
+        return reason
     if facts.runtime_gone_at is None:
         return "the runtime has not been seen to let go of its pod"
     return None
 
 
-def _sandbox_let_go(facts: EndFacts, sandboxes: list[Member]) -> str | None:
+def _sandbox_let_go(facts: EndFacts) -> str | None:
     """Return why the sandbox may be at work: what runs in it is no process of this node."""
     state = facts.runtime
-    if sandboxes and all(member.lost_its_shim for member in sandboxes):
+    seen = bool(facts.members) or facts.sandbox is None
+    if seen and all(member.lost_its_shim for member in facts.members):
         return None
     if state is None or not state.only_pause:
         why = f" ({state.problem})" if state is not None else ""
