@@ -459,6 +459,17 @@ OWN, PEER = PciAddress("0000:10:00.0"), PciAddress("0000:11:00.0")
         pytest.param(Gpu(index=1, uuid=OTHER, pci=PEER), False, True, id="the peer is there"),
         pytest.param(Gpu(index=1, uuid=OTHER, pci=PEER, mig=True), False, False, id="in MIG mode"),
         pytest.param(Gpu(index=1, uuid=OTHER, pci=PEER), True, False, id="lost"),
+        pytest.param(
+            Gpu(
+                index=1,
+                uuid=OTHER,
+                pci=PEER,
+                problems=(GpuProblem(asked="handle", error="NVML_ERROR_GPU_IS_LOST", lost=True),),
+            ),
+            False,
+            False,
+            id="lost when enumerated",
+        ),
         pytest.param(None, False, False, id="gone"),
     ],
 )
