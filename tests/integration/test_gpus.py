@@ -320,6 +320,27 @@ async def test_a_killed_daemon_does_not_forget_that_memory_leaked(gpu_stage: Any
         await node.stage.running(following)
 
 
+async def test_a_gpu_that_nvml_leaves_out_is_unhealthy_to_the_next_daemon_too(
+    gpu_stage: Any,
+) -> None:
+    """As NVML does that is begun while a GPU is lost; the kernel still has it on the driver."""
+    async with gpu_stage() as node:
+        node.gpus.arrive(2)
+        bound = node.stage.node.root.sys / "bus/pci/devices/0000:11:00.0/driver"
+        bound.parent.mkdir(parents=True)
+        bound.symlink_to("../../../../bus/pci/drivers/nvidia")
+        await node.until_healthy(0, 1)
+        await node.stage.until(
+            lambda: all(gpu.pci for gpu in read_only(node.stage.state).gpus.values()),
+            lambda: "where the GPUs are to be on disk",
+        )
+        node.gpus.show(replace(node.gpus.stub, cards=node.gpus.stub.cards[:1]))
+        await node.until_said(1, "does not list this GPU any more")
+        await node.stage.kill_and_start()
+        await node.until_said(1, "does not list this GPU any more")
+        await node.until_healthy(0)
+
+
 async def test_what_computes_outside_of_pods_has_a_gpu_and_a_monitoring_agent_does_not(
     gpu_stage: Any,
 ) -> None:

@@ -145,6 +145,12 @@ def test_the_memory_of_bystanders_is_not_counted() -> None:
     assert found.sight.memory == 10 * MIB
 
 
+def test_where_the_memory_of_a_bystander_is_not_told_what_is_left_is_not_known() -> None:
+    use = GpuUse(processes=(GpuProcess(pid=77, kind="graphics"),), memory_used=310 * MIB)
+    found = sort(use, (), {77: holder("Xorg", frozenset())}, TO_MINE, RULES)
+    assert found.sight.memory is None
+
+
 IDLE = GpuSight(memory=5 * MIB, idle=5 * MIB)
 JUDGED = [
     (IDLE, (), (), (FREE, False), "its memory is back (5 MiB"),
@@ -226,6 +232,25 @@ def test_a_lock_on_a_gpu_is_not_freed_while_nvml_fails_or_its_memory_is_not_back
     facts: KernelFacts, freedom: Freedom
 ) -> None:
     assert judge_release(ReleaseFacts(kernel=facts, pod=GONE)).freedom is freedom
+
+
+RESTLESS = replace(IDLE, utilization=100, restless=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "freedom"),
+    [
+        (gpu(RESTLESS), FREE),
+        (gpu(RESTLESS, gaps=GAPS), UNKNOWN),
+        (gpu(replace(IDLE, utilization=100)), IN_USE),
+        (gpu(replace(IDLE, problem="x")), UNKNOWN),
+        (KernelFacts(), UNKNOWN),
+    ],
+)
+def test_a_gpu_of_an_unknown_pod_that_works_for_nobody_is_free_once_every_process_was_seen(
+    facts: KernelFacts, freedom: Freedom
+) -> None:
+    assert judge_release(ReleaseFacts(kernel=facts)).freedom is freedom
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,10 @@ class GpuHealthWatch:
         for gpu in reading.gpus:
             if gpu.uuid:
                 state = self._states.get(gpu.uuid, GpuState(uuid=gpu.uuid, boot=self._boot))
-                self._states[gpu.uuid] = replace(state, pci=gpu.pci or state.pci)
+                placed_at = gpu.pci or state.pci
+                if placed_at != state.pci:
+                    self._save_wanted.set()
+                self._states[gpu.uuid] = replace(state, pci=placed_at)
         hears = reading.state is DriverState.READY and uuids and self._checks.listening
         self._ears.want(
             Wanted(library=reading.library, uuids=uuids, generation=self._generation)

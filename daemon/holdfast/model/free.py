@@ -151,7 +151,7 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
     kernel = _judge_but_for_heir(facts)
     pod = facts.pod
     if pod is None:
-        return kernel
+        return _of_an_unknown_pod(kernel, facts.kernel)
     if pod.counted is None and not pod.unreadable:
         return Verdict(freedom=Freedom.UNKNOWN, reason="kubelet's books have not been read")
     if pod.counted:
@@ -183,3 +183,14 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
         reason = f"{kernel.reason} (unverified: kubelet's checkpoint cannot be read)"
         return Verdict(freedom=Freedom.FREE, reason=reason)
     return kernel
+
+
+def _of_an_unknown_pod(verdict: Verdict, seen: KernelFacts) -> Verdict:
+    """Return *verdict*, but FREE where every process was seen and none of them holds the device.
+
+    Whatever else is unknown then, such as why a GPU works, is not that pod's to end.
+    """
+    all_seen = seen.holders is not None and not seen.gaps
+    if verdict.freedom is not Freedom.UNKNOWN or verdict.final or not all_seen:
+        return verdict
+    return Verdict(freedom=Freedom.FREE, reason=f"unverified: {verdict.reason}")

@@ -162,7 +162,8 @@ def sort(
             known[each.pid] = replace(holder, grips=holder.grips | grips_of((each.kind,)))
     roles = {pid: bystander(holder, to, rules) for pid, holder in known.items()}
     at_work = any(role and known[pid].grips & _USES for pid, role in roles.items())
-    theirs = sum(each.memory or 0 for each in use.processes if roles.get(each.pid) is not None)
+    theirs = [each.memory for each in use.processes if roles.get(each.pid) is not None]
+    told = use.memory_used is not None and None not in theirs
     return Found(
         holders=tuple(known[pid] for pid in sorted(known) if roles[pid] is None),
         sight=GpuSight(
@@ -171,7 +172,9 @@ def sort(
             bystanders=tuple(
                 (known[pid], role) for pid, role in sorted(roles.items()) if role is not None
             ),
-            memory=None if use.memory_used is None else max(0, use.memory_used - theirs),
+            memory=max(0, (use.memory_used or 0) - sum(each or 0 for each in theirs))
+            if told
+            else None,
             utilization=None if at_work else use.utilization,
         ),
     )
@@ -291,7 +294,7 @@ def _memory(sight: GpuSight) -> str:
     if sight.overdue:
         text += (
             "; it returns by itself when they are: reset the GPU (nvidia-smi --gpu-reset) or load "
-            "its driver anew; where the driver has come to need so much, raise gpu.memorySlack"
+            "its driver anew; where the driver has come to need so much, raise gpu.memorySlackMib"
         )
     return text
 
