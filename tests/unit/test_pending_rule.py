@@ -12,6 +12,7 @@ from fakes.books import (
     WHOLE,
     X,
     Y,
+    Z,
     entry,
     seen,
     silicon,
@@ -19,7 +20,7 @@ from fakes.books import (
 )
 from holdfast.model.book import Allocation, Phase
 from holdfast.model.ids import NO_CHECKPOINT, BootId
-from holdfast.model.kubelet import KubeletView
+from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.model.pending import AllocationFacts, is_newer, over
 
 _ALLOCATED = Allocation(
@@ -238,3 +239,26 @@ def test_while_kubelets_books_cannot_be_read_the_cgroup_and_the_next_allocate_te
 ) -> None:
     said = over(facts)
     assert (said is None) if reason is None else (said is not None and reason in said)
+
+
+@pytest.mark.parametrize("pod", [None, "x"])
+def test_books_that_were_not_looked_at_yet_end_nothing(pod: str | None) -> None:
+    """The first moments of a daemon after a reboot: any checkpoint is newer than the Allocate."""
+    facts = replace(_facts(KubeletView(), pod=pod, age=6000, rebooted=True, again=True), newer=True)
+    assert over(facts) is None
+
+
+@pytest.mark.parametrize("books", [entry(Y, "d2"), entry(Y, "d0", resource=HALF)])
+def test_an_entry_of_other_devices_says_nothing_of_ones_allocated_again(
+    books: CheckpointEntry,
+) -> None:
+    assert over(_facts(seen(books), again=True)) is None
+    assert over(_facts(seen(books, entry(Z, "d1")), again=True)) == (
+        "its devices were allocated again, to pod pod-z"
+    )
+
+
+def test_no_cgroup_ends_an_allocation_whose_pod_is_not_known() -> None:
+    facts = _facts(unreadable(), phase=Phase.ACTIVE, gone=True)
+    assert over(facts) is None
+    assert over(replace(facts, cgroup=True, cgroup_gone=False)) is None
