@@ -135,6 +135,8 @@ def _allocated_again(allocation: Allocation, book: Book, around: Surroundings) -
         other.id > allocation.id
         and other.resource == allocation.resource
         and other.ids & allocation.ids
+        # Its own containers ask for the same ids one after another, each with an Allocate.
+        and not same_pod(other.pod, allocation.pod)
         and (view.unreadable or is_newer(view, other, around.boot))
         for other in book.allocations.values()
     )

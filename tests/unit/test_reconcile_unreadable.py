@@ -1,0 +1,61 @@
+"""What becomes of Allocations while kubelet's checkpoint cannot be read."""
+
+from fakes.books import (
+    BOOT,
+    HALF,
+    WHOLE,
+    X,
+    Y,
+    allocated,
+    book_of,
+    drafted,
+    entry,
+    inventory,
+    lock_of,
+    seen,
+    silicon,
+    unreadable,
+)
+from holdfast.model.book import Book, Phase
+from holdfast.model.ids import PodUid
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.locks import LockState
+from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
+
+_D0 = silicon(d0="a")
+_NODE = inventory({WHOLE: _D0, HALF: silicon(h0="a")})
+_LIVES = PodSighting(cgroup="/kubepods/pod", inode=7, processes=(41,))
+
+
+def _after(book: Book, view: KubeletView, *living: PodUid) -> Book:
+    draft = drafted(book)
+    sightings = dict.fromkeys(living, _LIVES)
+    reconcile(draft, Surroundings(view=view, inventory=_NODE, boot=BOOT, sightings=sightings))
+    return draft.book
+
+
+def test_a_pods_own_second_allocate_is_no_sign_that_its_first_is_over() -> None:
+    """An init container passed the gate; the main container's Allocate came right after its own."""
+    book = book_of(
+        allocated(_D0, pod=X, active=True),
+        allocated(silicon(h0="a"), resource=HALF, pod=Y),
+        allocated(_D0, pod=X),
+    )
+    after = _after(book, unreadable(), X, Y)
+    assert after.allocations[1].phase is Phase.ACTIVE
+    assert lock_of(after, "d0").pod == X
+    assert lock_of(after, "d0").state is LockState.HELD
+
+
+def test_another_allocate_of_its_devices_ends_one_whose_pod_is_over() -> None:
+    book = book_of(allocated(_D0, pod=X, active=True), allocated(_D0))
+    after = _after(book, unreadable(), X)
+    assert list(after.allocations) == [2]
+    assert lock_of(after, "d0").state is LockState.RELEASING
+
+
+def test_books_that_cannot_be_read_name_nobody() -> None:
+    """What was read last may be of a pod that is gone."""
+    view = unreadable(seen(entry(X, "d0")))
+    after = _after(book_of(allocated(_D0)), view)
+    assert after.allocations[1].pod is None
