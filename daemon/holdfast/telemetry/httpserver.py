@@ -124,22 +124,32 @@ class HttpServer:
         self._stop.set()
         os.eventfd_write(self._wake, 1)
         self._thread.join(self._seconds)
+        if not self._thread.is_alive():
+            os.close(self._wake)
 
     def _serve(self) -> None:
         while not self._stop.is_set():
-            ready = [key.data for key, _ in self._selector.select(self._patience())]
-            for client in filter(None, ready):
-                self._go_on(client)
-            if None in ready:
-                self._take()
-            now = time.monotonic()
-            for client in [each for each in self._clients if each.until <= now]:
-                self._leave(client)
+            try:
+                self._turn()
+            except Exception:
+                # A thread that ends here would have kubelet restart the daemon.
+                log.exception("serving probes failed")
+                self._stop.wait(_PAUSE)
         for client in tuple(self._clients):
             self._leave(client)
         self._selector.close()
         self._listener.close()
-        os.close(self._wake)
+
+    def _turn(self) -> None:
+        """Wait until something can be done, and do it."""
+        ready = [key.data for key, _ in self._selector.select(self._patience())]
+        for client in filter(None, ready):
+            self._go_on(client)
+        if None in ready:
+            self._take()
+        now = time.monotonic()
+        for client in [each for each in self._clients if each.until <= now]:
+            self._leave(client)
 
     def _patience(self) -> float | None:
         """Return in how many seconds the next connection is overdue; None: there is none."""
@@ -163,8 +173,8 @@ class HttpServer:
                 self._leave(displaced(self._clients))
             connection.setblocking(False)
             client = Client(connection, str(address[0]), until=time.monotonic() + self._seconds)
-            self._clients[client] = None
             self._selector.register(connection, selectors.EVENT_READ, client)
+            self._clients[client] = None
             # A request that came with the connection is answered before anybody can displace it.
             self._go_on(client)
 
@@ -182,9 +192,8 @@ class HttpServer:
         except OSError:  # it left
             self._leave(client)
         except Exception:
-            # One request must not end the thread that answers kubelet.
-            log.exception("request failed")
             self._leave(client)
+            raise
 
     def _receive(self, client: Client) -> None:
         part = client.connection.recv(_PART)

@@ -2,7 +2,9 @@
 
 import logging
 import sys
+import threading
 import traceback
+from types import TracebackType
 from typing import TextIO
 
 import structlog
@@ -10,12 +12,14 @@ from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 from holdfast.model.text import printable
 
+log = structlog.get_logger(__name__)
+
 
 def set_up_logs(level: str, form: str) -> None:
     """Log from *level* on; *form* is ``json``, ``text``, or ``auto``: text on a terminal alone.
 
     What libraries and asyncio tell through the standard library comes out in the same form, from
-    warnings on.
+    warnings on, and so does an error that ends the process or a thread.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
     terminal = sys.stderr.isatty()
@@ -48,6 +52,21 @@ def set_up_logs(level: str, form: str) -> None:
     )
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
     logging.captureWarnings(capture=True)
+    sys.excepthook = _process_ended
+    threading.excepthook = _thread_ended
+
+
+def _process_ended(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    log.critical("ended by an unexpected error", exc_info=(kind, error, trace))
+
+
+def _thread_ended(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None:
+        name = args.thread.name if args.thread is not None else None
+        error = (args.exc_type, args.exc_value, args.exc_traceback)
+        log.critical("thread ended by an unexpected error", thread=name, exc_info=error)
 
 
 def _as_printed(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
