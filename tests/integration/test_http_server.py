@@ -280,6 +280,13 @@ def test_with_a_thousand_open_connections_each_probe_is_answered(source: str) ->
         assert len(server._clients) <= MOST_CLIENTS
 
 
+def test_with_one_open_connection_from_each_of_many_addresses_each_probe_is_answered() -> None:
+    with _serving() as server, contextlib.ExitStack() as stack:
+        for number in range(200):
+            stack.enter_context(_connected(server.port, f"127.0.1.{number + 1}"))
+        assert [_asked(server.port, source=_KUBELET)[0] for _ in range(20)] == [200] * 20
+
+
 @pytest.mark.parametrize("source", [_KUBELET, "127.0.0.1"])
 def test_beside_clients_that_drip_each_probe_is_answered(source: str) -> None:
     with _serving() as server, _dripping(server.port, 2 * MOST_CLIENTS):
