@@ -209,6 +209,31 @@ def test_a_client_that_stays_after_its_answer_is_left_at_the_deadline() -> None:
         wait_until(lambda: not server._clients, what="the client to be left")
 
 
+def test_a_client_that_never_stops_sending_is_left_long_before_the_deadline() -> None:
+    with _serving() as server, _connected(server.port) as connection:
+        connection.sendall(_PROBE)
+        with pytest.raises(ConnectionError):
+            connection.sendall(b"x" * 100_000_000)
+        assert _asked(server.port)[0] == HTTPStatus.OK
+
+
+def test_one_connection_is_one_request() -> None:
+    asked = []
+
+    def answer(request: Request) -> Response:
+        asked.append(request.target)
+        return Response(body=b"once\n")
+
+    with _serving(answer) as server, _connected(server.port) as connection:
+        connection.sendall(_PROBE)
+        assert _everything(connection).endswith(b"\r\n\r\nonce\n")
+        connection.sendall(_PROBE.replace(b"livez", b"again"))
+        connection.shutdown(socket.SHUT_WR)
+        wait_until(lambda: not server._clients, what="the client to be left")
+
+    assert asked == ["/livez"]
+
+
 def test_a_server_without_clients_sleeps() -> None:
     with _serving(seconds=0.2) as server:
         assert _asked(server.port)[0] == HTTPStatus.OK
@@ -285,6 +310,32 @@ def test_with_one_open_connection_from_each_of_many_addresses_each_probe_is_answ
         for number in range(200):
             stack.enter_context(_connected(server.port, f"127.0.1.{number + 1}"))
         assert [_asked(server.port, source=_KUBELET)[0] for _ in range(20)] == [200] * 20
+
+
+def test_a_request_that_came_with_its_connection_is_answered_before_others_displace_it() -> None:
+    """On a node's own network kubelet may share its address with others."""
+    go_on = threading.Event()
+
+    def answer(request: Request) -> Response:
+        if request.target == "/wait":
+            go_on.wait(_LIMIT)
+        return _hello(request)
+
+    with _serving(answer) as server, contextlib.ExitStack() as stack:
+        for number in range(MOST_CLIENTS - 2):
+            stack.enter_context(_connected(server.port, f"127.0.1.{number + 1}"))
+        wait_until(lambda: len(server._clients) == MOST_CLIENTS - 2, what="all to be taken")
+        stack.enter_context(_connected(server.port, "127.0.2.1")).sendall(
+            b"GET /wait HTTP/1.1\r\n\r\n"
+        )
+        wait_until(lambda: len(server._clients) == MOST_CLIENTS - 1, what="the server to wait")
+        probe = stack.enter_context(_connected(server.port))
+        probe.sendall(_PROBE)
+        for _ in range(MOST_CLIENTS - 1):
+            stack.enter_context(_connected(server.port))
+        go_on.set()
+
+        assert _everything(probe).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 @pytest.mark.parametrize("source", [_KUBELET, "127.0.0.1"])
