@@ -129,7 +129,19 @@ def test_links_of_a_drivers_root_lead_to_its_own_files_and_never_to_ours(host: H
     found = host.find(host.gpus()).driver
 
     assert [each.source for each in found.libraries] == [f"/opt/lib/libcuda.so.{VERSION}"]
-    assert found.links == ()
+    assert {each.source for each in found.links} == {f"/opt/lib/libcuda.so.{VERSION}"}
+    assert "/opt/lib/libcuda.so.1" not in {each.path for each in found.links}
+
+
+def test_cudas_library_has_its_short_name_also_where_the_host_has_no_such_link(host: Host) -> None:
+    root = host.root.run / "nvidia/driver"
+    host.have(root, f"usr/lib64/libcuda.so.{VERSION}", f"usr/lib64/libnvidia-ml.so.{VERSION}")
+    (root / "usr/lib64/libcuda.so.1").symlink_to(f"libcuda.so.{VERSION}")
+
+    assert {(each.path, each.source) for each in host.find(host.gpus()).driver.links} == {
+        ("/usr/lib64/libcuda.so", f"/usr/lib64/libcuda.so.{VERSION}"),
+        ("/usr/lib64/libcuda.so.1", f"/usr/lib64/libcuda.so.{VERSION}"),
+    }
 
 
 def test_a_configured_root_is_first_and_is_called_what_the_host_calls_it(

@@ -17,6 +17,13 @@ from holdfast.model.gpu_names import GPU_KINDS
 _AREA = Area("gpu-cdi")
 _FILE = f"{CDI_VENDOR}-gpu.json"
 _SHOWN = 3
+_PROGRAMS = (
+    "/usr/bin/nvidia-cdi-hook",
+    "/usr/bin/nvidia-ctk",
+    "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
+    "/usr/local/nvidia/toolkit/nvidia-ctk",
+)
+"""Where NVIDIA's toolkit is: its packages' place, and that of GPU Operator's container."""
 
 
 def gpu_cdi_findings(node: Node) -> Iterator[Finding]:
@@ -41,10 +48,13 @@ def _host(node: Node) -> Path | None:
 
 def _hook(path: str, host: Path | None) -> Finding:
     if not path:
+        there = next((each for each in _PROGRAMS if _is_program(host, each)), "")
+        more = f"; the host has {there}, with which gpu.cdiHookPath does that" if there else ""
         return _AREA.ok(
             check="hook",
             reason="specs call no hook: the driver's libraries are mounted under each of their "
-            "names, and the image's own cache of libraries stays as it is",
+            "names, the image's own cache of libraries stays as it is, and an image's CUDA that is "
+            f"newer than the driver is not put before the driver's{more}",
         )
     if host is None:
         return _AREA.warn(
@@ -52,8 +62,7 @@ def _hook(path: str, host: Path | None) -> Finding:
             reason=f"whether the host has {path} cannot be seen from here",
             remedy="run the doctor where the host's processes can be seen",
         )
-    found = below(host, path)
-    if found is None or not os.access(found, os.X_OK) or not found.is_file():
+    if not _is_program(host, path):
         return _AREA.fail(
             check="hook",
             reason=f"the host has no program {path}, which specs call at each start: no container "
@@ -61,6 +70,11 @@ def _hook(path: str, host: Path | None) -> Finding:
             remedy="set gpu.cdiHookPath to where NVIDIA's toolkit is, or leave it empty",
         )
     return _AREA.ok(check="hook", reason=f"specs call {path}, which the host has")
+
+
+def _is_program(host: Path | None, path: str) -> bool:
+    found = None if host is None else below(host, path)
+    return found is not None and os.access(found, os.X_OK) and found.is_file()
 
 
 def _rivals(folder: Path) -> Finding:

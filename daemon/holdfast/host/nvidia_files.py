@@ -13,7 +13,8 @@ from holdfast.host.below import below
 from holdfast.host.nvidia import LIBRARY_FOLDERS
 from holdfast.model.gpu_cdi import SpecFile
 
-_CORE = ("libcuda.so", "libnvidia-ml.so")
+_CUDA = "libcuda.so"
+_CORE = (_CUDA, "libnvidia-ml.so")
 """A root without either of the driver's version has not the driver."""
 _LIBRARY_PARTS = ("", "vdpau/", "gbm/")
 _OTHER_LIBRARIES = ("libnvidia-nvvm70.so.*",)
@@ -69,9 +70,18 @@ def libraries(root: Path, folders: tuple[Path, ...], version: str) -> Iterator[S
 
 
 def links(root: Path, folders: tuple[Path, ...], found: tuple[SpecFile, ...]) -> Iterator[SpecFile]:
-    """Yield the links that lead to libraries that were *found*, by which programs ask for them."""
+    """Yield the links that lead to libraries that were *found*, by which programs ask for them.
+
+    The one to CUDA's is there in any case: a driver without its parts for developers has it not,
+    and some programs open the library by that name.
+    """
     known = {each.source for each in found}
     stems = {PurePosixPath(each.path).name.partition(".so")[0] for each in found}
+    cuda = {
+        str(path.with_name(_CUDA)): each.source
+        for each in found
+        if (path := PurePosixPath(each.path)).name.startswith(f"{_CUDA}.")
+    }
     for folder in folders:
         for name in _names(folder):
             last = PurePosixPath(name).name
@@ -79,7 +89,9 @@ def links(root: Path, folders: tuple[Path, ...], found: tuple[SpecFile, ...]) ->
                 continue
             for file in _file(root, folder, name):
                 if file.source in known and file.path != file.source:
+                    cuda.pop(file.path, None)
                     yield file
+    yield from (SpecFile(path=path, source=source) for path, source in cuda.items())
 
 
 def files(root: Path, version: str) -> Iterator[SpecFile]:

@@ -47,6 +47,17 @@ def test_a_hook_that_is_no_program_of_the_host_fails_for_no_container_would_star
     assert gpu_node.told(*_BY_NAME, *_HOOK).of("gpu-cdi", "hook")["level"] == level
 
 
+def test_a_hook_that_the_host_has_and_nobody_calls_is_pointed_out(gpu_node: NodeTree) -> None:
+    assert "gpu.cdiHookPath" not in gpu_node.told(*_BY_NAME).of("gpu-cdi", "hook")["reason"]
+    gpu_node.write("usr/local/nvidia/toolkit/nvidia-ctk", "#!/bin/sh\n")
+    (gpu_node.folder / "usr/local/nvidia/toolkit/nvidia-ctk").chmod(0o755)
+
+    found = gpu_node.told(*_BY_NAME).of("gpu-cdi", "hook")
+
+    assert found["level"] == "OK"
+    assert "the host has /usr/local/nvidia/toolkit/nvidia-ctk" in found["reason"]
+
+
 def test_a_file_of_others_that_explains_gpus_too_fails(gpu_node: NodeTree) -> None:
     rival = {"kind": _KIND, "devices": [{"name": "GPU-a"}]}
     gpu_node.write("run/cdi/other.yaml", json.dumps(rival))
