@@ -90,6 +90,16 @@ def test_the_example_of_gpu_operator_has_the_drivers_root_wherever_it_is_mounted
     assert "/dev/vfio" not in mounts
 
 
+def test_the_example_of_gpu_operator_leaves_a_node_when_the_driver_is_to_be_replaced() -> None:
+    """The driver manager waits for DaemonSets whose nodeSelector, and not affinity, has its key."""
+    operators = "nvidia.com/gpu.deploy.client"
+    text = (REPOSITORY / "deploy/examples/values-gpu-operator.yaml").read_text()
+
+    assert pod(_example("gpu-operator"))["nodeSelector"] == {operators: "true"}
+    assert "nvidia.com/gpu.deploy.device-plugin" in text, "for operators without that label"
+    assert operators in (REPOSITORY / "docs/nvidia.md").read_text()
+
+
 def test_the_example_of_gvisor_sees_what_runs_in_sandboxes_and_makes_the_class() -> None:
     values = _example("gvisor")
     found = settings(objects(values))

@@ -187,6 +187,16 @@ def test_a_missing_node_is_named(name: str, built: Built) -> None:
     assert "nvidia-modprobe" in found.remedy
 
 
+def test_who_makes_a_missing_node_depends_on_where_the_driver_is(built: Built) -> None:
+    built.loaded()
+    built.toolkit()
+    built.library(OPERATOR)
+    built.device(f"{OPERATOR}/dev/nvidiactl", f"{OPERATOR}/dev/nvidia0")
+    found = the(built.look(), "nodes")
+    assert f"there is no /{OPERATOR}/dev/nvidia-uvm" in found.reason
+    assert "chroot /run/nvidia/driver nvidia-modprobe -u -c 0" in found.remedy
+
+
 def test_without_unified_memory_cuda_cannot_start(built: Built) -> None:
     built.healthy()
     built.write("proc/devices", f"Character devices:\n{built.major} nvidia\n")

@@ -6,12 +6,16 @@ from holdfast.doctor.area import Area
 from holdfast.doctor.containerd_facts import containerd_facts
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.node import Node
-from holdfast.doctor.nvidia_facts import OPERATOR_DEV, NvidiaFacts, nvidia_facts, of_node
+from holdfast.doctor.nvidia_facts import OPERATOR, OPERATOR_DEV, NvidiaFacts, nvidia_facts, of_node
 from holdfast.doctor.nvidia_toolkit import toolkit_facts, toolkit_findings
 from holdfast.doctor.programs import Ask, ask_for
 
 _AREA = Area("nvidia")
 _MODPROBE = "run `nvidia-modprobe -u -c 0` (or nvidia-smi) on the node, which makes them"
+_OPERATORS_MODPROBE = (
+    f"run `chroot {OPERATOR} nvidia-modprobe -u -c 0` on the node: GPU Operator's driver container "
+    "makes them, in its own root, and the host's program would make them in /dev"
+)
 _OTHERS = ("vfio-pci", "nouveau", "nvidia-vgpu-vfio")
 
 
@@ -107,7 +111,7 @@ def root_findings(facts: NvidiaFacts, node: Node) -> Iterator[Finding]:
                 ),
             )
             return
-        yield _AREA.fail(check="device-root", reason=facts.root.reason, remedy=_MODPROBE)
+        yield _AREA.fail(check="device-root", reason=facts.root.reason, remedy=_made(facts))
         return
     host = of_node(node, root.host) if root.host.startswith(str(node.root)) else root.host
     yield _AREA.ok(check="device-root", reason=f"{host} has nvidiactl of major {root.control}")
@@ -140,6 +144,7 @@ def node_findings(facts: NvidiaFacts, *, copied: bool) -> Iterator[Finding]:
     """Yield the nodes that are missing or of a former driver."""
     if facts.root.root is None:
         return
+    make = _made(facts)
     wrong = False
     for each in facts.nodes:
         if each.wanted is None or each.major == each.wanted:
@@ -152,15 +157,13 @@ def node_findings(facts: NvidiaFacts, *, copied: bool) -> Iterator[Finding]:
                     f"{each.path} has major {each.major}, and the kernel gave its driver "
                     f"{each.wanted} (/proc/devices): a former driver left it"
                 ),
-                remedy=f"remove {each.path}, then {_MODPROBE}",
+                remedy=f"remove {each.path}, then {make}",
             )
         elif each.needed:
             wrong = True
             found = _AREA.warn if copied or each.unified else _AREA.fail
             why = "CUDA needs it" if each.unified else "the kernel has this GPU"
-            yield found(
-                check="nodes", reason=f"there is no {each.path}, and {why}", remedy=_MODPROBE
-            )
+            yield found(check="nodes", reason=f"there is no {each.path}, and {why}", remedy=make)
     if any(each.unified and each.wanted is None for each in facts.nodes):
         wrong = True
         yield _AREA.warn(
@@ -169,13 +172,19 @@ def node_findings(facts: NvidiaFacts, *, copied: bool) -> Iterator[Finding]:
                 "/proc/devices has no nvidia-uvm: CUDA programs cannot start until that module is "
                 "loaded"
             ),
-            remedy=_MODPROBE,
+            remedy=make,
         )
     if not wrong:
         yield _AREA.ok(
             check="nodes",
             reason=f"{len(facts.nodes)} nodes have the major numbers of /proc/devices",
         )
+
+
+def _made(facts: NvidiaFacts) -> str:
+    """Say how nodes of the driver come to be on this node: by whom depends on where it is."""
+    first = next(iter(facts.libraries), "")
+    return _OPERATORS_MODPROBE if first.startswith(f"{OPERATOR}/") else _MODPROBE
 
 
 def daemon_findings(facts: NvidiaFacts) -> Iterator[Finding]:

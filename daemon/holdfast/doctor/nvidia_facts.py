@@ -17,9 +17,10 @@ from holdfast.host.root import HostRoot
 from holdfast.host.sysfs import Sysfs
 from holdfast.model.nvidia_roots import DeviceRoot, DriverFacts, device_root
 
-OPERATOR_DEV = "/run/nvidia/driver/dev"
-"""Where GPU Operator's driver container has its nodes."""
-_OPERATOR = "/run/nvidia/driver"
+OPERATOR = "/run/nvidia/driver"
+"""Where GPU Operator's driver container has its root."""
+OPERATOR_DEV = f"{OPERATOR}/dev"
+"""Where it has its nodes."""
 _VERSION = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([0-9]+(?:\.[0-9]+)+)")
 _LIBRARY_VERSION = re.compile(r"\.so\.([0-9]+(?:\.[0-9]+)+)$")
 _CACHED = re.compile(rb"\0(/[^\0]*/libnvidia-ml\.so\.1)\0")
@@ -176,7 +177,7 @@ def _functions(host: HostRoot) -> tuple[Mapping[str, str], tuple[str, ...]]:
 
 
 def _daemon(node: Node, name: str, program: str) -> str:
-    for root in ("", _OPERATOR):
+    for root in ("", OPERATOR):
         path = f"{root}/run/{name}/socket"
         try:
             if stat.S_ISSOCK(node.path(path).stat().st_mode):
