@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from holdfast.doctor.needs import NEEDS
-from holdfast.doctor.state import unfit
 from holdfast.host.mounts import mount_of, mounts
 from holdfast.host.privileges import privileges
 from holdfast.host.root import HostRoot
+from holdfast.model.filesystems import unfit
 from holdfast.settings import Settings
 
 

@@ -16,28 +16,12 @@ from holdfast.host.procfs import Procfs, lock_holder
 from holdfast.ledger.examine import examine
 from holdfast.ledger.reserve import RESERVE_BYTES
 from holdfast.ledger.store import FILE, LOCK, SCHEMA_VERSION
+from holdfast.model.filesystems import unfit
 
 _AREA = Area("state")
 _MIB = 1 << 20
 _SCARCE = 64 * _MIB
 """Below this the disk is as good as full: logs and images fill it in a moment."""
-_LOST_AT_REBOOT = frozenset({"tmpfs", "ramfs", "devtmpfs", "rootfs"})
-_LOST_WITH_THE_CONTAINER = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
-_OVER_A_NETWORK = frozenset(
-    {
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "9p",
-        "ceph",
-        "afs",
-        "lustre",
-        "glusterfs",
-        "virtiofs",
-        "vboxsf",
-    }
-)
 _MOVE = "set stateDir to a folder on a local disk of the node, mounted as a hostPath"
 
 
@@ -73,17 +57,6 @@ def state_findings(node: Node) -> Iterator[Finding]:
     in_use, told = _daemon(node, folder)
     yield told
     yield from _ledger(folder, in_use=in_use)
-
-
-def unfit(kind: str) -> str:
-    """Return why a ledger must not lie on a filesystem of *kind*; nothing where it may."""
-    if kind in _LOST_AT_REBOOT:
-        return f"{kind} is emptied by a reboot, and with it who has which device"
-    if kind in _LOST_WITH_THE_CONTAINER:
-        return f"{kind} belongs to a container: its next one would begin without the ledger"
-    if kind in _OVER_A_NETWORK or kind.startswith("fuse"):
-        return f"locks and writes on {kind} are not kept in order as a ledger needs them"
-    return ""
 
 
 def _missing(node: Node, folder: Path) -> Finding:

@@ -1,0 +1,30 @@
+"""On which kinds of filesystem a ledger must not lie."""
+
+_LOST_AT_REBOOT = frozenset({"tmpfs", "ramfs", "devtmpfs", "rootfs"})
+_LOST_WITH_THE_CONTAINER = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
+_OVER_A_NETWORK = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "9p",
+        "ceph",
+        "afs",
+        "lustre",
+        "glusterfs",
+        "virtiofs",
+        "vboxsf",
+    }
+)
+
+
+def unfit(kind: str) -> str:
+    """Return why a ledger must not lie on a filesystem of *kind*; nothing where it may."""
+    if kind in _LOST_AT_REBOOT:
+        return f"{kind} is emptied by a reboot, and with it who has which device"
+    if kind in _LOST_WITH_THE_CONTAINER:
+        return f"{kind} belongs to a container: its next one would begin without the ledger"
+    if kind in _OVER_A_NETWORK or kind.startswith("fuse"):
+        return f"locks and writes on {kind} are not kept in order as a ledger needs them"
+    return ""
