@@ -1,5 +1,7 @@
 """SIGHUP has the daemon begin anew with its configuration as it is now, and never ends it."""
 
+import asyncio
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -7,8 +9,11 @@ from typing import Any
 import pytest
 
 from fakes.stage import TPU, Stage, pod, stage
+from holdfast.app.daemon import run
 from holdfast.app.reload import may_begin_anew, tied
-from holdfast.settings import convert
+from holdfast.demo.node import SimulatedNode
+from holdfast.settings import Settings, convert
+from waiting import until
 
 _OTHER = "example.com/chip"
 
@@ -88,6 +93,39 @@ async def test_a_file_that_is_gone_changes_nothing_and_is_told(short_path: Path)
         await _refuses(node, "cannot read")
         (node.folder / "moved").rename(config)
         await _registers_anew(node)
+
+
+async def test_a_stop_that_comes_while_it_is_about_to_begin_anew_is_not_forgotten(
+    short_path: Path,
+) -> None:
+    node = SimulatedNode(short_path / "node", chips=1)
+    names = ("sys", "proc", "dev", "cgroup", "etc", "run")
+    settings = convert(
+        {
+            "stateDir": str(short_path / "state"),
+            "host": {name: str(getattr(node.root, name)) for name in names},
+            "kubelet": {
+                "pluginDir": str(short_path / "dp"),
+                "podResourcesSocket": str(short_path / "pr.sock"),
+            },
+            "http": {"port": 0},
+        }
+    )
+
+    def stopped_meanwhile() -> Settings:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return settings
+
+    (short_path / "dp").mkdir()
+    daemon = asyncio.create_task(run(settings, stopped_meanwhile))
+    try:
+        await until((short_path / "state/control.sock").exists, limit=30.0)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert await asyncio.wait_for(daemon, 30.0) is False
+    finally:
+        daemon.cancel()
+        await asyncio.gather(daemon, return_exceptions=True)
+        node.close()
 
 
 async def test_while_a_call_hangs_nothing_is_begun_anew() -> None:

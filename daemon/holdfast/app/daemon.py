@@ -101,12 +101,14 @@ async def run(
             log.info("started", version=holdfast.__version__, state=str(state), pid=os.getpid())
             for each in (*parts.lacks, *missing_folders(settings, host.root)):
                 log.warning("cannot keep every promise", lack=each)
-            while again := await orders.next():
-                if await may_begin_anew(settings, reread, partial(_stuck, parts)):
-                    break
-            why = "to begin anew with the configuration as it is now" if again else "asked to"
+            await orders.next()
+            while not (
+                orders.stop or await may_begin_anew(settings, reread, partial(_stuck, parts))
+            ):
+                await orders.next()
+            why = "asked to" if orders.stop else "to begin anew with the configuration as it is now"
             log.info("stopping", reason=f"{why}; locks stay")
-    return again
+    return not orders.stop
 
 
 def _stuck(parts: Parts) -> Iterator[str]:

@@ -25,7 +25,8 @@ class Orders:
     def __init__(self) -> None:
         """Take over the signals; a loop must run."""
         self._came = asyncio.Event()
-        self._stop = False
+        self.stop = False
+        """Whether to stop, which no later SIGHUP takes back."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopped)
@@ -37,14 +38,13 @@ class Orders:
         # Not by the loop, which would restore the default when it closes: that ends the process.
         signal.signal(signal.SIGHUP, hung_up)
 
-    async def next(self) -> bool:
-        """Wait for the next order; return False to stop, True to begin anew."""
+    async def next(self) -> None:
+        """Wait for the next order; `stop` tells which it is."""
         await self._came.wait()
         self._came.clear()
-        return not self._stop
 
     def _stopped(self) -> None:
-        self._stop = True
+        self.stop = True
         self._came.set()
 
 
