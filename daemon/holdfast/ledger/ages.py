@@ -25,9 +25,9 @@ class LockAges:
         before, now = self._seen, self._clock.uptime()
         self._seen = {}
         for lock in book.locks.values():
+            entry = _entry(lock)
             known = before.get(lock.device)
-            same = known is not None and known[0] == _entry(lock)
-            self._seen[lock.device] = known if known is not None and same else (_entry(lock), now)
+            self._seen[lock.device] = (entry, now) if known is None or known[0] != entry else known
 
     def since(self, lock: DeviceLock) -> float:
         """Return since when *lock*, which was noted, is in its state: seconds since the boot."""
