@@ -14,7 +14,7 @@ from bench.rig import CHIPS, SOON, TPU, Place, Rig, cpu_seconds, rig
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
 from holdfast.demo.books import Entry
-from holdfast.demo.pods import Pod, PodSpec
+from holdfast.demo.pods import Container, Pod, PodSpec, Workload
 from holdfast.host.holders import HolderScan
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
@@ -105,6 +105,35 @@ async def idle(place: Place) -> list[Figure]:
 async def idle_huge(place: Place) -> list[Figure]:
     """Measure the same on a huge node."""
     return [await _idle(place, HUGE, "idle_cpu_percent_5000")]
+
+
+async def waiting(place: Place, *, seconds: float = 30.0) -> list[Figure]:
+    """Measure the processor time of a daemon at whose gate a start waits for its own pod."""
+    async with _crowded(place, BUSY, reclaim={"mode": "observe"}) as made:
+        work = Workload(runs_for=0.2, orphan=1)
+        container = Container(limits={TPU: 1}, workload=work)
+        pod = await made.kubelet.submit(
+            PodSpec(name="bench", containers=(container,), restart="Always")
+        )
+        await made.until(lambda: pod.starts == 1, "it has started once")
+        await asyncio.sleep(5.0)
+        before = cpu_seconds(made.pid)
+        began = time.perf_counter()
+        await asyncio.sleep(seconds)
+        used = cpu_seconds(made.pid) - before
+        share = 100 * used / (time.perf_counter() - began)
+        starts = pod.starts
+    if starts > 1:
+        raise RuntimeError("the start that was to wait has passed")
+    return [
+        Figure(
+            name="waiting_cpu_percent",
+            samples=[share],
+            unit="%",
+            budget={"p50": 1.0},
+            note=f"of one core over {seconds:g} s; {BUSY}, and one start that waits",
+        )
+    ]
 
 
 async def _idle(place: Place, around: Crowd, name: str, *, seconds: float = 60.0) -> Figure:

@@ -3,8 +3,12 @@
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from fakes.stage import end, pod, stage
+from structlog.testing import capture_logs
+
+from fakes.stage import Stage, end, pod, stage
+from holdfast.demo.pods import Pod
 
 
 async def test_a_release_that_cannot_be_recorded_is_not_told_as_a_device_in_use(
@@ -21,3 +25,69 @@ async def test_a_release_that_cannot_be_recorded_is_not_told_as_a_device_in_use(
             told = await node.waiting(following, "its release cannot be recorded")
         assert "no process has it open" not in told
         await node.running(following)
+
+
+async def test_each_refusal_is_logged_once_and_reads_the_same_as_the_one_before(
+    short_path: Path,
+) -> None:
+    with capture_logs() as logged:
+        async with stage(short_path, chips=1, reclaim={"mode": "observe"}) as node:
+            following, left = await _waits(node)
+            await node.until(lambda: following.refusals >= 6, "it to be refused some times")
+            end(left)
+            await node.running(following)
+    told = [each["reason"] for each in _refusals(logged)]
+    assert len(told) == following.refusals
+    by_name = [each for each in told if f"pid {left}" in each and "default/old" in each]
+    assert len(by_name) > 2
+    assert len(set(by_name)) == 1
+
+
+async def test_kubelet_is_not_asked_again_and_again_for_a_start_that_waits_for_a_process(
+    short_path: Path,
+) -> None:
+    rarely = {"idleInterval": "10m"}
+    mode = {"mode": "observe"}
+    async with stage(short_path, chips=1, question=rarely, reclaim=mode) as node:
+        following, left = await _waits(node)
+        await node.until_locks({"0000:00:05.0": "releasing"})
+        asked, sent, before = node.kubelet.pod_resources.lists, node.heard(), following.refusals
+        await node.until(lambda: following.refusals >= before + 4, "it to be refused some times")
+        # Each try of each start asked before; what is left are those about the pod that began.
+        assert node.kubelet.pod_resources.lists <= asked + 3
+        assert node.heard() <= sent + 3
+        end(left)
+        await node.running(following)
+
+
+async def test_the_locks_name_the_pods_that_wait(short_path: Path) -> None:
+    async with stage(short_path, chips=1, reclaim={"mode": "observe"}) as node:
+        following, left = await _waits(node)
+
+        async def named() -> bool:
+            rows = await node.asked("locks") or ()
+            waiting = [row["podName"] for row in rows if row["state"] == "queued"]
+            return waiting == ["default/next"]
+
+        await node.until(named, "the pod that waits to be known by name")
+        end(left)
+        await node.running(following)
+
+
+async def _waits(node: Stage) -> tuple[Pod, int]:
+    """Return a pod that waits, and the process of a former pod that it waits for."""
+    old = await node.run(pod("old", runs_for=0.0, orphan=1))
+    left = await node.orphan(old)
+    following = await node.submit(pod("next"))
+    await node.waiting(following, f"pid {left}")
+    return following, left
+
+
+def _refusals(logged: list[Any]) -> list[Any]:
+    """Return what was logged of refused starts, whoever logged it."""
+    return [
+        each
+        for each in logged
+        if each["event"] == "gate refused"
+        or (each["event"] == "call refused" and each["call"] == "PreStartContainer")
+    ]

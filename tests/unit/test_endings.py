@@ -27,7 +27,6 @@ def test_a_pod_whose_last_process_ended_is_asked_about_until_kubelet_drops_it() 
     clock = ManualClock()
     endings = Endings(clock)
     endings.follow([X], {X: ALIVE}, had_cgroup=[X])
-    assert not endings.due()
     endings.follow([X], {X: EMPTY}, had_cgroup=[X])
     asked = _asked(endings, clock, 20.0)
     assert asked[:4] == [0.0, 1.0, 3.0, 6.0]
@@ -45,7 +44,7 @@ def test_a_pod_whose_cgroup_cannot_be_read_does_not_seem_to_be_over() -> None:
         replace(EMPTY, unlisted="cannot read cgroup.procs: Input/output error"),
     ):
         endings.follow([X], {X: sighting}, had_cgroup=[X])
-    assert _asked(endings, clock, 100.0) == []
+    assert _asked(endings, clock, 100.0) == [5.0, 10.0, 20.0], "as of any that has started"
 
 
 def test_the_removal_of_the_cgroup_is_asked_about_at_once() -> None:
@@ -70,7 +69,14 @@ def test_a_pod_that_has_processes_again_is_not_over() -> None:
     endings = Endings(clock)
     for sighting in (ALIVE, EMPTY, ALIVE):
         endings.follow([X], {X: sighting}, had_cgroup=[X])
-    assert _asked(endings, clock, 100.0) == []
+    assert 0.0 not in _asked(endings, clock, 100.0)
+
+
+def test_a_program_that_may_have_ended_before_it_was_seen_is_asked_about_soon() -> None:
+    clock = ManualClock()
+    endings = Endings(clock)
+    endings.follow([X], {X: ALIVE}, had_cgroup=[X])
+    assert _asked(endings, clock, 1000.0) == [5.0, 10.0, 20.0]
 
 
 def test_an_empty_cgroup_costs_no_questions_for_ever() -> None:
@@ -86,6 +92,7 @@ def test_the_exit_of_a_holder_is_asked_about_even_where_its_pod_has_other_proces
     clock = ManualClock()
     endings = Endings(clock)
     endings.follow([X], {X: ALIVE}, had_cgroup=[X])
+    _asked(endings, clock, 100.0)
     endings.holder_exited()
     assert endings.pause() == 0.0
     assert _asked(endings, clock, 4.0) == [0.0, 1.0, 3.0]

@@ -139,6 +139,7 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
     ("overrides", "message"),
     [
         ({"gate.wait": "29s"}, "gate.wait: kubelet gives up after 30 s"),
+        ({"gate.wait": "26001ms"}, "gate.wait: kubelet gives up after 30 s; at most 26s"),
         ({"allocate.commitTimeout": "10s"}, "allocate.commitTimeout: kubelet's whole node waits"),
         (
             {"reclaim.retry.first": "6m"},

@@ -6,10 +6,11 @@ from typing import Protocol, TypeVar
 
 import structlog
 from msgspec import Struct
-from msgspec.structs import replace
 
 from holdfast.allocation.machines import OwnMachines
 from holdfast.allocation.outcomes import Outcome
+from holdfast.allocation.refusals import Wait
+from holdfast.allocation.sharedlook import SharedLook
 from holdfast.allocation.starts import Start, Starts
 from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
 from holdfast.host.look import Look
@@ -17,8 +18,9 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.cdi import Published
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.draft import Draft
-from holdfast.model.free import KernelFacts, Opened, judge_kernel
+from holdfast.model.free import judge_kernel
 from holdfast.model.gate import (
+    LONGEST_WAIT,
     Caller,
     Passage,
     arrive,
@@ -29,7 +31,8 @@ from holdfast.model.gate import (
 )
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.leak import HeldUp, held_up
+from holdfast.model.leak import held_up
+from holdfast.model.locks import LockState
 from holdfast.model.promise import breach
 from holdfast.model.reconcile import translate
 from holdfast.model.verdict import Freedom, Verdict
@@ -67,24 +70,18 @@ class GateTimes(Struct, frozen=True, kw_only=True):
     caller_lookup: float = 1.0
 
 
-_FINAL = frozenset({Outcome.SEVERAL_PODS, Outcome.GONE, Outcome.PROMISE})
-"""What waiting does not mend."""
-
-
-class _Wait(Exception):  # noqa: N818 - not an error: the way in which one try ends
-    def __init__(
-        self, outcome: Outcome, reason: str, held_up: frozenset[HeldUp] = frozenset()
-    ) -> None:
-        super().__init__(reason)
-        self.outcome = outcome
-        self.held_up = held_up
+_LAST_TRY = 1.0
+"""How long a try that began in time may go on when the wait is over, in seconds."""
+_ASK_AT = (0.0, 1.0, 3.0, 10.0)
+"""When kubelet is asked for a start's sake, in seconds of its wait: each answer costs kubelet a
+write of its checkpoint, and what makes the answer another one is mostly heard of."""
 
 
 class Gate:
     """Waits, at each container start, until nobody else has the devices; then locks them.
 
-    Kubelet gives it 30 s, blocks only that pod, shows its refusal to the user, and asks again
-    every 10 to 15 s.
+    Kubelet gives it 30 s, blocks only that pod, shows its refusal to the user, and asks again: at
+    once where that took long, else after 10 to 15 s.
     """
 
     def __init__(
@@ -111,14 +108,18 @@ class Gate:
         self._ledger = ledger
         self._inventory = inventory
         self._books = books
-        self._look = look
+        self._look = SharedLook(
+            look,
+            locks=lambda: ledger.book.value.locks,
+            clock=clock,
+            exclusive_open=exclusive_open,
+        )
         self._looked = looked
         self._obstacle = obstacle
         self._at_work = at_work
         self._clock = clock
         self._times = times
         self._published = published
-        self._exclusive_open = exclusive_open
         self._machines = OwnMachines()
         self.starts = Starts()
         self.observe: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
@@ -135,38 +136,60 @@ class Gate:
 
     async def _wait(self, resource: ResourceName, ids: tuple[DeviceId, ...], start: Start) -> None:
         what = f"{resource} {', '.join(sorted(set(ids)))}"
+        wait = min(self._times.wait, LONGEST_WAIT)
+        last: Wait | None = None
         while True:
             changes = Changes([self._ledger.book, self._books.view, self._inventory])
+            left = min(wait + _LAST_TRY, LONGEST_WAIT) - self._waited(start)
+            patience = asyncio.timeout(left)
             try:
-                outcome = await self._try(resource, frozenset(ids), start)
-            except _Wait as wait:
-                self.starts.waits(start, wait.held_up)
-                waited = self._clock.monotonic() - start.since
-                left = self._times.wait - waited
-                if left <= 0 or wait.outcome in _FINAL:
-                    self.observe(wait.outcome, waited)
-                    log.warning(
-                        "gate refused", what=what, reason=str(wait), waited=round(waited, 3)
-                    )
-                    message = (
-                        f"cannot start on {what} yet: {wait} (waited {waited:.1f} s; kubelet will "
-                        "ask again)"
-                    )
-                    raise GateRefusedError(message) from None
+                async with patience:
+                    outcome = await self._try(resource, frozenset(ids), start)
+            except Wait as reason:
+                self.starts.waits(start, reason.held_up)
+                left = wait - self._waited(start)
+                if left <= 0 or reason.final:
+                    raise self._refused(what, reason, start) from None
+                last = None if reason.transient else reason
+                start.doing = str(reason)
                 await changes.wait(min(self._times.poll, left))
+            except TimeoutError:
+                if not patience.expired():
+                    raise
+                known = self._by_whom(resource, frozenset(ids))
+                late = Wait(Outcome.IN_USE, start.doing + known)
+                raise self._refused(what, last or late, start) from None
             else:
-                waited = self._clock.monotonic() - start.since
+                waited = self._waited(start)
                 self.observe(outcome, waited)
                 log.info("gate passed", what=what, outcome=outcome.value, waited=round(waited, 3))
                 return
 
+    def _waited(self, start: Start) -> float:
+        return self._clock.monotonic() - start.since
+
+    def _refused(self, what: str, reason: Wait, start: Start) -> GateRefusedError:
+        """Tell of a refusal, and return the error that is its answer."""
+        waited = self._waited(start)
+        self.observe(reason.outcome, waited)
+        log.warning(
+            "gate refused",
+            what=what,
+            outcome=reason.outcome.value,
+            reason=str(reason),
+            waited=round(waited, 3),
+        )
+        return GateRefusedError(reason.text(what))
+
     async def _try(
         self, resource: ResourceName, asked: frozenset[DeviceId], start: Start
     ) -> Outcome:
-        """Pass, or raise _Wait with the reason."""
+        """Pass, or raise Wait with the reason."""
         if not self._looked.is_set():
-            raise _Wait(
-                Outcome.STARTING, "holdfast has just started and not looked at the node yet"
+            raise Wait(
+                Outcome.STARTING,
+                "holdfast has just started and not looked at the node yet",
+                transient=True,
             )
         devices = self._devices(resource, asked)
         passage = Passage(
@@ -178,16 +201,17 @@ class Gate:
         self._check_promise(passage, caller, devices)
         withheld = why_kept_away(passage, caller, self._ledger.book.value)
         if withheld is not None:
-            raise _Wait(Outcome.WITHHELD, withheld)
+            raise Wait(Outcome.WITHHELD, withheld)
         if self._books.view.value.unreadable:
+            start.doing = "the start is not recorded in time"
             await self._record(lambda draft: arrive(draft, passage, caller))
         reason = why_wait(passage, caller, self._ledger.book.value)
         if reason is not None:
-            # The pod in the way may be over by now: kubelet tells only when it is asked.
-            self._books.ask("a container waits at the gate")
-            raise _Wait(Outcome.HELD, reason + self._by_whom(passage))
+            self._ask_kubelet(passage, caller, start)
+            raise Wait(Outcome.HELD, reason + self._by_whom(resource, asked, passage.keys))
         if doing := self._at_work(passage.keys):  # its pod was over, and has come back
-            raise _Wait(Outcome.IN_USE, doing)
+            raise Wait(Outcome.IN_USE, doing)
+        start.doing = "the node does not show in time who uses it"
         shown = await self._judge(devices)
         verdicts = [
             self._machines.judge(verdict, caller.pod, device)
@@ -195,11 +219,11 @@ class Gate:
         ]
         for device, verdict in zip(devices, verdicts, strict=True):
             if verdict.final:
-                raise _Wait(
+                raise Wait(
                     Outcome.IN_USE, f"it is unknown whether {device.name} is free: {verdict.reason}"
                 )
             if verdict.freedom is Freedom.IN_USE:
-                raise _Wait(
+                raise Wait(
                     Outcome.IN_USE,
                     f"{device.name} is {verdict.reason}",
                     held_up(caller.pod, device.name, verdict.holders),
@@ -214,6 +238,7 @@ class Gate:
             if unverified
             else (f"gate passed: {verdicts[0].reason}" if verdicts else "gate passed")
         )
+        start.doing = "the start is not recorded in time"
         await self._pass(passage, caller, evidence)
         free = [
             device.name
@@ -223,11 +248,30 @@ class Gate:
         self._machines.started(caller.pod, free, pods=self._ledger.book.value.pods)
         return Outcome.UNVERIFIED if unverified else Outcome.PASSED
 
-    def _by_whom(self, passage: Passage) -> str:
+    def _ask_kubelet(self, passage: Passage, caller: Caller, start: Start) -> None:
+        """Ask which pods kubelet counts: the one in the way may be over by now.
+
+        Of a lock that is being released it has told so already.
+        """
+        if start.asked == len(_ASK_AT) or self._waited(start) < _ASK_AT[start.asked]:
+            return
+        locks = self._ledger.book.value.locks_on(passage.keys)
+        if caller.pod is None or any(
+            lock.state is LockState.HELD and lock.pod != caller.pod for lock in locks
+        ):
+            start.asked += 1
+            self._books.ask("a container waits at the gate")
+
+    def _by_whom(
+        self,
+        resource: ResourceName,
+        ids: frozenset[DeviceId],
+        keys: frozenset[HardwareKey] = frozenset(),
+    ) -> str:
         """Return what is known to be in the way of a start, to complete a text with."""
-        own = [DeviceName(passage.resource, id_) for id_ in passage.devices]
+        own = [DeviceName(resource, id_) for id_ in sorted(ids)]
         # The same hardware may be locked under another resource's name.
-        locks = [lock.device for lock in self._ledger.book.value.locks_on(passage.keys)]
+        locks = [lock.device for lock in self._ledger.book.value.locks_on(keys)]
         known = [self._obstacle(name) for name in dict.fromkeys((*own, *locks))]
         return "".join(f"; {text}" for text in known if text)
 
@@ -237,33 +281,38 @@ class Gate:
         for id_ in sorted(asked):
             device = translate(resource, id_, inventory)
             if device is None:
-                raise _Wait(Outcome.HARDWARE, f"{resource}/{id_} is not on this node any more")
+                raise Wait(Outcome.HARDWARE, f"{resource}/{id_} is not on this node any more")
             if device.faults:
-                raise _Wait(Outcome.HARDWARE, f"{device.name}: {device.faults[0].text}")
+                raise Wait(Outcome.HARDWARE, f"{device.name}: {device.faults[0].text}")
             found.append(device)
         return tuple(found)
 
     async def _caller(self, passage: Passage, start: Start) -> Caller:
+        start.doing = "kubelet's checkpoint is not read in time"
         try:
             view = await self._books.refresh()
         except HoldfastError:
             view = self._books.view.value
         caller = who_calls(passage, view, self._ledger.book.value, known=start.pod)
         if caller.gone is not None:
-            raise _Wait(
+            raise Wait(
                 Outcome.GONE,
                 f"kubelet no longer has the devices for pod {caller.gone}, whose container this is",
             )
         if len(caller.pods) > 1:
-            raise _Wait(
+            raise Wait(
                 Outcome.SEVERAL_PODS,
                 f"kubelet has given the same devices to {len(caller.pods)} pods: "
                 f"{' and '.join(caller.pods)}; delete one of them",
             )
         start.pod = caller.pod  # once known it stays so
-        waited = self._clock.monotonic() - start.since
-        if caller.pod is None and view.readable and waited < self._times.caller_lookup:
-            raise _Wait(Outcome.HELD, "kubelet's checkpoint does not yet say whose container it is")
+        looked_up = self._waited(start) >= self._times.caller_lookup
+        if caller.pod is None and view.readable and not looked_up:
+            raise Wait(
+                Outcome.HELD,
+                "kubelet's checkpoint does not yet say whose container it is",
+                transient=True,
+            )
         return caller
 
     def _check_promise(self, passage: Passage, caller: Caller, devices: tuple[Device, ...]) -> None:
@@ -276,39 +325,23 @@ class Gate:
             )
             if broken is not None:
                 outcome = Outcome.PROMISE if broken.final else Outcome.SPEC
-                raise _Wait(outcome, broken.reason)
+                raise Wait(outcome, broken.reason)
 
     async def _judge(self, devices: tuple[Device, ...]) -> list[Verdict]:
-        """Return whether the kernel shows anybody on each device, the caller's own pod included.
-
-        One scan serves all the devices that could not be opened exclusively.
-        """
+        """Return whether the kernel shows anybody on each device, the caller's own pod included."""
         try:
-            opened = {device.name: await self._open(device) for device in devices}
-            rest = [each for each in devices if opened[each.name] is not Opened.SUCCEEDED]
-            seen = await self._look.scan(rest, self._ledger.book.value.locks) if rest else {}
+            seen = await self._look.facts(devices)
         except LaneStuckError as error:
-            raise _Wait(Outcome.IN_USE, f"the node cannot be looked at: {error}") from error
-        nothing = KernelFacts()
-        return [
-            judge_kernel(
-                replace(
-                    seen.get(device.name, nothing), kind=device.kind, opened=opened[device.name]
-                )
-            )
-            for device in devices
-        ]
-
-    async def _open(self, device: Device) -> Opened:
-        return await self._look.open(device) if self._exclusive_open else Opened.UNAVAILABLE
+            raise Wait(Outcome.IN_USE, f"the node cannot be looked at: {error}") from error
+        return [judge_kernel(seen[device.name]) for device in devices]
 
     async def _pass(self, passage: Passage, caller: Caller, evidence: str) -> None:
         reason = await self._record(lambda draft: enter(draft, passage, caller, evidence))
         if reason is not None:
-            raise _Wait(Outcome.HELD, reason)
+            raise Wait(Outcome.HELD, reason)
 
     async def _record(self, decide: Callable[[Draft], T]) -> T:
         try:
             return await self._ledger.apply(decide)
         except (LedgerError, LaneStuckError) as error:
-            raise _Wait(Outcome.LEDGER, f"the start cannot be recorded: {error}") from error
+            raise Wait(Outcome.LEDGER, f"the start cannot be recorded: {error}") from error

@@ -9,10 +9,16 @@ from holdfast.runtime.watched import Watched
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Start:
-    """One call: since when it waits, and whose it is once that was seen."""
+    """One call: since when it waits, and what is known of it so far.
+
+    `pod` is whose it is, once that was seen; `doing` what a try waits for, as a reason to give if
+    that does not end; `asked` how often kubelet was asked for its sake.
+    """
 
     since: float
     pod: PodUid | None = None
+    doing: str = ""
+    asked: int = 0
 
 
 class Starts:

@@ -8,7 +8,7 @@ from holdfast.model.devices import Device, Inventory
 from holdfast.model.drift import Disagreement
 from holdfast.model.free import judge_kernel
 from holdfast.model.holding import cause
-from holdfast.model.ids import DeviceName
+from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.locks import MOST_MOVES, DeviceLock, LockState, Move
 from holdfast.model.marks import Marks, why_withheld
 from holdfast.model.memory import HolderMemory, Memory
@@ -68,6 +68,7 @@ def lock_reports(book: Book) -> list[Report]:
             "state": "queued",
             "fence": None,
             "pod": allocation.pod,
+            "podName": _pod_name(allocation.pod, book),
             "since": allocation.created_at,
             "reason": why_withheld(book.marks, keys, book.started(allocation))
             or "waits for the one that has it",
@@ -216,17 +217,21 @@ def _withheld(book: Book, device: Device) -> list[str]:
 
 
 def _lock_report(lock: DeviceLock, book: Book) -> Report:
-    record = book.pods.get(lock.pod) if lock.pod is not None else None
     return {
         "device": str(lock.device),
         "state": lock.state.value,
         "fence": lock.fence,
         "pod": lock.pod,
-        "podName": f"{record.namespace}/{record.name}" if record and record.name else None,
+        "podName": _pod_name(lock.pod, book),
         "since": lock.since,
         "reason": lock.evidence,
         "keys": sorted(lock.keys),
     }
+
+
+def _pod_name(pod: PodUid | None, book: Book) -> str | None:
+    record = book.pods.get(pod) if pod is not None else None
+    return f"{record.namespace}/{record.name}" if record is not None and record.name else None
 
 
 def _has(book: Book, allocation: int, pod: str | None, keys: frozenset[Any]) -> bool:

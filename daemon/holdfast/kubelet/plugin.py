@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
-from holdfast.errors import HoldfastError
+from holdfast.errors import GateRefusedError, HoldfastError
 from holdfast.kubelet.messages import container_answer, device_list
 from holdfast.kubelet.traffic import Traffic
 from holdfast.kubelet.wire import code_of, when_over
@@ -248,15 +248,21 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
             raise
         except HoldfastError as error:
             code, text = code_of(error), str(error)
-            log.warning("call refused", call=call, resource=self.resource, reason=text)
+            if not isinstance(error, GateRefusedError):  # the gate has told of it, with more
+                log.warning("call refused", call=call, resource=self.resource, reason=text)
         except Exception as error:
             if isinstance(error, TimeoutError) and patience.expired():
                 code = grpc.StatusCode.FAILED_PRECONDITION
-                text = f"cannot answer {call} for {self.resource}: no decision in {deadline:g} s"
+                text = (
+                    f"cannot answer {call} for {self.resource}: no decision in {deadline:g} s; is "
+                    "the node overloaded? `holdfast status` tells what does not answer"
+                )
             else:
                 code = grpc.StatusCode.INTERNAL
-                text = f"cannot answer {call} for {self.resource}: {type(error).__name__}: {error}"
-            text += "; this is a bug in holdfast, its log tells more"
+                text = (
+                    f"cannot answer {call} for {self.resource}: {type(error).__name__}: {error}; "
+                    "this is a bug in holdfast, its log tells more"
+                )
             log.exception("call failed", call=call, resource=self.resource)
         else:
             return answer

@@ -12,6 +12,12 @@ from holdfast.model.locks import DeviceLock, LockState
 from holdfast.model.marks import why_withheld
 from holdfast.model.queue import settle
 
+LONGEST_WAIT = 26.0
+"""How long a start may wait for its answer, in seconds.
+
+Kubelet gives up after 30, and its own text names nobody; the rest is for a node that is slow.
+"""
+
 
 class Passage(Struct, frozen=True, kw_only=True):
     """What asks to pass: a container start on these devices of *resource*.

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from holdfast.model.cdi import is_kind
+from holdfast.model.gate import LONGEST_WAIT
 from holdfast.model.ids import ResourceName
 from holdfast.model.pools import PoolSpec
 from holdfast.model.tpu import GENERATIONS
 from holdfast.settings.sections import Settings
 
-_LONGEST_GATE = 26.0  # seconds: kubelet's 30, less the time that a busy node takes to answer
 _LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit, and its whole node waits
 _SOCKET_PATH_BYTES = 107  # the most that the kernel takes
 _CONTROL_SOCKET = "control.sock"  # the longest name of a socket in the state folder
@@ -116,8 +116,8 @@ def _gpu(settings: Settings) -> Iterator[str]:
 
 def _times(settings: Settings) -> Iterator[str]:
     question, retry = settings.kubelet.question, settings.reclaim.retry
-    if settings.gate.wait > _LONGEST_GATE:
-        yield f"gate.wait: kubelet gives up after 30 s; at most {_LONGEST_GATE:g}s"
+    if settings.gate.wait > LONGEST_WAIT:
+        yield f"gate.wait: kubelet gives up after 30 s; at most {LONGEST_WAIT:g}s"
     if settings.allocate.commit_timeout >= _LONGEST_ALLOCATE:
         yield f"allocate.commitTimeout: kubelet's whole node waits; below {_LONGEST_ALLOCATE:g}s"
     if question.min_interval > question.idle_interval:

@@ -93,7 +93,7 @@ class Gate(Section, frozen=True):
     """PreStartContainer. Kubelet gives up after 30 s."""
 
     wait: Duration = Duration(25)
-    """How long one start waits for its devices before it is refused; kubelet then asks again."""
+    """How long one start waits for its devices before it is refused, at most 26 s."""
     poll: Interval = Interval(0.25)
     """How often a waiting start asks the kernel again: some holders leave without an event."""
     exclusive_open: bool = True

@@ -207,4 +207,4 @@ def _nobody_is_ended(node: GuestNode, holders: list[Holding]) -> None:
 
 
 def _short(refused: str) -> str:
-    return refused.partition(" yet: ")[2].partition(" (waited")[0] or refused
+    return refused.partition(" yet: ")[2].partition(" (kubelet will")[0] or refused

@@ -178,4 +178,4 @@ def _starts(node: GuestNode, following: PodOnStage, device: str) -> str:
 def _short(told: str) -> str:
     """Return what was told from the holder on."""
     _, found, rest = told.partition("held by ")
-    return (found + rest if found else told).partition(" (waited")[0]
+    return (found + rest if found else told).partition(" (kubelet will")[0]
