@@ -208,12 +208,12 @@ async def registered(side: Side, *, times: int = 1) -> None:
     await until(lambda: side.registered(times=times), what=f"registration {times}")
 
 
-def bare_plugin(deciding: Deciding) -> DevicePlugin:
+def bare_plugin(deciding: Deciding, traffic: Traffic | None = None) -> DevicePlugin:
     return DevicePlugin(
         resource=TPU,
         offers=Watched(Offers()),
         allocating=deciding,
         gating=deciding,
         preferring=deciding,
-        traffic=Traffic(),
+        traffic=traffic or Traffic(),
     )

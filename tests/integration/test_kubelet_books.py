@@ -11,15 +11,18 @@ import pytest
 
 from fakes.kubelet_side import (
     TPU,
+    Side,
     kubelet_side,
     registered,
 )
-from fakes.minikubelet import Grant, mini_kubelet
+from fakes.minikubelet import Grant, MiniKubelet, mini_kubelet
 from holdfast.errors import KubeletError
 from holdfast.kubelet.accounts import QuestionTimes
+from holdfast.kubelet.checkpoint import FileId
 from holdfast.kubelet.podresources import PodResources
 from holdfast.kubelet.traffic import Traffic
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ProcessId
+from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.clock import SystemClock
 from manual_clock import ManualClock
 from waiting import until
@@ -280,3 +283,63 @@ async def test_traffic_is_quiet_only_after_a_calm_while() -> None:
     await clock.advance(0.11)
     assert quiet.done()
     await quiet
+
+
+async def test_what_kubelet_wrote_after_its_answer_is_no_complete_answer_any_more(
+    tmp_path: Path,
+) -> None:
+    never = QuestionTimes(settle=3600.0, idle_interval=3600.0)
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, questions=never) as side:
+        await registered(side)
+        side.accounts.ask("a test")
+        await until(lambda: side.accounts.view.value.answered)
+        await kubelet.allocate("u1", TPU, ["a"])
+        await until(lambda: side.accounts.view.value.counts(PodUid("u1")))
+        assert not side.accounts.view.value.answered
+
+
+async def test_an_answer_is_read_when_kubelet_has_written_all_of_it(tmp_path: Path) -> None:
+    # A write that was under way already may be the first that is seen.
+    slow = QuestionTimes(calm=1.0)
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, questions=slow) as side:
+        await registered(side)
+        await until(lambda: side.accounts.view.value.questions)
+        await kubelet.allocate("u1", TPU, ["a"])
+        answer = await _asked_and_not_answered(side, kubelet)
+        kubelet.write()
+        await until(lambda: side.watch.state.value.checkpoint == FileId.of(side.watch.checkpoint))
+        kubelet.grants = []
+        kubelet.write()
+        assert (await answer).entries == ()
+
+
+async def test_a_pod_that_comes_during_a_question_leaves_no_name_for_its_devices(
+    tmp_path: Path,
+) -> None:
+    # It may have the devices of a pod that List still named.
+    never = QuestionTimes(settle=3600.0, idle_interval=3600.0)
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, questions=never) as side:
+        await registered(side)
+        await kubelet.allocate("u1", TPU, ["a"])
+        answer = await _asked_and_not_answered(side, kubelet)
+        await kubelet.allocate("u2", TPU, ["b"])
+        view = await answer
+        assert {entry.pod for entry in view.entries} == {"u1", "u2"}
+        assert view.pods == ()
+
+
+async def _asked_and_not_answered(side: Side, kubelet: MiniKubelet) -> asyncio.Task[KubeletView]:
+    """Return the answer to come to a question for which kubelet has not written its books yet.
+
+    It has listed its pods and has the device list that was sent once more.
+    """
+    view = side.accounts.view.value
+    kubelet.writes = False
+    heard = len(kubelet.messages[TPU])
+    answer = asyncio.create_task(
+        side.accounts.view.until(lambda now: now.questions > view.questions)
+    )
+    side.accounts.ask("a test")
+    await until(lambda: len(kubelet.messages[TPU]) > heard)
+    kubelet.writes = True
+    return answer

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,9 +21,12 @@ from fakes.kubelet_side import (
 )
 from fakes.minikubelet import mini_kubelet
 from holdfast.errors import KubeletError
+from holdfast.host.inotify import PathWatcher
 from holdfast.kubelet.enrolment import EnrolmentTimes
+from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.server import PluginServer, socket_name
 from holdfast.model.ids import ResourceName
+from holdfast.runtime.clock import SystemClock
 from waiting import until
 
 SOCKET = socket_name("holdfast", TPU)
@@ -171,6 +175,42 @@ async def test_a_pending_registration_is_dropped_when_kubelet_is_replaced(tmp_pa
             kubelet.silent = False
             await kubelet.restart()
             await registered(side)
+
+
+async def test_after_a_refusal_another_kubelet_is_registered_with_at_once(tmp_path: Path) -> None:
+    hours = EnrolmentTimes(first_delay=3600.0, last_delay=3600.0)
+    async with mini_kubelet(tmp_path) as kubelet:
+        kubelet.refuse = "not now"
+        async with kubelet_side(tmp_path, enrolment=hours) as side:
+            await until(lambda: "not now" in side.problem())
+            kubelet.refuse = ""
+            await kubelet.restart()
+            await registered(side)
+
+
+class NotedWatches(PathWatcher):
+    """Notes who is called for which path, so that a test can call as the kernel would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[Callable[[str, int], None]] = []
+
+    def watch(self, path: Path, act: Callable[[str, int], None]) -> Callable[[], None]:
+        self.called.append(act)
+        return super().watch(path, act)
+
+
+async def test_a_folder_made_in_anothers_place_with_its_inode_number_is_watched_anew(
+    tmp_path: Path,
+) -> None:
+    paths = NotedWatches()
+    watch = FolderWatch(folder=tmp_path, prefix="holdfast", paths=paths, clock=SystemClock())
+    watch.refresh()
+    watch.refresh()
+    assert len(paths.called) == 1
+    paths.called[0]("", 0)  # the folder has gone; what lies there by now looks the same
+    assert len(paths.called) == 2
+    paths.close()
 
 
 async def test_a_folder_that_is_made_later_is_found(tmp_path: Path) -> None:

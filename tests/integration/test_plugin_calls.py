@@ -12,6 +12,7 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as dp_grpc
 from holdfast.errors import AllocationRefusedError, GateRefusedError, LedgerError
 from holdfast.kubelet.server import PluginServer
+from holdfast.kubelet.traffic import Traffic
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, ResourceName
 from waiting import until
@@ -163,15 +164,38 @@ async def test_an_allocate_that_kubelet_gives_up_is_still_carried_out(tmp_path: 
             finished.append(True)
             return answer
 
-    slow = Slow()
+    slow, traffic = Slow(), Traffic()
     slow.hold.clear()
-    server = PluginServer(folder=tmp_path, prefix="holdfast", plugin=bare_plugin(slow))
+    plugin = bare_plugin(slow, traffic)
+    server = PluginServer(folder=tmp_path, prefix="holdfast", plugin=plugin)
     await server.start()
     async with aio.insecure_channel(f"unix://{server.path}") as channel:
         request = dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest()])
         call = dp_grpc.DevicePluginStub(channel).Allocate(request)
         await until(lambda: slow.asked)
         call.cancel()
+        await until(lambda: traffic.allocates == 0, what="the call to be over for us, too")
         slow.hold.set()
         await until(lambda: finished)
+    await server.close()
+
+
+async def test_the_end_of_a_stream_from_before_tells_nothing_of_the_present_registration(
+    tmp_path: Path,
+) -> None:
+    plugin = bare_plugin(Deciding())
+    server = PluginServer(folder=tmp_path, prefix="holdfast", plugin=plugin)
+    await server.start()
+    async with aio.insecure_channel(f"unix://{server.path}") as channel:
+        stub = dp_grpc.DevicePluginStub(channel)
+        former = stub.ListAndWatch(dp.Empty())
+        await until(lambda: plugin.streams.value.open == 1)
+        plugin.begin_era()
+        present = stub.ListAndWatch(dp.Empty())
+        await until(lambda: plugin.streams.value.open == 2)
+        former.cancel()
+        await until(lambda: plugin.streams.value.open == 1)
+        assert plugin.streams.value.ended == 0
+        present.cancel()
+        await until(lambda: plugin.streams.value.ended == 1)
     await server.close()
