@@ -72,6 +72,8 @@ class GateTimes(Struct, frozen=True, kw_only=True):
 
 _LAST_TRY = 1.0
 """How long a try that began in time may go on when the wait is over, in seconds."""
+_STIRRED_FOR, _CALM = 2.0, 4
+"""So many seconds after the last change a start looks so many times as seldom."""
 _ASK_AT = (0.0, 1.0, 3.0, 10.0)
 """When kubelet is asked for a start's sake, in seconds of its wait: each answer costs kubelet a
 write of its checkpoint, and what makes the answer another one is mostly heard of."""
@@ -98,12 +100,13 @@ class Gate:
         times: GateTimes,
         published: Callable[[], Published] = Published,
         exclusive_open: bool = True,
+        stirred: Watched[int] | None = None,
     ) -> None:
         """Decide from *inventory*, *books* and *look*; nobody passes before *looked* is set.
 
         `obstacle` tells what was last seen to keep a device from its next pod, empty for nothing;
         `at_work` what we ourselves do to hardware, during which nobody passes; `published` what
-        the CDI spec files say.
+        the CDI spec files say. `stirred` changes when something on the node may have.
         """
         self._ledger = ledger
         self._inventory = inventory
@@ -121,6 +124,7 @@ class Gate:
         self._times = times
         self._published = published
         self._machines = OwnMachines()
+        self._stirred = stirred or Watched(0)
         self.starts = Starts()
         self.observe: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
 
@@ -128,7 +132,8 @@ class Gate:
         """Return when the container may start; raise GateRefusedError when it may not yet."""
         if not ids:  # a start on no device has nobody to wait for, and no owner in the checkpoint
             return
-        start = Start(since=self._clock.monotonic())
+        now = self._clock.monotonic()
+        start = Start(since=now, stirred=now)
         try:
             await self._wait(resource, ids, start)
         finally:
@@ -139,7 +144,7 @@ class Gate:
         wait = min(self._times.wait, LONGEST_WAIT)
         last: Wait | None = None
         while True:
-            changes = Changes([self._ledger.book, self._books.view, self._inventory])
+            changes = Changes([self._ledger.book, self._books.view, self._inventory, self._stirred])
             left = min(wait + _LAST_TRY, LONGEST_WAIT) - self._waited(start)
             patience = asyncio.timeout(left)
             try:
@@ -152,7 +157,8 @@ class Gate:
                     raise self._refused(what, reason, start) from None
                 last = None if reason.transient else reason
                 start.doing = str(reason)
-                await changes.wait(min(self._times.poll, left))
+                if await changes.wait(min(self._pause(start), left)):
+                    start.stirred = self._clock.monotonic()
             except TimeoutError:
                 if not patience.expired():
                     raise
@@ -164,6 +170,11 @@ class Gate:
                 self.observe(outcome, waited)
                 log.info("gate passed", what=what, outcome=outcome.value, waited=round(waited, 3))
                 return
+
+    def _pause(self, start: Start) -> float:
+        """Return how long to wait for a change, in seconds: what has begun to change goes on."""
+        calm = self._clock.monotonic() - start.stirred >= _STIRRED_FOR
+        return self._times.poll * (_CALM if calm else 1)
 
     def _waited(self, start: Start) -> float:
         return self._clock.monotonic() - start.since

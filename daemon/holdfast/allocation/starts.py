@@ -12,13 +12,15 @@ class Start:
     """One call: since when it waits, and what is known of it so far.
 
     `pod` is whose it is, once that was seen; `doing` what a try waits for, as a reason to give if
-    that does not end; `asked` how often kubelet was asked for its sake.
+    that does not end; `asked` how often kubelet was asked for its sake;
+    `stirred` when something changed that it may wait for, in monotonic seconds.
     """
 
     since: float
     pod: PodUid | None = None
     doing: str = ""
     asked: int = 0
+    stirred: float = 0.0
 
 
 class Starts:

@@ -213,6 +213,7 @@ def _gate(
         times=GateTimes(wait=gate.wait, poll=gate.poll, caller_lookup=gate.caller_lookup),
         published=published,
         exclusive_open=gate.exclusive_open,
+        stirred=reclaiming.watcher.nudges,
     )
 
 

@@ -106,7 +106,8 @@ class Watcher:
         self._clock = clock
         self._boot = boot
         self._times = times
-        self._nudges: Watched[int] = Watched(0)
+        self.nudges: Watched[int] = Watched(0)
+        """Changes when something on the node has, such as the exit of a holder."""
         self._endings = Endings(clock)
         self._full_look_at = 0.0
         self._free: frozenset[DeviceName] = frozenset()
@@ -117,7 +118,7 @@ class Watcher:
 
     def nudge(self) -> None:
         """Look again now; something on the node has changed."""
-        self._nudges.set(self._nudges.value + 1)
+        self.nudges.set(self.nudges.value + 1)
 
     def pod_changed(self, pod: PodUid) -> None:
         """Hear that the population of *pod*'s cgroup changed."""
@@ -144,7 +145,7 @@ class Watcher:
     async def run(self) -> None:
         """Beat for ever."""
         while True:
-            changes = Changes([self._ledger.book, self._books.view, self._inventory, self._nudges])
+            changes = Changes([self._ledger.book, self._books.view, self._inventory, self.nudges])
             try:
                 await self._beat()
             except (HoldfastError, OSError) as error:

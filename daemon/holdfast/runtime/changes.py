@@ -14,15 +14,21 @@ class Changes:
         """Take the present versions of *values* as seen."""
         self._seen = [(value, value.version) for value in values]
 
-    async def wait(self, timeout: float) -> None:  # noqa: ASYNC109 - the end of the wait is no error
-        """Return at the first change since construction, or after *timeout* seconds."""
+    async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 - the end of the wait is no error
+        """Return at the first change since construction, or after *timeout* seconds.
+
+        Tell whether there was one.
+        """
         waits = [asyncio.ensure_future(_beyond(value, seen)) for value, seen in self._seen]
         try:
-            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            changed, _ = await asyncio.wait(
+                waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
+        return bool(changed)
 
 
 async def _beyond(value: Watched[Any], version: int) -> None:

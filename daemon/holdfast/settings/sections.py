@@ -95,7 +95,7 @@ class Gate(Section, frozen=True):
     wait: Duration = Duration(25)
     """How long one start waits for its devices before it is refused, at most 26 s."""
     poll: Interval = Interval(0.25)
-    """How often a waiting start asks the kernel again: some holders leave without an event."""
+    """How often a waiting start looks again; four times as seldom while nothing changes."""
     exclusive_open: bool = True
     """Whether the group node may be opened and closed to prove that nobody has it."""
     caller_lookup: Duration = Duration(1)
