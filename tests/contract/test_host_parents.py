@@ -92,6 +92,12 @@ def test_a_shim_is_who_has_a_child_in_other_mounts_and_is_in_no_container(
     assert containing(Procfs(tree.root), _POD) == (frozenset({10}) if contains else frozenset())
 
 
+def test_one_child_in_other_mounts_is_enough(tree: ProcTree) -> None:
+    for pid, parent, mounts in ((10, 1, "mnt:[1]"), (11, 10, "mnt:[1]"), (12, 10, "mnt:[2]")):
+        _in(tree.process(pid, ppid=parent), mounts=mounts)
+    assert containing(Procfs(tree.root), _POD) == frozenset({10})
+
+
 def test_a_child_that_is_not_of_the_pod_makes_nobody_a_shim(tree: ProcTree) -> None:
     _in(tree.process(10, ppid=1), mounts="mnt:[1]")
     _in(tree.process(30, ppid=10), mounts="mnt:[2]")

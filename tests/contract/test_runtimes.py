@@ -72,6 +72,34 @@ async def test_a_container_in_a_sandbox_starts_the_time_of_nothing_but_pause_ove
     assert (await runtimes.look(X, [sentry])).only_pause_at == clock.monotonic()
 
 
+async def test_files_that_never_could_be_read_start_no_time(
+    runtimes: Runtimes, files: RuntimeFolder
+) -> None:
+    files.bundle(_SANDBOX, "{")
+    assert (await runtimes.look(X, [_member(SHIM, Sandbox.SENTRY)])).only_pause_at is None
+
+
+async def test_of_a_pod_with_a_program_beside_its_sandbox_the_files_are_read(
+    runtimes: Runtimes, files: RuntimeFolder
+) -> None:
+    files.bundle(_SANDBOX, spec("sandbox", _SANDBOX, uid=X))
+    seen = await runtimes.look(X, [_member(INIT), _member(INIT, Sandbox.SENTRY)])
+    assert seen.state is not None
+    assert seen.only_pause_at is not None
+    beside = await runtimes.look(X, [_member(SHIM), _member(SHIM, Sandbox.SENTRY)])
+    assert beside.only_pause_at is None
+
+
+async def test_a_pod_without_a_sandbox_has_no_state_and_what_is_forgotten_was_not_seen(
+    runtimes: Runtimes,
+) -> None:
+    seen = await runtimes.look(X, [_member(INIT)])
+    assert seen.state is None
+    assert runtimes.seen(X) == seen
+    runtimes.forget(X)
+    assert runtimes.seen(X).gone_at is None
+
+
 async def test_files_that_cannot_be_read_for_a_moment_neither_start_nor_end_that_time(
     runtimes: Runtimes, clock: ManualClock, files: RuntimeFolder
 ) -> None:
