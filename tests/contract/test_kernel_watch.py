@@ -266,3 +266,19 @@ async def test_what_a_full_look_could_not_see_is_not_forgotten_over_a_look_at_a_
     shutil.rmtree(hidden)
     await watch.look.scan([watch.device], {})
     assert not watch.look.full_gaps
+
+
+async def test_a_holder_that_cannot_be_read_any_more_has_not_let_go(
+    watch: Watched, holder: int
+) -> None:
+    assert (await watch.facts()).holders
+    fds = watch.node.root.proc / str(holder) / "fd"
+    fds.unlink()
+    fds.symlink_to("fd")  # cannot be looked into
+    watch.clock.shift(5.0)
+    found = (await watch.facts()).holders or ()
+    assert [each.process.pid for each in found] == [holder]
+    fds.unlink()
+    fds.mkdir()
+    watch.clock.shift(5.0)
+    assert not (await watch.facts()).holders

@@ -70,3 +70,24 @@ async def test_a_quarantined_device_returns_when_the_last_holder_closes_it_and_l
             agent.close_one()
             await node.until_free()
             assert agent.lives
+
+
+async def test_a_foreign_holder_that_lets_go_is_not_kept_in_mind_over_another_that_is_stuck(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1) as node:
+        (only,) = node.healthy()
+        with _agent(node) as agent:
+            await node.until_locks({only: "foreign"})
+            stuck = node.node.root.proc / "4000000"
+            stuck.mkdir()
+            (stuck / "fd").symlink_to("fd")  # cannot be looked into, for whatever reason
+            (stuck / "stat").write_text(f"4000000 (stuck) S 1 {' '.join(['0'] * 48)}\n")
+            agent.close_one()
+            await node.until_free()
+            (move,) = await node.ever("free")
+            assert (
+                "unverified: not every process can be seen: pid 4000000 (stuck)" in move["evidence"]
+            )
+            await node.run(pod("next"))
+            assert agent.lives

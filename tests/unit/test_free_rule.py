@@ -226,3 +226,23 @@ def test_a_device_that_the_next_pods_machine_has_already_is_free_of_the_former_p
         heir=heir,
     )
     assert judge_release(facts).freedom is freedom
+
+
+@pytest.mark.parametrize(
+    ("kernel", "nobodys", "freedom"),
+    [
+        (KernelFacts(holders=(), gaps=_GAPS), True, _FREE),
+        (KernelFacts(kind=DeviceKind.ACCEL, holders=(), gaps=_GAPS), True, _FREE),
+        (KernelFacts(holders=(), gaps=_GAPS), False, _UNKNOWN),  # of a pod that was never known
+        (KernelFacts(enabled=_ENABLED, holders=(), gaps=_GAPS), True, _IN_USE),
+        (KernelFacts(holders=(_HOLDER,), gaps=_GAPS), True, _IN_USE),
+        (KernelFacts(gaps=_GAPS), True, _UNKNOWN),  # nobody has looked
+        (KernelFacts(kind=DeviceKind.GPU, holders=()), True, _UNKNOWN),  # NVML has not been asked
+    ],
+)
+def test_what_no_pod_had_is_not_kept_for_ever_by_one_process_that_cannot_be_read(
+    kernel: KernelFacts, nobodys: bool, freedom: Freedom
+) -> None:
+    verdict = judge_release(ReleaseFacts(kernel=kernel, nobodys=nobodys))
+    assert verdict.freedom is freedom
+    assert ("unverified" in verdict.reason) is (freedom is _FREE)

@@ -98,6 +98,7 @@ class HolderScan:
             holders={device: tuple(found) for device, found in holders.items()},
             unattributed=tuple(unattributed),
             gaps=(*sight.hides, *gaps.texts(), *riddles),
+            unread=gaps.pids,
             processes=len(wanted),
             seconds=time.perf_counter() - started,
         )
@@ -202,6 +203,10 @@ class _Gaps:
 
     def add(self, pid: int, command: str, reason: str) -> None:
         self._seen[reason][pid] = command
+
+    @property
+    def pids(self) -> frozenset[int]:
+        return frozenset().union(*self._seen.values())
 
     def texts(self) -> list[str]:
         return [self._text(reason, commands) for reason, commands in self._seen.items()]

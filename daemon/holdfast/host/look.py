@@ -103,6 +103,7 @@ class Look:
         scan = self._holders.scan([self._target(device) for device in devices], pids=pids)
         holders = attribute(scan, busy, locks)
         gaps = {device.name: scan.gaps for device in devices}
+        unread = {device.name: scan.unread for device in devices}
         # A mapping alone is rare, and reading every process's maps is dear: only where it is the
         # one thing left that could explain the use, or where nothing else would show it.
         puzzling = [device for device in devices if self._puzzles(device, busy, holders)]
@@ -112,6 +113,7 @@ class Look:
             names = frozenset(device.name for device in puzzling)
             holders.update(attribute(scan, busy & names, locks))
             gaps.update(dict.fromkeys(names, scan.gaps))
+            unread.update(dict.fromkeys(names, scan.unread))
         self.last_scan = scan
         if pids is None:
             self.full_scan_seconds, self.full_gaps = scan.seconds, scan.gaps
@@ -122,6 +124,7 @@ class Look:
                 enabled=enabled[device.name].above,
                 holders=holders.get(device.name, ()),
                 gaps=(*gaps[device.name], *enabled[device.name].gaps),
+                unread=unread[device.name],
             )
             for device in devices
         }

@@ -25,13 +25,15 @@ class KernelFacts(Struct, frozen=True, kw_only=True):
     """What one look at the kernel showed of one device.
 
     `enabled` are the VFIO-bound functions above their idle baseline. `holders` is None when no
-    scan was made; `gaps` say what could not be seen, `enable` of a function included.
+    scan was made; `gaps` say what could not be seen, `enable` of a function included, and `unread`
+    are the pids of the processes among them.
     """
 
     kind: DeviceKind = DeviceKind.VFIO
     enabled: tuple[PciAddress, ...] = ()
     holders: tuple[Holder, ...] | None = None
     gaps: tuple[str, ...] = ()
+    unread: frozenset[int] = frozenset()
     opened: Opened = Opened.UNAVAILABLE
     gpu: GpuSight | None = None
     """What NVML showed, for GPUs alone; their `holders` are those that are in the way."""
@@ -61,6 +63,8 @@ class ReleaseFacts(Struct, frozen=True, kw_only=True):
     pod: FormerPod | None = None
     unseen_grace: float = 30.0
     """How long, in seconds, to wait for a pod whose cgroup was never seen."""
+    nobodys: bool = False
+    """No pod can have it: it was granted to none, or to one whose gate never passed."""
     heir: PodUid | None = None
     """The pod that gets the device next; its own virtual machine may have it already."""
     names: tuple[str, ...] = field(default=())
@@ -151,7 +155,7 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
     kernel = _judge_but_for_heir(facts)
     pod = facts.pod
     if pod is None:
-        return _of_an_unknown_pod(kernel, facts.kernel)
+        return _of_an_unknown_pod(kernel, facts)
     if pod.counted is None and not pod.unreadable:
         return Verdict(freedom=Freedom.UNKNOWN, reason="kubelet's books have not been read")
     if pod.counted:
@@ -175,22 +179,32 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
             reason="its pod's cgroup was never seen, so a process of it may still live",
         )
     if kernel.freedom is Freedom.UNKNOWN:
-        # Where we cannot see, the pod that had it is at least accounted for. What remains is the
-        # gate's to decide, by an exclusive open, and to mark: a node that would work without
-        # holdfast must not stop for want of a capability.
-        return Verdict(freedom=Freedom.FREE, reason=f"its pod is gone; unverified: {kernel.reason}")
+        return _unverified(kernel, "its pod is gone")
     if pod.unreadable:
         reason = f"{kernel.reason} (unverified: kubelet's checkpoint cannot be read)"
         return Verdict(freedom=Freedom.FREE, reason=reason)
     return kernel
 
 
-def _of_an_unknown_pod(verdict: Verdict, seen: KernelFacts) -> Verdict:
-    """Return *verdict*, but FREE where every process was seen and none of them holds the device.
+def _of_an_unknown_pod(kernel: Verdict, facts: ReleaseFacts) -> Verdict:
+    """Return *kernel*, but FREE where no pod had it, or every process was seen and none has it.
 
     Whatever else is unknown then, such as why a GPU works, is not that pod's to end.
     """
-    all_seen = seen.holders is not None and not seen.gaps
-    if verdict.freedom is not Freedom.UNKNOWN or verdict.final or not all_seen:
-        return verdict
-    return Verdict(freedom=Freedom.FREE, reason=f"unverified: {verdict.reason}")
+    if facts.kernel.holders is None:
+        return kernel
+    if facts.nobodys:
+        return _unverified(kernel, "no pod had it")
+    return kernel if facts.kernel.gaps else _unverified(kernel, "no process has it")
+
+
+def _unverified(kernel: Verdict, accounted: str) -> Verdict:
+    """Return that a device is free although not everybody can be seen, unless it is in use.
+
+    Where we cannot see, who had it is at least *accounted* for. What remains is the gate's to
+    decide, by an exclusive open, and to mark: a node that would work without holdfast must not
+    stop for want of a capability, nor for one process that is stuck.
+    """
+    if kernel.final or kernel.freedom is not Freedom.UNKNOWN:
+        return kernel
+    return Verdict(freedom=Freedom.FREE, reason=f"{accounted}; unverified: {kernel.reason}")

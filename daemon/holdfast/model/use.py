@@ -68,6 +68,8 @@ class Scan(Struct, frozen=True, kw_only=True):
     holders: Mapping[DeviceName, tuple[Holder, ...]] = field(default_factory=dict)
     unattributed: tuple[Holder, ...] = ()
     gaps: tuple[str, ...] = ()
+    unread: frozenset[int] = frozenset()
+    """The pids of the processes among the gaps."""
     processes: int = 0
     seconds: float = 0.0
 

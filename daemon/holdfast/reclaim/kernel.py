@@ -176,7 +176,10 @@ class KernelWatch:
         pids = [each.process.pid for each in holders[:_MOST_FOLLOWED]]
         found = (await self._look.scan([device], locks, pids=pids))[device.name]
         if not found.holders:
-            return None
+            if not found.unread.intersection(pids):
+                return None
+            # One that cannot be read has not let go: what was seen of it stands.
+            return self._remember(device.name, seen.facts, whole_at=seen.at)
         known = {each.process for each in found.holders}
         rest = (each for each in holders[_MOST_FOLLOWED:] if each.process not in known)
         # What could not be seen elsewhere is as unseen as before.

@@ -78,7 +78,11 @@ class Releases:
             if detained := await self._resetter.detains(lock):
                 self.not_free[lock.device] = detained
                 continue
-            facts = replace(await self._facts(lock, book, sightings), heir=_heir(lock, book))
+            facts = replace(
+                await self._facts(lock, book, sightings),
+                nobodys=lock.pod is None and (lock.state is LockState.FOREIGN or not lock.started),
+                heir=_heir(lock, book),
+            )
             verdict = judge_release(facts)
             if verdict.freedom is Freedom.FREE:
                 # Why it is free is no reason why it is not: what keeps it now is told below.
