@@ -39,7 +39,7 @@ def _many(folder: str, beat: Callable[[], None]) -> Many:
     return Many(bytes(bits))
 
 
-def open_files(folder: str, beat: Callable[[], None]) -> list[bytes] | Many:
+def open_files(folder: str, beat: Callable[[], None] = lambda: None) -> list[bytes] | Many:
     """Return the names in an fd folder; *beat* is called every few of very many."""
     # The size tells how many there are since Linux 6.2, and is 0 before.
     if os.stat(folder).st_size > _A_LOT:

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from holdfast.errors import HostError
+from holdfast.host.inparts import open_files
 from holdfast.host.kernelfile import list_names, read_bytes, read_link, read_text
 from holdfast.host.root import HostRoot
 from holdfast.host.visits import Visits
@@ -105,8 +106,10 @@ class Procfs:
         """Tell whether a process has a virtual machine of KVM's, whatever it is called."""
         folder = f"{self._proc}/{pid}/fd"
         try:
-            return any(read_link(f"{folder}/{fd}") == _MACHINE for fd in list_names(folder) or ())
-        except HostError:
+            return any(
+                read_link(f"{folder}/{fd.decode()}") == _MACHINE for fd in open_files(folder)
+            )
+        except (HostError, OSError):
             return False
 
     def uid(self, pid: int) -> int | None:
