@@ -154,10 +154,25 @@ def test_the_same_xid_again_begins_the_quiet_period_anew(number: int) -> None:
     assert healthy(look(after, at=NOW + 50 + QUIET + 2))
 
 
-def test_a_clock_that_is_set_back_begins_the_quiet_period_anew() -> None:
-    after = look(state(xid(NOTICE)), at=NOW - 500)
-    assert not healthy(look(after, at=NOW - 450))
-    assert healthy(look(after, at=NOW - 500 + QUIET + 1))
+@pytest.mark.parametrize("moment", [NOW + 1, 1_700_000_000.0])
+def test_an_xid_of_no_moment_of_this_boot_begins_its_quiet_period_at_the_start(
+    moment: float,
+) -> None:
+    """An older ledger has the time of day, which is later than any moment of a boot."""
+    after = restored(state(xid(NOTICE), at=moment).kept, BOOT, NOW, CHECKS)
+    assert not healthy(look(after, at=NOW + QUIET - 1))
+    assert healthy(look(after, at=NOW + QUIET + 1))
+
+
+def test_a_restart_of_the_daemon_does_not_begin_the_quiet_period_anew() -> None:
+    after = restored(state(xid(NOTICE)).kept, BOOT, NOW + QUIET - 1, CHECKS)
+    assert not healthy(look(after, at=NOW + QUIET - 1))
+    assert healthy(look(after, at=NOW + QUIET + 1))
+
+
+def test_an_xid_that_outlives_a_boot_has_its_moment_in_this_one() -> None:
+    after = restored(state(xid(NO_POWER)).kept, LATER, 7.0, CHECKS)
+    assert [(mark.first, mark.last) for mark in after.marks] == [(7.0, 7.0)]
 
 
 def _driver_changed(before: GpuState) -> GpuState:
@@ -189,7 +204,7 @@ def _pages_retired(before: GpuState) -> GpuState:
 
 def _asked_for_and_done(before: GpuState) -> GpuState:
     asked = look(before, GpuCondition(recovery="drain and reset the GPU"), at=NOW + 5)
-    return look(restored(asked.kept, BOOT, CHECKS), GpuCondition(recovery=""), at=NOW + 6)
+    return look(restored(asked.kept, BOOT, NOW + 4, CHECKS), GpuCondition(recovery=""), at=NOW + 6)
 
 
 def _drained(before: GpuState) -> GpuState:
@@ -198,11 +213,11 @@ def _drained(before: GpuState) -> GpuState:
 
 
 def _rebooted(before: GpuState) -> GpuState:
-    return look(restored(before.kept, LATER, CHECKS), at=NOW + 5)
+    return look(restored(before.kept, LATER, NOW + 4, CHECKS), at=NOW + 5)
 
 
 def _restarted(before: GpuState) -> GpuState:
-    return look(restored(before.kept, BOOT, CHECKS), at=NOW + 5)
+    return look(restored(before.kept, BOOT, NOW + 4, CHECKS), at=NOW + 5)
 
 
 def _lost_and_back_over_a_restart(before: GpuState) -> GpuState:
@@ -227,7 +242,7 @@ def _pages_not_told_any_more(before: GpuState) -> GpuState:
 
 def _recovery_not_told_any_more(before: GpuState) -> GpuState:
     asked = look(before, GpuCondition(recovery="reset the GPU"), at=NOW + 5)
-    return look(restored(asked.kept, BOOT, CHECKS), at=NOW + 6)
+    return look(restored(asked.kept, BOOT, NOW + 4, CHECKS), at=NOW + 6)
 
 
 def _rows_not_told_for_a_while(before: GpuState) -> GpuState:
@@ -443,7 +458,7 @@ def _reset(before: GpuState) -> GpuState:
 
 def test_a_link_that_is_down_is_judged_anew_by_another_daemon_and_under_another_driver() -> None:
     down = look(look(state(), at=NOW), DOWN, at=NOW + 1)
-    assert healthy(look(restored(down.kept, BOOT, CHECKS), DOWN, at=NOW + 2))
+    assert healthy(look(restored(down.kept, BOOT, NOW + 4, CHECKS), DOWN, at=NOW + 2))
     assert healthy(look(down, DOWN, at=NOW + 2, reloaded=True))
     assert healthy(look(down, DOWN, at=NOW + 2, driver="560"))
     assert not healthy(look(down, DOWN, at=NOW + 2))
@@ -549,7 +564,7 @@ def test_being_unmonitored_is_a_note_and_no_fault() -> None:
 
 def test_a_mark_that_a_person_has_had_ignored_is_gone_after_a_restart() -> None:
     before = state(xid(NO_POWER), xid(BAD_MEMORY)).kept
-    assert texts(restored(before, BOOT, xid_checks("54"))) == texts(state(xid(BAD_MEMORY)))
+    assert texts(restored(before, BOOT, NOW + 4, xid_checks("54"))) == texts(state(xid(BAD_MEMORY)))
 
 
 def test_the_health_of_each_gpu_and_slice_is_found_by_uuid() -> None:

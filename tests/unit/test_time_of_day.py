@@ -13,9 +13,6 @@ _FOR_PEOPLE = {
     "runtime/clock.py": "the clock itself",
     "telemetry/node.py": "when the daemon started",
 }
-_OF_XIDS = {
-    "discovery/gpu_health.py": "when an Xid came: a quiet period begins anew when it is set back",
-}
 
 
 def _reads_it(source: str) -> bool:
@@ -32,4 +29,4 @@ def _readers(package: Path) -> Iterator[str]:
 
 
 def test_only_what_people_read_is_told_by_the_time_of_day(repository: Path) -> None:
-    assert set(_readers(repository / "daemon/holdfast")) == {*_FOR_PEOPLE, *_OF_XIDS}
+    assert set(_readers(repository / "daemon/holdfast")) == set(_FOR_PEOPLE)

@@ -81,7 +81,8 @@ class GpuHealthWatch:
         self._states = {
             uuid: left
             for uuid, state in ledger.book.value.gpus.items()
-            if (left := restored(state, boot, checks)) != GpuState(uuid=uuid, boot=boot)
+            if (left := restored(state, boot, clock.uptime(), checks))
+            != GpuState(uuid=uuid, boot=boot)
         }
         self._reading = GpuReading()
         self._generation = 0
@@ -117,7 +118,7 @@ class GpuHealthWatch:
         event = placed(event, self._reading.gpus)
         counts = event.kind is GpuEventKind.XID and self._checks.watches(event.xid)
         self.observe(event, counts)
-        now = self._clock.wall()
+        now = self._clock.uptime()
         if counts and event.uuid:
             self._states.setdefault(event.uuid, GpuState(uuid=event.uuid, boot=self._boot))
         for uuid, state in self._states.items():
@@ -192,7 +193,7 @@ class GpuHealthWatch:
         if self._ears.overdue:
             self._heard_nothing()
         if self._lane.stuck_since is not None:
-            self._take(self._hanging, unanswered(self._clock.wall(), self._lane.deadline))
+            self._take(self._hanging, unanswered(self._clock.uptime(), self._lane.deadline))
             return
         reading = self._reading
         if reading.state is not DriverState.READY:
@@ -209,7 +210,7 @@ class GpuHealthWatch:
                 look = await self._lane.run(partial(self._look, reading, gpu))
             except LaneStuckError:
                 self._hanging = gpu.uuid
-                self._take(gpu.uuid, unanswered(self._clock.wall(), self._lane.deadline))
+                self._take(gpu.uuid, unanswered(self._clock.uptime(), self._lane.deadline))
                 return
             except HoldfastError as error:  # the library does not start: the inventory says so
                 log.debug("gpus cannot be looked at", reason=str(error))
@@ -223,7 +224,7 @@ class GpuHealthWatch:
         before = self._states.get(uuid)
         if before is None:
             return
-        after = after_look(before, look, self._clock.wall(), quiet=self._times.quiet)
+        after = after_look(before, look, self._clock.uptime(), quiet=self._times.quiet)
         self._states[uuid] = after
         for mark in before.marks:
             if not any(each.first == mark.first and each.xid == mark.xid for each in after.marks):
@@ -240,7 +241,7 @@ class GpuHealthWatch:
             self._begun(reading.library),
             gpu,
             self._states[gpu.uuid],
-            at=self._clock.wall(),
+            at=self._clock.uptime(),
             users=self._users,
         )
         version, load = reading.driver_version, self._loaded

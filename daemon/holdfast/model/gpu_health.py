@@ -200,8 +200,11 @@ def place_of(uuid: str, gpus: Iterable[Gpu]) -> tuple[str, Place]:
     return uuid, None
 
 
-def restored(state: GpuState, boot: BootId, checks: XidChecks) -> GpuState:
+def restored(state: GpuState, boot: BootId, now: float, checks: XidChecks) -> GpuState:
     """Return what still counts of a state that was kept over a restart of the daemon.
+
+    *boot* is this boot, and *now* the seconds since it. A moment of another boot, or of the time of
+    day, which older ledgers have, counts as now: its quiet period begins anew.
 
     What a boot clears is dropped at once when this is another boot, and an Xid that is ignored by
     now is dropped too: so a person can overrule a mark. Whether the driver was loaded anew since
@@ -209,9 +212,14 @@ def restored(state: GpuState, boot: BootId, checks: XidChecks) -> GpuState:
     """
     marks = tuple(mark for mark in state.marks if checks.watches(mark.xid))
     if boot == state.boot:
+        marks = tuple(_moved(mark, now) if mark.last > now else mark for mark in marks)
         return replace(state, marks=marks)
-    marks = tuple(mark for mark in marks if mark.cure is Cure.OPERATOR)
+    marks = tuple(_moved(mark, now) for mark in marks if mark.cure is Cure.OPERATOR)
     return GpuState(uuid=state.uuid, boot=boot, pci=state.pci, marks=marks)
+
+
+def _moved(mark: XidMark, now: float) -> XidMark:
+    return replace(mark, first=now, last=now)
 
 
 def _attributed(mark: XidMark, look: GpuLook) -> XidMark:

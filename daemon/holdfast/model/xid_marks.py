@@ -21,10 +21,10 @@ Place = tuple[int, int] | None
 class XidMark(Struct, frozen=True, kw_only=True):
     """One Xid that a GPU, or the slice `gi` and `ci` of it, has not been cleared of.
 
-    Times are in seconds since the epoch. `suspected`: the driver could not say which GPU it was, so
-    every one is asked; it condemns the one that turns out to be lost, and the others not. `pids`
-    are the processes that were on it and may have to go, None until they were asked for; `gone_at`
-    is when the last of them was missed.
+    Times are in seconds since the machine booted. `suspected`: the driver could not say which GPU
+    it was, so every one is asked; it condemns the one that turns out to be lost, and the others
+    not. `pids` are the processes that were on it and may have to go, None until they were asked
+    for; `gone_at` is when the last of them was missed.
     """
 
     xid: int
@@ -105,7 +105,7 @@ def mark_after_look(
     mark: XidMark, look: GpuLook, now: float, *, reset: bool, quiet: float
 ) -> XidMark | None:
     """Return what is left of *mark*; None: it is cleared."""
-    if look.at < mark.last <= now:
+    if look.at < mark.last:
         return mark  # it came while we looked
     if mark.suspected or (reset and mark.cure <= Cure.RESET):
         return None
@@ -121,8 +121,6 @@ def mark_after_look(
         if mark.gone_at is None:
             return mark
     since = max(mark.last, mark.gone_at or mark.last)
-    if since > now:  # the clock was set back: the quiet period begins again
-        return replace(mark, last=now, gone_at=None if mark.gone_at is None else now)
     return mark if now - since < quiet else None
 
 
