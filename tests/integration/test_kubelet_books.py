@@ -18,7 +18,7 @@ from fakes.kubelet_side import (
 from fakes.minikubelet import Grant, MiniKubelet, mini_kubelet
 from holdfast.errors import KubeletError
 from holdfast.kubelet.accounts import QuestionTimes
-from holdfast.kubelet.checkpoint import FileId
+from holdfast.kubelet.checkpoint import CHECKPOINT_NAME, FileId
 from holdfast.kubelet.podresources import PodResources
 from holdfast.kubelet.traffic import Traffic
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ProcessId
@@ -46,6 +46,21 @@ async def test_a_refresh_sees_what_was_written_a_moment_ago(tmp_path: Path) -> N
             await kubelet.allocate(f"u{number}", TPU, ["a"])
             view = await side.accounts.refresh()
             assert view.counts(PodUid(f"u{number}"))
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["missing", "not for us to read"])
+async def test_a_checkpoint_that_stays_unreadable_is_no_news_at_each_look(
+    tmp_path: Path, *, is_there: bool
+) -> None:
+    async with kubelet_side(tmp_path) as side:
+        if is_there:
+            (side.folder / CHECKPOINT_NAME).mkdir(parents=True)  # opens for nobody
+        first = await side.accounts.refresh()
+        assert first.unreadable
+        news = side.accounts.view.version
+        for _ in range(5):
+            assert (await side.accounts.refresh()).unreadable
+        assert side.accounts.view.version == news, "whoever waits for a change would never rest"
 
 
 async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(tmp_path: Path) -> None:

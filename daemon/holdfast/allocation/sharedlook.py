@@ -129,18 +129,23 @@ class SharedLook:
         ]
         if not wanted:
             return {}
-        pids = {
-            holder.process.pid
+        followed = {
+            each.name: {
+                holder.process.pid for holder in (known[each.name].holders or ())[:_MOST_FOLLOWED]
+            }
             for each in wanted
-            for holder in (known[each.name].holders or ())[:_MOST_FOLLOWED]
         }
+        pids = frozenset[int]().union(*followed.values())
         seen = await self._look.scan(wanted, locks, pids=sorted(pids))
-        return {
-            # What could not be seen elsewhere is as unseen as before.
-            name: replace(facts, gaps=known[name].gaps)
-            for name, facts in seen.items()
-            if facts.holders or kept_by_nvml(facts)
-        }
+        found: dict[DeviceName, KernelFacts] = {}
+        for name, facts in seen.items():
+            if facts.holders or kept_by_nvml(facts):
+                # What could not be seen elsewhere is as unseen as before.
+                found[name] = replace(facts, gaps=known[name].gaps)
+            elif facts.unread & followed[name]:
+                # One that cannot be read has not let go: what was seen of it stands.
+                found[name] = known[name]
+        return found
 
     async def _busy_still(self, devices: Sequence[Device]) -> dict[DeviceName, KernelFacts]:
         """Return those devices that are in use by nobody who can be seen, as they were before."""

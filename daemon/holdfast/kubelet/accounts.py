@@ -287,6 +287,8 @@ class Accounts:
         was = self.view.value
         self._read = look.file
         if look.state is not CheckpointState.READ:
+            if was.unreadable and (was.problem, was.file) == (look.problem, look.id):
+                return  # that it was tried again is no news to judge starts and locks by
             # What it said last is kept for those who must not act on less; `readable` says so.
             self.view.set(
                 replace(
