@@ -222,6 +222,23 @@ class TestLeftEnabled:
         assert (await on.watch().tried(on.device, facts)).opened is Opened.UNAVAILABLE
 
 
+class TestNotEverybodySeen:
+    async def test_what_no_look_can_prove_free_an_open_of_its_group_does(self, on: Looked) -> None:
+        """One process that is stuck must not keep a device that has had an unknown pod."""
+        await on.lane.run(_lose_sys_admin)
+        with opener(on.node.node(NODES[0])) as stuck:
+            on.node.add_process(stuck.pid, "/user.slice")
+            stuck.close_one()
+            fds = on.node.root.proc / str(stuck.pid) / "fd"
+            fds.unlink()
+            fds.symlink_to("fd")  # cannot be looked into
+            assert (await on.released(on.watch(exclusive_open=False))).freedom is Freedom.UNKNOWN
+            assert (await on.released(on.watch())).freedom is Freedom.FREE
+            held = _for_oneself(on.node.node(NODES[1]))
+            assert (await on.released(on.watch())).freedom is not Freedom.FREE
+            os.close(held)
+
+
 def _for_oneself(path: Path) -> int:
     """Open a terminal so that nobody else can, as a group's node is; return the open file."""
     fd = os.open(path, os.O_RDWR | os.O_NOCTTY)

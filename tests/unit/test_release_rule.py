@@ -43,7 +43,14 @@ def test_what_is_left_of_a_pod_that_is_over_may_be_ended_on_a_persons_word(
     [
         ({"lock": None}, "is free"),
         ({"lock": replace(_LOCK, state=LockState.FOREIGN, pod=None)}, "end that yourself"),
-        ({"lock": replace(_LOCK, pod=None)}, "it is not known whose"),
+        (
+            {"lock": replace(_LOCK, state=LockState.HELD, pod=None)},
+            "it becomes free by itself when kubelet's books name its pod",
+        ),
+        (
+            {"lock": replace(_LOCK, pod=None)},
+            "it becomes free by itself when every process of the node can be seen",
+        ),
         ({"pod": None}, "it is not known whose"),
         ({"shown": 4}, "has moved since it was shown"),
     ],

@@ -61,6 +61,12 @@ def judge_by_hand(facts: HandFacts) -> HandVerdict:
             refusal=f"{device} is in use by something that holdfast did not grant it to: "
             f"{lock.evidence}; end that yourself"
         )
+    if lock.pod is None and lock.state is not LockState.HELD:
+        return HandVerdict(
+            refusal=f"it is not known whose {device} was; it becomes free by itself when every "
+            "process of the node can be seen and none has it: `holdfast doctor` tells what hides "
+            "them"
+        )
     if lock.pod is None or facts.pod is None:
         return HandVerdict(
             refusal=f"it is not known whose {device} is; it becomes free by itself when kubelet's "

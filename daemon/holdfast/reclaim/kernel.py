@@ -57,7 +57,8 @@ class KernelWatch:
     ) -> None:
         """Scan what stays unexplained no more often than `rescan_pause`, at least *rescan*.
 
-        *exclusive_open*: what is enabled and seems to be nobody's may be opened for a moment.
+        *exclusive_open*: what seems to be nobody's, and is not proven to be, may be opened for a
+        moment.
         """
         self._look = look
         self._pidfds = pidfds
@@ -120,10 +121,14 @@ class KernelWatch:
         """Return *facts*, just seen, with the kernel's own word on a device that is in use by none.
 
         What is enabled without a holder is passed on, or in the kernel's own hands, or it was left
-        enabled: an exclusive open tells. Only for a device that no pod may start on meanwhile.
+        enabled: an exclusive open tells. So it does where not everybody could be seen. Only for a
+        device that no pod may start on meanwhile.
         """
-        if not self._exclusive_open or not facts.enabled or facts.holders:
+        if not self._exclusive_open or facts.holders:
             return facts
+        if not facts.enabled:
+            proven = facts.gaps and await self._look.open(device) is Opened.SUCCEEDED
+            return replace(facts, opened=Opened.SUCCEEDED) if proven else facts
         opened = await self._look.open_idle(device, learn=not facts.gaps)
         if opened is Opened.SUCCEEDED and not facts.gaps:
             self.forget(device.name)  # its idle level is known now, which facts do not tell of
