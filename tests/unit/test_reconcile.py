@@ -30,9 +30,11 @@ from fakes.books import (
     unreadable,
 )
 from holdfast.model.book import Book, Phase, PodRecord
+from holdfast.model.draft import Draft
 from holdfast.model.ids import NO_CHECKPOINT, BootId, CheckpointId, DeviceId, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import LockState
+from holdfast.model.pending import LONGEST_START
 from holdfast.model.queue import settle
 from holdfast.model.reconcile import (
     PodSighting,
@@ -489,3 +491,38 @@ def test_a_pod_whose_sandbox_stands_is_given_up_by_the_very_kubelet_that_let_go_
     book = book_of(allocated(_D0, pod=X), lambda draft: draft.note_pod(record))
     after = _after(book, seen(), sightings={X: _EMPTY})
     assert (after.allocations == {}) is ends
+
+
+def test_a_start_of_an_unknown_pod_is_over_only_by_a_question_asked_long_after_it() -> None:
+    def activate(draft: Draft) -> None:
+        draft.activate(draft.allocations[1])
+
+    book = book_of(allocated(_D0), activate)
+    start = book.allocations[1].started_at
+    assert start == UPTIME
+    for asked, answered, over in (
+        (start + LONGEST_START - 1, True, False),
+        (start + LONGEST_START, False, False),
+        (start + LONGEST_START, True, True),
+    ):
+        view = seen(asked_at=asked, answered=answered)
+        assert (1 not in _after(book, view).allocations) is over
+
+
+def test_an_allocation_of_a_former_boot_is_as_old_as_this_boot_at_least() -> None:
+    draft = drafted(boot=BootId("boot-0"))
+    draft.allocate(WHOLE, _D0, checkpoint=BEFORE, answered_at=UPTIME + 1e6)
+    settle(draft)
+    assert _after(draft.book, seen()).allocations == {}
+
+
+def test_another_pods_start_on_the_same_hardware_is_not_this_ones() -> None:
+    """Its sandbox stands: its image may still be pulled."""
+    book = book_of(allocated(_D0, pod=Y, active=True), allocated(_D0, pod=X))
+    after = _after(book, seen(entry(Y, "d0"), answered=False), sightings={X: _EMPTY, Y: _LIVING})
+    assert {each.pod for each in after.allocations.values()} == {X, Y}
+
+
+def test_a_former_plugins_id_may_be_the_name_of_any_of_a_devices_nodes() -> None:
+    node = inventory({WHOLE: silicon(d0="ab")})
+    assert translate(WHOLE, DeviceId("b"), node) == node.devices[0]

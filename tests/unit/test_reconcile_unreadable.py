@@ -1,5 +1,7 @@
 """What becomes of Allocations while kubelet's checkpoint cannot be read."""
 
+from collections.abc import Callable
+
 from fakes.books import (
     BOOT,
     HALF,
@@ -16,8 +18,9 @@ from fakes.books import (
     silicon,
     unreadable,
 )
-from holdfast.model.book import Book, Phase
-from holdfast.model.ids import PodUid
+from holdfast.model.book import Book, Phase, PodRecord
+from holdfast.model.draft import Draft
+from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import LockState
 from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
@@ -59,3 +62,24 @@ def test_books_that_cannot_be_read_name_nobody() -> None:
     view = unreadable(seen(entry(X, "d0")))
     after = _after(book_of(allocated(_D0)), view)
     assert after.allocations[1].pod is None
+
+
+def _seen_before(boot: BootId = BOOT) -> Callable[[Draft], None]:
+    """Return a step after which the cgroup of pod X has been seen to exist, in *boot*."""
+    record = PodRecord(uid=X, boot=boot, cgroup="/kubepods/pod", inode=7)
+    return lambda draft: draft.note_pod(record)
+
+
+def test_a_pod_whose_cgroup_is_gone_is_over_and_one_whose_never_was_seen_is_not() -> None:
+    seen_before = book_of(allocated(_D0, pod=X, active=True), _seen_before())
+    after = _after(seen_before, unreadable())
+    assert "the cgroup of pod pod-x is gone (unverified" in lock_of(after, "d0").evidence
+    never = book_of(allocated(_D0, pod=X, active=True))
+    assert _after(never, unreadable()).allocations == never.allocations
+    former_boot = book_of(allocated(_D0, pod=X, active=True), _seen_before(BootId("boot-0")))
+    assert _after(former_boot, unreadable()).allocations == former_boot.allocations
+
+
+def test_a_pod_that_lives_in_its_cgroup_is_not_over() -> None:
+    book = book_of(allocated(_D0, pod=X, active=True), _seen_before())
+    assert _after(book, unreadable(), X).allocations == book.allocations
