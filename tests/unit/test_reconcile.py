@@ -526,3 +526,9 @@ def test_another_pods_start_on_the_same_hardware_is_not_this_ones() -> None:
 def test_a_former_plugins_id_may_be_the_name_of_any_of_a_devices_nodes() -> None:
     node = inventory({WHOLE: silicon(d0="ab")})
     assert translate(WHOLE, DeviceId("b"), node) == node.devices[0]
+
+
+def test_a_start_on_other_hardware_says_nothing_of_a_container_whose_image_is_pulled() -> None:
+    book = book_of(allocated(silicon(d1="b"), pod=X, active=True), allocated(_D0, pod=X))
+    after = _after(book, seen(answered=False), sightings={X: _LIVING})
+    assert list(after.allocations) == [2]
