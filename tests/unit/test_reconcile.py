@@ -532,3 +532,12 @@ def test_a_start_on_other_hardware_says_nothing_of_a_container_whose_image_is_pu
     book = book_of(allocated(silicon(d1="b"), pod=X, active=True), allocated(_D0, pod=X))
     after = _after(book, seen(answered=False), sightings={X: _LIVING})
     assert list(after.allocations) == [2]
+
+
+def test_a_kubelet_that_is_not_known_let_go_of_nobody() -> None:
+    def note(draft: Draft) -> None:
+        draft.note_pod(PodRecord(uid=X, boot=BOOT, let_go_at=UPTIME, counted_boot=BOOT))
+
+    book = book_of(allocated(_D0, pod=X), note)
+    after = _after(book, seen(kubelet=None), sightings={X: _LIVING})
+    assert after.allocations == book.allocations
