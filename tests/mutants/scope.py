@@ -19,11 +19,15 @@ SETTLED = (
 # Tests that start the parts together, by what they go through; the quickest first.
 _BY_ROOM = {
     "model": (
-        "tests/unit/test_one_holder.py",
         "tests/integration/test_pods_one_after_another.py",
         "tests/integration/test_signals_hit_nobody_else.py",
     ),
-    "ledger": ("tests/integration/test_ledger.py", "tests/integration/test_ledger_upgrade.py"),
+    "ledger": (
+        "tests/integration/test_ledger.py",
+        "tests/integration/test_ledger_disk.py",
+        "tests/integration/test_ledger_place.py",
+        "tests/integration/test_ledger_upgrade.py",
+    ),
     "allocation": (
         "tests/integration/test_waiting_in_line.py",
         "tests/integration/test_pods_one_after_another.py",
@@ -44,7 +48,7 @@ _BY_ROOM = {
 }
 _KINDS = ("unit", "contract", "integration")
 _LATE = frozenset({"tests/unit/test_one_holder.py"})
-"""Takes seconds: asked after the plain tables of cases."""
+"""Takes seconds, so it comes after the tests of the room."""
 
 
 def files(repository: Path) -> list[str]:
@@ -62,7 +66,10 @@ def files(repository: Path) -> list[str]:
 
 
 def concerned_tests(file: str, repository: Path) -> list[str]:
-    """Return the test files that concern *file*: those that import it, then those of its room."""
+    """Return the test files that concern *file*, the quickest to notice a change of it first.
+
+    Unit tests that import it, the tests of its room, and then whatever else imports it.
+    """
     path = Path(file)
     module = ".".join(path.with_suffix("").parts[1:])
     package, name = module.rsplit(".", 1)
@@ -77,5 +84,5 @@ def concerned_tests(file: str, repository: Path) -> list[str]:
         for test in sorted((repository / "tests" / kind).rglob("test_*.py"))
         if imports.search(test.read_text())
     ]
-    direct.sort(key=lambda test: (_KINDS.index(Path(test).parts[1]), test in _LATE))
-    return list(dict.fromkeys((*direct, *_BY_ROOM[path.parts[2]])))
+    unit = [test for test in direct if test.startswith("tests/unit/") and test not in _LATE]
+    return list(dict.fromkeys((*unit, *_BY_ROOM[path.parts[2]], *direct)))
