@@ -246,3 +246,19 @@ def test_what_no_pod_had_is_not_kept_for_ever_by_one_process_that_cannot_be_read
     verdict = judge_release(ReleaseFacts(kernel=kernel, nobodys=nobodys))
     assert verdict.freedom is freedom
     assert ("unverified" in verdict.reason) is (freedom is _FREE)
+
+
+def test_where_nobody_looked_for_holders_nothing_is_said_of_any() -> None:
+    assert judge_kernel(KernelFacts(enabled=_ENABLED)).reason == "in use: 0000:00:05.0 is enabled"
+
+
+def test_a_free_verdict_is_unverified_only_where_something_was_not_read() -> None:
+    verdict = judge_release(ReleaseFacts(kernel=_QUIET, pod=_GONE))
+    assert verdict.reason == "not enabled, and no process has it open"
+
+
+def test_what_nvml_does_not_tell_is_the_first_thing_to_mend() -> None:
+    kernel = KernelFacts(kind=DeviceKind.GPU, holders=())
+    verdict = judge_release(ReleaseFacts(kernel=kernel, pod=FormerPod(counted=False)))
+    assert verdict.freedom is _UNKNOWN
+    assert verdict.reason == "NVML has not been asked who uses it"

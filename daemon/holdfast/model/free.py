@@ -116,7 +116,7 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
 
 def _left_on(facts: KernelFacts) -> str:
     """Return what else an enabled function can mean where its group could not be opened."""
-    if facts.opened is not Opened.UNAVAILABLE or not facts.enabled:
+    if facts.opened is not Opened.UNAVAILABLE:
         return ""
     return (
         "; if nothing has it, it was left enabled: unbind it, write 0 to its file enable in sysfs "
