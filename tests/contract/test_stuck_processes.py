@@ -85,9 +85,11 @@ def test_a_process_whose_mappings_cannot_be_read_is_a_gap_and_all_others_are_see
         assert again.gaps == scan.gaps
         assert again.seconds < _PATIENCE, "it is waited for once"
     assert _waiting() == before + 1, "and holds up one thread"
+    assert holders.hanging == {71}
 
     _answers(maps)
     wait_until(lambda: _waiting() == before, what="the thread to go on")
+    assert holders.hanging == frozenset()
     assert holders.scan([_target(ONE, one), _target(TWO, two)], maps=True).complete
 
 

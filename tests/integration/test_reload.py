@@ -135,6 +135,22 @@ async def test_while_a_call_hangs_nothing_is_begun_anew() -> None:
     assert not await may_begin_anew(settings, None, lambda: ())
 
 
+async def test_while_a_look_at_a_process_hangs_nothing_is_begun_anew(short_path: Path) -> None:
+    """The thread of such a look can be where no signal ends it, and execve(2) waits for it."""
+    async with stage(short_path, chips=1, own_process=True) as node:
+        holder = await node.run(pod("holder"))
+        await node.until_locks(dict.fromkeys(node.ids(holder), "held"))
+        (pid,) = node.orphans(holder)
+        details = node.node.root.proc / str(pid) / "fdinfo"
+        details.unlink()
+        details.mkdir()
+        for fd in range(64):
+            os.mkfifo(details / str(fd))
+        await node.until_problem("every holder can be seen", "no answer within 2 s")
+
+        await _refuses(node, f"looks at pid {pid}")
+
+
 def test_keys_that_the_pod_was_made_by_take_another_pod() -> None:
     before = convert({})
     for change, path in (

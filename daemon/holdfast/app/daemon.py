@@ -112,10 +112,12 @@ async def run(
 
 
 def _stuck(parts: Parts) -> Iterator[str]:
-    """Yield the lanes with a call that has not come back."""
+    """Yield what has not come back from the kernel: its thread may outlive any execve(2)."""
     yield from (name for name, lane in parts.host.lanes.items() if lane.stuck_since is not None)
     if parts.resetter.stuck:
         yield parts.resetter.stuck
+    if hanging := parts.look.hanging | parts.host.procfs.hanging:
+        yield f"looks at pid {', '.join(map(str, sorted(hanging)))}"
 
 
 def _probes(settings: Settings, board: Board, metrics: Metrics) -> ProbeServer:

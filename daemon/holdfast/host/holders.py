@@ -108,6 +108,11 @@ class HolderScan:
         facts = self._procfs.process(pid)
         return self._describe(pid) if facts is not None and facts.can_act else None
 
+    @property
+    def hanging(self) -> frozenset[int]:
+        """Return the processes that are being read still, by threads that were left behind."""
+        return self._visits.hanging | self._procfs.hanging
+
     def _sight(self) -> Visibility:
         # Read once: what a process may see is given to it at its start, and mountinfo is long.
         if self._visibility is None:

@@ -42,6 +42,11 @@ class Look:
         self.full_scan_at: float | None = None
         """When it ended, in monotonic seconds."""
 
+    @property
+    def hanging(self) -> frozenset[int]:
+        """Return the processes of which the kernel has given no answer yet."""
+        return self._holders.hanging
+
     async def enabled(self, devices: Iterable[Device]) -> dict[DeviceName, tuple[PciAddress, ...]]:
         """Return each device's functions that are enabled, which for VFIO means in use."""
         wanted = tuple(devices)

@@ -68,6 +68,11 @@ class Procfs:
         name = os.path.basename(os.path.realpath(f"{self._proc}/self"))
         return int(name) if name.isascii() and name.isdecimal() else os.getpid()
 
+    @property
+    def hanging(self) -> frozenset[int]:
+        """Return the processes whose arguments are being read still, by threads left behind."""
+        return self._visits.hanging
+
     def process(self, pid: int) -> ProcessFacts | None:
         """Return the process, or None when there is none."""
         try:

@@ -49,6 +49,12 @@ class Visits:
         self._lock = threading.Lock()
         self._held_up: dict[int, _HeldUp] = {}
 
+    @property
+    def hanging(self) -> frozenset[int]:
+        """Return the pids whose looks have not come back; their threads are in the kernel still."""
+        with self._lock:
+            return frozenset(pid for pid, each in self._held_up.items() if each.hangs)
+
     def each(
         self, pids: Iterable[int], begin: Callable[[], Look[T]]
     ) -> tuple[dict[int, T], tuple[int, ...]]:
