@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from fakes.books import (
     BEFORE,
@@ -548,6 +549,39 @@ async def test_a_commit_that_fails_is_not_published_and_is_told_until_the_ledger
     await ledger.prove()
     assert ledger.failing_since is None
     await until(lambda: list(ledger.book.value.allocations) == [1])
+
+
+async def test_why_a_move_cannot_be_recorded_is_logged_once_until_a_write_succeeds(
+    tmp_path: Path, lane: Lane
+) -> None:
+    ledger = await _open(tmp_path, lane, ManualClock())
+    told: list[str] = []
+    with capture_logs() as logs:
+        for _ in range(2):
+            with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                for _ in range(3):
+                    assert await ledger.apply_or_log(_allocate, failed=told.append) is None
+            assert await ledger.apply_or_log(_allocate) is not None
+            await until(lambda: ledger.book.value == read_only(tmp_path))
+    assert len(told) == 6
+    assert [(each["event"], each["reason"]) for each in logs] == [
+        ("cannot record a move", told[0])
+    ] * 2
+
+
+async def test_a_lock_that_moved_since_it_was_read_is_left_as_it_is(
+    tmp_path: Path, lane: Lane
+) -> None:
+    ledger = await _open(tmp_path, lane, ManualClock())
+    await ledger.apply(_allocate)
+    lock = ledger.book.value.locks[name("d0")]
+    moved = await ledger.move_if_unmoved(lock, LockState.RELEASING, "its pod is over")
+    assert moved is not None
+    assert (moved.state, moved.evidence) == (LockState.RELEASING, "its pod is over")
+    assert moved == ledger.book.value.locks[name("d0")]
+    assert await ledger.move_if_unmoved(lock, LockState.RELEASING, "again") is None
+    assert ledger.book.value.locks[name("d0")] == moved
 
 
 async def test_a_ledger_on_a_full_disk_proves_itself_though_nobody_has_anything_to_write(

@@ -5,16 +5,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.errors import LaneStuckError, LedgerLostError, LedgerUnusableError
+import structlog
+
+from holdfast.errors import LaneStuckError, LedgerError, LedgerLostError, LedgerUnusableError
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.store import Store
 from holdfast.model.book import Book
 from holdfast.model.draft import Draft
 from holdfast.model.ids import BootId, DeviceName
-from holdfast.model.locks import Move
+from holdfast.model.locks import DeviceLock, LockState, Move
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -46,6 +50,7 @@ class Ledger:
         self._failing_since: float | None = None
         self._problem = ""
         self._lost = ""
+        self._logged: set[str] = set()
         self._proven_at: float | None = None
         self.book: Watched[Book] = Watched(self._latest)
         self.commit_seconds: Callable[[float], None] = lambda _seconds: None
@@ -76,6 +81,42 @@ class Ledger:
         failed, LaneStuckError when it took longer than *deadline*: then it may still come.
         """
         return await self._lane.run(lambda: self._apply(decide), deadline=deadline)
+
+    async def apply_or_log(
+        self,
+        decide: Callable[[Draft], T],
+        *,
+        failed: Callable[[str], None] = lambda _reason: None,
+    ) -> T | None:
+        """Do as `apply`; where that fails call *failed* with the reason, and return None.
+
+        For those who try again at each beat: a reason is logged once until a write succeeds.
+        """
+        try:
+            return await self.apply(decide)
+        except (LedgerError, LaneStuckError) as error:
+            reason = str(error)
+            if reason not in self._logged:
+                self._logged.add(reason)
+                log.warning("cannot record a move", reason=reason)
+            failed(reason)
+            return None
+
+    async def move_if_unmoved(
+        self, lock: DeviceLock, state: LockState, evidence: str
+    ) -> DeviceLock | None:
+        """Move *lock* to *state* and return it as it is then; None: it moved since, or a failure.
+
+        A failure is logged as by `apply_or_log`.
+        """
+
+        def decide(draft: Draft) -> DeviceLock | None:
+            if not draft.is_as(lock):
+                return None
+            draft.move(lock.device, state, evidence)
+            return draft.locks.get(lock.device)
+
+        return await self.apply_or_log(decide)
 
     async def history(self, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
         """Return the last *limit* moves, of one device or of all, oldest first."""
@@ -157,6 +198,7 @@ class Ledger:
         self._problem = str(error)
 
     def _publish(self, book: Book, moves: tuple[Move, ...], took: float) -> None:
+        self._logged.clear()
         self.book.set(book)
         self.commit_seconds(took)
         self.moved(moves)

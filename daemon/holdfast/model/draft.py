@@ -94,6 +94,11 @@ class Draft:
         )
         return self._before if book == self._before else book
 
+    def is_as(self, lock: DeviceLock) -> bool:
+        """Tell whether *lock* still stands as it was read: each of its moves has another fence."""
+        now = self._locks.get(lock.device)
+        return now is not None and now.fence == lock.fence
+
     def allocate(
         self,
         resource: ResourceName,

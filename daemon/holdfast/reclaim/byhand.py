@@ -196,8 +196,7 @@ class HandRelease:
 
     async def _tell(self, lock: DeviceLock, evidence: str) -> None:
         def decide(draft: Draft) -> None:
-            now = draft.book.locks.get(lock.device)
-            if now is None or now.fence != lock.fence:
+            if not draft.is_as(lock):
                 raise RequestRefusedError(f"cannot release {lock.device}: it has just moved")
             draft.tell(lock.device, lock.keys, evidence)
 

@@ -5,11 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 import structlog
 from msgspec.structs import replace
 
-from holdfast.errors import LaneStuckError, LedgerError
 from holdfast.host.cgroups import Cgroups
 from holdfast.host.pidfd import Pidfds
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.draft import Draft
 from holdfast.model.ending import EndFacts, Member, in_the_way, why_spare
 from holdfast.model.free import ReleaseFacts
 from holdfast.model.ids import DeviceName, PodUid
@@ -135,9 +133,9 @@ class Reclaimer:
         given_up = attempt.quarantined_at is not None
         if lock.state is LockState.RECLAIMING and given_up:
             evidence = f"could not be reclaimed: {reason}{_asleep(members)}"
-            await self._move(lock, LockState.QUARANTINED, evidence)
+            await self._ledger.move_if_unmoved(lock, LockState.QUARANTINED, evidence)
         elif lock.state is LockState.QUARANTINED and not given_up:
-            await self._move(lock, LockState.RECLAIMING, f"tried again: {reason}")
+            await self._ledger.move_if_unmoved(lock, LockState.RECLAIMING, f"tried again: {reason}")
         elif step in {ReclaimStep.TERMINATE, ReclaimStep.KILL} and blockers:
             warrant = Warrant(complete=not facts.kernel.gaps, by_hand=self._order(lock.pod))
             await self._end(lock, blockers, step, attempt, warrant)
@@ -161,7 +159,7 @@ class Reclaimer:
         if lock.state is LockState.RELEASING:
             # Written down first: after a crash the history says that we had begun to act.
             names = ", ".join(f"pid {each.process} ({each.command})" for each in blockers)
-            await self._move(lock, LockState.RECLAIMING, f"ending {names}")
+            await self._ledger.move_if_unmoved(lock, LockState.RECLAIMING, f"ending {names}")
             return
         sent = await self.signal(lock, step, warrant)
         if not sent:
@@ -197,17 +195,6 @@ class Reclaimer:
         if self._said.get((lock.device, what)) != reason:
             self._said[lock.device, what] = reason
             log.info(what, device=str(lock.device), state=lock.state.value, reason=reason)
-
-    async def _move(self, lock: DeviceLock, state: LockState, evidence: str) -> None:
-        def decide(draft: Draft) -> None:
-            now = draft.book.locks.get(lock.device)
-            if now is not None and now.fence == lock.fence:
-                draft.move(lock.device, state, evidence)
-
-        try:
-            await self._ledger.apply(decide)
-        except (LedgerError, LaneStuckError) as error:
-            log.warning("cannot record a move", device=str(lock.device), reason=str(error))
 
 
 def _asleep(members: Sequence[Member]) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import structlog
 from msgspec.structs import replace
 
-from holdfast.errors import LaneStuckError, LedgerError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book import Book
 from holdfast.model.devices import Device, Inventory
@@ -105,12 +104,12 @@ class Releases:
         self._reclaimer.forget(lock)
         self._kernel.forget(lock.device)
         evidence = "; ".join(filter(None, (reason, cleared)))
-        try:
-            await self._ledger.apply(lambda draft: _free(draft, lock, evidence))
-        except (LedgerError, LaneStuckError) as error:
-            text = f"its release cannot be recorded: {error}"
+
+        def failed(reason: str) -> None:
+            text = f"its release cannot be recorded: {reason}"
             self.not_free[lock.device] = self._unrecorded[lock.device] = text
-            log.warning("cannot record a move", reason=str(error))
+
+        await self._ledger.apply_or_log(lambda draft: _free(draft, lock, evidence), failed=failed)
 
     async def _facts(
         self, lock: DeviceLock, book: Book, sightings: Mapping[PodUid, PodSighting]
@@ -166,8 +165,7 @@ def _heir(lock: DeviceLock, book: Book) -> PodUid | None:
 
 
 def _free(draft: Draft, lock: DeviceLock, reason: str) -> None:
-    now = draft.book.locks.get(lock.device)
-    if now is None or now.fence != lock.fence:
+    if not draft.is_as(lock):
         return  # it moved while we looked; the next beat judges it anew
     if lock.state is LockState.QUARANTINED:
         draft.move(lock.device, LockState.RECLAIMING, reason)

@@ -7,11 +7,10 @@ from collections.abc import Callable
 import structlog
 from msgspec import Struct, field
 
-from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
+from holdfast.errors import HoldfastError, LaneStuckError
 from holdfast.host.reset import FunctionControl
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.draft import Draft
 from holdfast.model.free import KernelFacts, judge_kernel
 from holdfast.model.ids import DeviceName, HardwareKey
 from holdfast.model.locks import DeviceLock, LockState
@@ -22,6 +21,7 @@ from holdfast.reclaim.trial import FORBIDDEN, Findings, Trial
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 
+_AGAIN = "its functions are tried again"
 _FRESH = 10.0
 """For how many seconds what a trial found holds, where the device cannot become FREE at once."""
 
@@ -129,11 +129,11 @@ class Resetter:
         if step is TrialStep.RETRY:
             del self._running[lock.device]
             if lock.state is LockState.QUARANTINED:
-                await self._move(lock, LockState.RECLAIMING, "its functions are tried again")
-            return "its functions are tried again"
+                await self._ledger.move_if_unmoved(lock, LockState.RECLAIMING, _AGAIN)
+            return _AGAIN
         reason = self._reason(it)
         if step is TrialStep.QUARANTINE:
-            moved = await self._move(lock, LockState.QUARANTINED, reason)
+            moved = await self._ledger.move_if_unmoved(lock, LockState.QUARANTINED, reason)
             if moved is not None:
                 it.fence = moved.fence
                 self.observe("quarantine", "done")
@@ -240,17 +240,3 @@ class Resetter:
     def _retry_due(self, it: _Running) -> bool:
         pause = retry_pause(it.number, self._rules.times)
         return it.findings is not None and self._clock.monotonic() - it.ended >= pause
-
-    async def _move(self, lock: DeviceLock, state: LockState, evidence: str) -> DeviceLock | None:
-        def decide(draft: Draft) -> DeviceLock | None:
-            now = draft.book.locks.get(lock.device)
-            if now is None or now.fence != lock.fence:
-                return None
-            draft.move(lock.device, state, evidence)
-            return draft.book.locks.get(lock.device)
-
-        try:
-            return await self._ledger.apply(decide)
-        except (LedgerError, LaneStuckError) as error:
-            log.warning("cannot record a move", device=str(lock.device), reason=str(error))
-            return None

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 import structlog
 from msgspec import Struct
 
-from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
+from holdfast.errors import HoldfastError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.draft import Draft
@@ -192,7 +193,7 @@ class Watcher:
         trial = Draft(book, now=clock.wall(), uptime=clock.uptime(), boot=self._boot)
         decide(trial)
         if trial.book is not book:
-            await self._apply(decide)
+            await self._ledger.apply_or_log(decide)
 
     def _ask_about_endings(self, sightings: Mapping[PodUid, PodSighting]) -> None:
         """Ask kubelet about the pods that seem to be over, until it counts them no more."""
@@ -232,7 +233,8 @@ class Watcher:
             if facts is None or verdict is None or verdict.freedom is not Freedom.IN_USE:
                 self._kernel.forget(device.name)
             elif is_foreign(facts):
-                await self._apply(lambda draft, d=device, r=verdict.reason: _withhold(draft, d, r))
+                withhold = partial(_withhold, device=device, reason=verdict.reason)
+                await self._ledger.apply_or_log(withhold)
 
     async def _look_at_held(
         self, sightings: Mapping[PodUid, PodSighting], enabled: Enabled
@@ -259,16 +261,10 @@ class Watcher:
     async def _prove_holder(self, lock: DeviceLock, facts: KernelFacts) -> None:
         """Give a lock whose gate never passed to the pod that in truth has the device."""
         if true_owner(self._ledger.book.value, lock, facts) is not None:
-            await self._apply(lambda draft: hand_to_true_owner(draft, lock, facts))
+            await self._ledger.apply_or_log(lambda draft: hand_to_true_owner(draft, lock, facts))
 
     def _device(self, lock: DeviceLock) -> Device | None:
         return self._inventory.value.get(lock.device)
-
-    async def _apply(self, decide: "Decision") -> None:
-        try:
-            await self._ledger.apply(decide)
-        except (LedgerError, LaneStuckError) as error:
-            log.warning("cannot record a move", reason=str(error))
 
     def _pause(self) -> float:
         ending = any(
@@ -277,14 +273,6 @@ class Watcher:
         )
         poll = self._times.quick_poll if ending else self._times.poll
         return min(poll, self._endings.pause())
-
-
-class Decision(Protocol):
-    """A pure change of the book."""
-
-    def __call__(self, draft: Draft) -> None:
-        """Change *draft*."""
-        ...
 
 
 def _withhold(draft: Draft, device: Device, reason: str) -> None:
