@@ -28,11 +28,12 @@ from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
 _D0 = silicon(d0="a")
 _NODE = inventory({WHOLE: _D0, HALF: silicon(h0="a")})
 _LIVES = PodSighting(cgroup="/kubepods/pod", inode=7, processes=(41,))
+_EMPTY = PodSighting(cgroup="/kubepods/pod", inode=7)
 
 
-def _after(book: Book, view: KubeletView, *living: PodUid) -> Book:
+def _after(book: Book, view: KubeletView, *living: PodUid, sighting: PodSighting = _LIVES) -> Book:
     draft = drafted(book)
-    sightings = dict.fromkeys(living, _LIVES)
+    sightings = dict.fromkeys(living, sighting)
     reconcile(draft, Surroundings(view=view, inventory=_NODE, boot=BOOT, sightings=sightings))
     return draft.book
 
@@ -83,3 +84,15 @@ def test_a_pod_whose_cgroup_is_gone_is_over_and_one_whose_never_was_seen_is_not(
 def test_a_pod_that_lives_in_its_cgroup_is_not_over() -> None:
     book = book_of(allocated(_D0, pod=X, active=True), _seen_before())
     assert _after(book, unreadable(), X).allocations == book.allocations
+
+
+def test_an_empty_cgroup_is_no_sign_that_a_pod_is_over_that_has_passed_the_gate() -> None:
+    """Where the runtime has no pause, nothing is in it before the container is made."""
+    book = book_of(
+        allocated(_D0, pod=X, active=True),
+        allocated(silicon(h0="a"), resource=HALF, pod=Y),
+    )
+    after = _after(book, unreadable(), X, sighting=_EMPTY)
+    assert after.allocations[1].phase is Phase.ACTIVE
+    assert lock_of(after, "d0").state is LockState.HELD
+    assert lock_of(after, "d0").pod == X

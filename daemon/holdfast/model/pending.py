@@ -16,8 +16,8 @@ class AllocationFacts(Struct, frozen=True, kw_only=True):
 
     `newer` is what `is_newer` says. `allocated_again`: a younger Allocation names one of its ids,
     and the checkpoint is newer than that one, or cannot be read. `cgroup` tells whether its pod has
-    a cgroup, `processes` whether a process lives in it, and `cgroup_gone` that it had one in this
-    boot and has none. `let_go`: the kubelet that had its pod in its books answers without it now.
+    a cgroup, and `cgroup_gone` that it had one in this boot and has none. `let_go`: the kubelet
+    that had its pod in its books answers without it now.
     `started`: a container of its pod passed the gate on the same hardware by another Allocation.
     `age` is for how many seconds its Allocate has been answered, `rebooted` that this was before
     the machine started. `asked_after_start` are the seconds from its last start to the question
@@ -29,7 +29,6 @@ class AllocationFacts(Struct, frozen=True, kw_only=True):
     newer: bool
     allocated_again: bool
     cgroup: bool
-    processes: bool = False
     cgroup_gone: bool = False
     let_go: bool = False
     started: bool = False
@@ -103,17 +102,14 @@ def _unread(allocation: Allocation, facts: AllocationFacts) -> str | None:
     """Return why it is over while kubelet's books cannot be read.
 
     Kubelet allocates nothing twice unless it thinks that the first pod is over, and a pod that has
-    lost its cgroup, or all of the processes that it had, is. Whether the device is free is then for
-    the kernel to show.
+    lost its cgroup is. One that is empty proves nothing: CRI-O runs no pause in it, and the gate is
+    passed before the container is made. Whether the device is free is then for the kernel to show.
     """
     why = None
     if facts.allocated_again:
         why = "its devices were allocated again"
     elif allocation.pod is not None and facts.cgroup_gone:
         why = f"the cgroup of pod {allocation.pod} is gone"
-    elif allocation.pod is not None and facts.cgroup and not facts.processes:
-        started = allocation.phase is Phase.ACTIVE or facts.started
-        why = f"no process is left in the cgroup of pod {allocation.pod}" if started else None
     return None if why is None else f"{why} (unverified: kubelet's checkpoint cannot be read)"
 
 

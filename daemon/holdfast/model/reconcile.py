@@ -91,7 +91,6 @@ def _end(draft: Draft, around: Surroundings) -> None:
                 newer=is_newer(around.view, allocation, around.boot),
                 allocated_again=_allocated_again(allocation, book, around),
                 cgroup=cgroup,
-                processes=_lives(allocation.pod, around),
                 cgroup_gone=not cgroup and _had_cgroup(allocation.pod, book, around.boot),
                 let_go=_let_go(allocation.pod, book, around),
                 started=_started(allocation, book),
