@@ -23,6 +23,7 @@ from holdfast.host.pidfd import Pidfds
 from holdfast.host.procfs import Procfs
 from holdfast.model.ids import ProcessId
 from holdfast.model.locks import LockState
+from holdfast.model.sandbox import Sandbox
 from holdfast.reclaim.guards import ReclaimRules
 from waiting import wait_until
 
@@ -206,6 +207,21 @@ async def test_a_machine_is_spared_under_any_name_for_only_its_runtime_knows_wha
         fds.unlink()
         fds.mkdir()
         (fds / "9").symlink_to("anon_inode:kvm-vm")
+        await scene.wait_long()
+        assert monitor.lives
+
+
+async def test_a_process_that_may_run_a_machine_for_all_that_can_be_read_is_spared(
+    tmp_path: Path,
+) -> None:
+    async with deathbed(tmp_path) as scene:
+        monitor = scene.start("acme-vmm")
+        (before,) = await scene.pods.members(X)
+        fds = scene.tree.root.proc / str(monitor.pid) / "fd"
+        fds.unlink()
+        fds.symlink_to(fds)
+        (after,) = await scene.pods.members(X)
+        assert (before.sandbox, after.sandbox) == (None, Sandbox.MACHINE)
         await scene.wait_long()
         assert monitor.lives
 

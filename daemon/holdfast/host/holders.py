@@ -20,6 +20,7 @@ from holdfast.host.visibility import Visibility, visibility
 from holdfast.host.visits import Look, Visits
 from holdfast.model.cgroup_names import pod_of
 from holdfast.model.ids import DeviceName, PodUid
+from holdfast.model.sandbox import Sandbox
 from holdfast.model.use import Grip, Holder, Scan, ScanTarget
 
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR})
@@ -184,8 +185,14 @@ class HolderScan:
             pod=None if pod is None else PodUid(sys.intern(pod)),
             container=None if container is None else sys.intern(container),
             uid=uid,
-            sandbox=sandbox_of(self._procfs, pid),
+            sandbox=self._sandbox(pid),
         )
+
+    def _sandbox(self, pid: int) -> Sandbox | None:
+        try:
+            return sandbox_of(self._procfs, pid)
+        except HostError:  # no pod starts beside it as beside a machine of its own
+            return None
 
 
 def _look_at(

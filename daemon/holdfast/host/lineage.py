@@ -8,7 +8,10 @@ _FARTHEST = 16
 
 
 def sandbox_of(procfs: Procfs, pid: int) -> Sandbox | None:
-    """Return what process *pid* is in a sandbox, None for any other process or one that is gone."""
+    """Return what process *pid* is in a sandbox, None for any other process or one that is gone.
+
+    Raise HostError where it cannot be told whether it runs a virtual machine.
+    """
     programs: list[Program] = []
     above = pid
     while above > 1 and len(programs) <= _FARTHEST:

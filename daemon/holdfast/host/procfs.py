@@ -108,14 +108,18 @@ class Procfs:
             return None
 
     def runs_a_machine(self, pid: int) -> bool:
-        """Tell whether a process has a virtual machine of KVM's, whatever it is called."""
+        """Tell whether a process has a virtual machine of KVM's, whatever it is called.
+
+        Raise HostError where its files cannot be read: it may have one as well as not.
+        """
         folder = f"{self._proc}/{pid}/fd"
         try:
-            return any(
-                read_link(f"{folder}/{fd.decode()}") == _MACHINE for fd in open_files(folder)
-            )
-        except (HostError, OSError):
+            names = open_files(folder)
+        except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
             return False
+        except OSError as error:
+            raise HostError(f"cannot list {folder}: {error.strerror}") from error
+        return any(read_link(f"{folder}/{fd.decode()}") == _MACHINE for fd in names)
 
     def uid(self, pid: int) -> int | None:
         """Return the effective uid of a process."""

@@ -11,6 +11,7 @@ from holdfast.host.procfs import Procfs
 from holdfast.model.ending import Member
 from holdfast.model.ids import PodUid
 from holdfast.model.reconcile import PodSighting
+from holdfast.model.sandbox import Sandbox
 from holdfast.runtime.lane import Lane
 
 _UNINTERRUPTIBLE = "D"
@@ -71,11 +72,17 @@ class Pods:
                     started_at=self._procfs.started_at(facts.process),
                     in_pod=pod,
                     inode=cgroup.inode if cgroup is not None else None,
-                    sandbox=sandbox_of(self._procfs, pid),
+                    sandbox=self._sandbox(pid),
                     uninterruptible=facts.state == _UNINTERRUPTIBLE,
                 )
             )
         return tuple(found)
+
+    def _sandbox(self, pid: int) -> Sandbox | None:
+        try:
+            return sandbox_of(self._procfs, pid)
+        except HostError:  # it may run a machine, which is spared
+            return Sandbox.MACHINE
 
     def _sight(self, pods: tuple[PodUid, ...]) -> dict[PodUid, PodSighting]:
         found: dict[PodUid, PodSighting] = {}
