@@ -15,7 +15,7 @@ from fakes.books import (
     silicon,
 )
 from holdfast.model.book import Book
-from holdfast.model.gate import Caller, Passage, enter, who_calls, why_wait
+from holdfast.model.gate import Caller, Passage, arrive, enter, who_calls, why_wait
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.locks import LockState
 from holdfast.model.marks import Asker, Mark, Marks
@@ -76,3 +76,15 @@ def test_what_is_withheld_by_hand_is_given_to_the_only_start_that_can_be_meant()
     assert why_wait(_PASSAGE, Caller(), _draining(one)) is None
     two = book_of(allocated(_D0, active=True), allocated(_D0))
     assert "repair" in str(why_wait(_PASSAGE, Caller(), _draining(two)))
+
+
+def test_a_start_that_nobody_allocated_for_takes_the_locks_of_what_is_free() -> None:
+    draft = drafted()
+    arrive(draft, _PASSAGE, Caller())
+    assert lock_of(draft.book, "d0").allocation == 1
+
+
+def test_a_start_on_what_a_known_pod_was_allocated_is_not_written_down_again() -> None:
+    draft = drafted(book_of(allocated(_D0, pod=Y)))
+    arrive(draft, _PASSAGE, Caller())
+    assert list(draft.book.allocations) == [1]
