@@ -524,3 +524,16 @@ def test_the_queue_and_the_rank_of_each_of_it_agree() -> None:
     queue = book.queue()
     assert queue == sorted(queue, key=book.rank)
     assert [each.id for each in queue] == [1, 4, 6, 2, 5, 3]
+
+
+def test_of_two_pods_that_have_started_the_older_gets_what_the_other_has_not_started_on() -> None:
+    draft = drafted()
+    draft.allocate(HALF, silicon(h9="z"), pod=Y, phase=Phase.ACTIVE)
+    draft.allocate(WHOLE, silicon(d1="b"), pod=X, phase=Phase.ACTIVE)
+    draft.allocate(WHOLE, _D0, pod=X)
+    settle(draft)
+    assert lock_of(draft.book, "d0").pod == X
+    draft.allocate(WHOLE, _D0, pod=Y)
+    settle(draft)
+    assert lock_of(draft.book, "d0").pod == Y
+    assert lock_of(draft.book, "d1").pod == X

@@ -98,3 +98,12 @@ def test_the_contributors_pages_name_files_that_exist(repository: Path) -> None:
         for path in re.findall(r"`((?:daemon|tests|docs|settings)/[\w./]+)`", text):
             root = repository / "daemon/holdfast" if path.startswith("settings") else repository
             assert (root / path).exists(), f"{page} names {path}"
+
+
+def test_every_test_that_the_page_on_the_hostile_review_names_exists(repository: Path) -> None:
+    page = (repository / "docs/decisions/hostile-review.md").read_text()
+    named = set(re.findall(r"`(test_[a-z0-9_]+)`", page))
+    tests = "\n".join(file.read_text() for file in (repository / "tests").rglob("test_*.py"))
+    there = set(re.findall(r"def (test_[a-z0-9_]+)\b", tests))
+    assert len(named) > 100
+    assert named <= there, named - there
