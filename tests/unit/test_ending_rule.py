@@ -13,12 +13,15 @@ from holdfast.model.ending import (
     EndFacts,
     Member,
     Parent,
+    in_the_way,
+    may_be_at_work,
     whole_cgroup,
     why_spare,
     why_stale,
 )
-from holdfast.model.ids import ProcessId
-from holdfast.model.sandbox import SANDBOXES
+from holdfast.model.ids import PodUid, ProcessId
+from holdfast.model.sandbox import SANDBOXES, Sandbox
+from holdfast.model.use import Holder
 
 _ORPHAN = Member(
     process=ProcessId(4242, 99),
@@ -199,3 +202,18 @@ def test_kubelets_word_is_good_for_less_than_a_second(
     asked: float, now: float, reason: str | None
 ) -> None:
     assert why_stale(asked=asked, now=now) == reason
+
+
+def test_what_is_in_the_way_is_what_holds_the_device_or_lives_on_of_this_pod() -> None:
+    def holder(pid: int, pod: PodUid | None) -> Holder:
+        return Holder(process=ProcessId(pid, 1), command="hold", grips=frozenset(), pod=pod)
+
+    found = in_the_way([holder(5, X), holder(6, Y), holder(7, None)], X, [_ORPHAN])
+    assert [each.process.pid for each in found] == [_ORPHAN.process.pid, 5]
+
+
+def test_one_orphan_beside_a_virtual_machine_does_not_tell_that_the_machine_is_idle() -> None:
+    machine = replace(_ORPHAN, process=ProcessId(4243, 99), sandbox=Sandbox.MACHINE)
+    assert may_be_at_work([_ORPHAN], None) is None
+    told = may_be_at_work([_ORPHAN, machine], None)
+    assert told == "what runs in its sandbox cannot be read"
