@@ -313,6 +313,7 @@ async def test_a_killed_daemon_does_not_forget_that_memory_leaked(gpu_stage: Any
         await node.stage.end(former)
         await node.stage.until_locks({uuid(0): "releasing"})
         await node.stage.kill_and_start()
+        await node.until_healthy(0)
         following = await node.stage.submit(wants("next", 1))
         await node.stage.waiting(following, "71680 MiB of its memory", "nvidia-smi --gpu-reset")
         assert await node.stage.locks() == {uuid(0): "releasing"}
