@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # What a node has, and no more: some libraries load whatever else they find installed.
 RUNTIME := build/runtime
 
-# How many tests of `make test` run at once; the cases on a kernel are one of them.
+# How many files of tests `make test` runs at once; the cases on a kernel are one file.
 WORKERS ?= 2
 # Options of `holdfast demo`, such as ARGS=--gpus.
 ARGS ?=
@@ -68,7 +68,7 @@ quick: check
 	$(PY) -m pytest -q tests/unit tests/contract
 
 test: check
-	$(PY) -m pytest -n $(WORKERS) --dist loadgroup
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile
 
 vm: $(STAMP) $(RUNTIME)/.installed
 	MINUTES=$(MINUTES) PYTHONPATH=daemon:tests $(PY) -m vm $(CASE)

@@ -29,11 +29,6 @@ def short_path() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the cases on a kernel, which take longest: all else runs beside them."""
-    items.sort(key=lambda item: item.get_closest_marker("vm") is None)
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name every test that did not run, and why: a green run must not hide what it left out."""
     skipped = terminalreporter.getreports("skipped")

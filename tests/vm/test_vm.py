@@ -7,11 +7,7 @@ from vm.session import FAILED, SKIPPED, Outcome, run_cases
 
 _WHOLE_SESSION = 7200  # seconds; the first test waits for the boot and for every case
 
-pytestmark = [
-    pytest.mark.vm,
-    pytest.mark.timeout(_WHOLE_SESSION),
-    pytest.mark.xdist_group("vm"),  # one boot for all of them
-]
+pytestmark = [pytest.mark.vm, pytest.mark.timeout(_WHOLE_SESSION)]
 
 
 @pytest.fixture(scope="session")
