@@ -1,5 +1,7 @@
 """Who started a process of a pod: read from below up to the first parent that is not the pod's."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from fakes.proctree import ProcTree
 from holdfast.host.parents import containing, outside_parent
 from holdfast.host.procfs import INIT_PID_NAMESPACE, Procfs
+from holdfast.host.root import HostRoot
 from holdfast.model.ending import Parent
 
 _INIT = Parent(pid=1, command="systemd", is_init=True)
@@ -98,7 +101,20 @@ def test_one_child_in_other_mounts_is_enough(tree: ProcTree) -> None:
     assert containing(Procfs(tree.root), _POD) == frozenset({10})
 
 
-def test_a_child_that_is_not_of_the_pod_makes_nobody_a_shim(tree: ProcTree) -> None:
-    _in(tree.process(10, ppid=1), mounts="mnt:[1]")
-    _in(tree.process(30, ppid=10), mounts="mnt:[2]")
-    assert containing(Procfs(tree.root), _POD) == frozenset()
+@pytest.mark.parametrize(("mounts", "contains"), [("mnt:[2]", True), ("mnt:[1]", False)])
+def test_a_child_counts_also_where_it_was_moved_out_of_the_pod(
+    tree: ProcTree, mounts: str, contains: bool
+) -> None:
+    shim = tree.process(10, ppid=1)
+    _in(shim, mounts="mnt:[1]")
+    _in(tree.process(30, ppid=10), mounts=mounts)
+    (shim / "task/10").mkdir(parents=True, exist_ok=True)
+    (shim / "task/10/children").write_text("30 ")
+    assert containing(Procfs(tree.root), _POD) == (frozenset({10}) if contains else frozenset())
+
+
+def test_the_kernel_tells_whose_parent_a_process_is() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        told = Procfs(HostRoot()).children(os.getpid())
+        child.kill()
+    assert child.pid in told or not any(Path("/proc/self/task").glob("*/children"))

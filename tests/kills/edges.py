@@ -73,6 +73,10 @@ class MemoryProcfs(Procfs):
             process=each.id, comm=each.command[:15], state="S", ppid=each.parent, threads=1
         )
 
+    def children(self, pid: int) -> frozenset[int]:
+        everybody = self._kernel.processes.values()
+        return frozenset(each.id.pid for each in everybody if each.parent == pid)
+
     def namespace(self, pid: int, kind: str) -> str | None:
         each = self._kernel.processes.get(pid)
         if each is not None and each.namespaces == NODE and kind == "pid":

@@ -30,18 +30,19 @@ def containing(procfs: Procfs, inside: AbstractSet[int]) -> frozenset[int]:
     """Return which of *inside*, the pids of a pod, have a child in another mount namespace.
 
     Every container has a mount namespace of its own, and its shim or conmon has the node's. What a
-    container starts in further namespaces is left out: it is not in the node's pid namespace.
+    container starts in further namespaces is left out: it is not in the node's pid namespace. The
+    child counts wherever it is: a container's program can be moved out of its pod's cgroup.
     """
-    children: dict[int, list[int]] = defaultdict(list)
+    children: dict[int, set[int]] = defaultdict(set)
     for pid in inside:
         facts = procfs.process(pid)
         if facts is not None and facts.ppid in inside:
-            children[facts.ppid].append(pid)
+            children[facts.ppid].add(pid)
+    outside = [pid for pid in inside if procfs.namespace(pid, "pid") in {None, INIT_PID_NAMESPACE}]
     return frozenset(
         pid
-        for pid, below in children.items()
-        if procfs.namespace(pid, "pid") in {None, INIT_PID_NAMESPACE}
-        and any(_apart(procfs, pid, child) for child in below)
+        for pid in outside
+        if any(_apart(procfs, pid, child) for child in children[pid] | procfs.children(pid))
     )
 
 

@@ -107,6 +107,18 @@ class Procfs:
         except HostError:
             return None
 
+    def children(self, pid: int) -> frozenset[int]:
+        """Return the pids of those whose parent it is; none where the kernel does not tell.
+
+        Kernels tell that are built with CONFIG_PROC_CHILDREN, as the distributions' are.
+        """
+        try:
+            threads = list_names(f"{self._proc}/{pid}/task")
+        except HostError:
+            return frozenset()
+        told = (self._text(f"{pid}/task/{each}/children") or "" for each in threads)
+        return frozenset(int(child) for text in told for child in text.split() if child.isdecimal())
+
     def runs_a_machine(self, pid: int) -> bool:
         """Tell whether a process has a virtual machine of KVM's, whatever it is called.
 
