@@ -120,36 +120,26 @@ class Book(Struct, frozen=True, kw_only=True):
         """Yield every lock on one of *keys*, under whatever resource name."""
         return (lock for lock in self.locks.values() if lock.keys & keys)
 
-    def rank(self, allocation: Allocation) -> tuple[bool, int, int]:
-        """Return its place in the queue: a pod's Allocations stand where its oldest one does.
-
-        Pods that have started come first. They give nothing back before they end, so two of them
-        that waited for each other's hardware would wait for ever.
-        """
-        pods = [
-            each
-            for each in self.allocations.values()
-            if each.id == allocation.id or same_pod(each.pod, allocation.pod)
-        ]
-        waits = all(each.phase is Phase.PENDING for each in pods)
-        return (waits, min((each.id for each in pods), default=allocation.id), allocation.id)
+    def rank(self, allocation: Allocation) -> tuple[int, int]:
+        """Return its place in the queue: a pod's Allocations stand where its oldest one does."""
+        if allocation.pod is None:
+            return (allocation.id, allocation.id)
+        oldest = min(
+            (other.id for other in self.allocations.values() if other.pod == allocation.pod),
+            default=allocation.id,
+        )
+        return (oldest, allocation.id)
 
     def queue(self) -> list[Allocation]:
-        """Return the live Allocations by `rank`: who has the first right to its keys first."""
+        """Return the live Allocations, the one with the first right to its keys first."""
         oldest: dict[PodUid, int] = {}
-        started: set[PodUid] = set()
         for each in self.allocations.values():
             if each.pod is not None:
                 oldest[each.pod] = min(each.id, oldest.get(each.pod, each.id))
-                if each.phase is Phase.ACTIVE:
-                    started.add(each.pod)
-
-        def rank(each: Allocation) -> tuple[bool, int, int]:
-            if each.pod is None:
-                return (each.phase is Phase.PENDING, each.id, each.id)
-            return (each.pod not in started, oldest[each.pod], each.id)
-
-        return sorted(self.allocations.values(), key=rank)
+        return sorted(
+            self.allocations.values(),
+            key=lambda each: (each.id if each.pod is None else oldest[each.pod], each.id),
+        )
 
     def started(self, allocation: Allocation) -> frozenset[HardwareKey]:
         """Return the hardware that a container of its pod has started on."""

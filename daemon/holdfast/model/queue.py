@@ -10,9 +10,9 @@ from holdfast.model.marks import why_withheld
 def settle(draft: Draft) -> None:
     """Give every free key to the first in the queue, and take back what younger ones got early.
 
-    Walks the queue once: pods that have started, then the oldest pod first, all the keys of a pod
-    before any of the next; so two pods that wait for each other's devices cannot both get one. What
-    a container has started on comes before all of them. What is withheld by hand stays free.
+    Walks the queue once, oldest pod first, all the keys of a pod before any of the next; so two
+    pods that wait for each other's devices cannot both get one. What has started comes before all
+    of them: it was so when its pod was adopted. What is withheld by hand stays free.
     """
     book = draft.book
     wanted: set[HardwareKey] = set()
