@@ -106,12 +106,26 @@ async def test_every_command_of_the_readme_answers_what_the_readme_says(
     }
     async with running(Stage(short_path, node, resource=_TPU, changes=changes)) as stage:
         await stage.until(lambda: stage.healthy() == 4, "four chips are offered")
-        first = await stage.kubelet.submit(_pod("train-0", chips=2, runs_for=0.5, orphan=1))
+
+        async def until_named(name: str, *, rows: int) -> None:
+            """Return when *rows* of the locks have the pod's name, which kubelet tells a while after the start."""
+            locks = f"holdfast locks | grep {name}"
+
+            async def named() -> bool:
+                told = await asyncio.to_thread(_type, locks, stage.state, port)
+                return len(told.splitlines()) == rows
+
+            await stage.until(named, f"{name} to be known by name")
+
+        first = await stage.kubelet.submit(_pod("train-0", chips=2, runs_for=60.0, orphan=1))
         await stage.until_running(first)
+        await until_named("default/train-0", rows=2)
+        stage.kubelet.delete(first)
         await stage.until(lambda: first.stopped, "the first pod is over")
         await stage.until(lambda: len(node.members(first.uid)) == 1, "it left one process")
         second = await stage.kubelet.submit(_pod("train-1", chips=4, runs_for=60.0))
         await stage.until(lambda: "held by pid" in second.waiting, "the second is told who has it")
+        await until_named("default/train-1", rows=4)
         # Gauges are brought up to date now and then, while what the commands tell is of this moment.
         shown = f'holdfast_devices{{resource="{_TPU}",state="releasing"}} 2.0'
         metrics = f"http://127.0.0.1:{port}/metrics"

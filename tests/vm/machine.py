@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vm import initramfs
-from vm.lines import JsonLines, SilenceError
+from vm.lines import JsonLines, NoWordError, SilenceError
 from vm.parts import Parts
 from vm.topology import qemu_devices
 
@@ -22,7 +22,13 @@ _GUEST = Path(__file__).parent / "guest"
 _DISK_BYTES = 256 << 20
 _ANSWER = 120.0
 """Seconds that QEMU may take to answer on a machine with much else to do."""
+_FROZEN = 240.0
+"""Seconds without a heartbeat after which a machine does nothing any more, however slow the host is."""
 _KERNEL_LINE = "console=ttyS0 quiet intel_iommu=on panic=-1 mitigations=off"
+
+
+class FrozenError(SilenceError):
+    """The machine as a whole stands still: not even a thread that only beats is run in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,14 +148,27 @@ def _connected(path: Path, process: subprocess.Popen[bytes]) -> Iterator[JsonLin
 
 
 def serve_until(
-    machine: Machine, *, limit: float, handle: Callable[[dict[str, Any]], bool]
+    machine: Machine,
+    *,
+    limit: float,
+    handle: Callable[[dict[str, Any]], bool],
+    beat: float = _FROZEN,
 ) -> None:
     """Pass each of the runner's messages to *handle* until it returns true; answer its QMP requests.
 
-    Raises SilenceError when the runner says nothing for *limit* seconds.
+    Raises SilenceError when the runner says nothing but that it is alive for *limit* seconds, and
+    FrozenError when it does not say even that for *beat* seconds.
     """
+    deadline = time.monotonic() + limit
     while True:
-        message = machine.control.receive(limit=limit)
+        left = deadline - time.monotonic()
+        try:
+            message = machine.control.receive(limit=max(0.0, min(left, beat)))
+        except NoWordError as error:
+            raise (FrozenError if left > beat else SilenceError)(str(error)) from error
+        if message["kind"] == "alive":
+            continue
+        deadline = time.monotonic() + limit
         if message["kind"] == "qmp":
             machine.control.send(machine.answer_qmp(message["execute"], message["arguments"]))
         elif handle(message):

@@ -64,11 +64,18 @@ def run_cases(
             "NODE_PYTHON": _node_python(),
             "MINUTES": os.environ.get("MINUTES", ""),
         }
+        froze: set[str] = set()
         for boot in range(_BOOTS):
             if not left:
                 break
             tell(f"booting {built.release}" + (" again" if boot else ""))
-            left = _one_boot(built, left, variables, report, tell)
+            try:
+                _one_boot(built, left, variables, report, tell)
+            except machine.FrozenError as error:
+                name = left[0].name
+                if name in froze:
+                    report(_dead(left.pop(0), f"two machines froze in it: {error}"))
+                froze.add(name)
         for case in left:
             report(Outcome(name=case.name, verdict=FAILED, text="the machine died too often"))
 
@@ -111,30 +118,45 @@ def _node_python() -> Path:
 
 def _one_boot(
     built: parts.Parts,
-    cases: Sequence[Case],
+    left: list[Case],
     variables: Mapping[str, object],
     report: Callable[[Outcome], None],
     tell: Callable[[str], None],
-) -> list[Case]:
-    """Run *cases* until one takes the machine down; return those that did not run."""
-    left = list(cases)
+) -> None:
+    """Run the cases that are *left*, and take each out that has run, until one takes the machine down.
+
+    Raises FrozenError if the machine stands still as a whole, which may be the emulator's doing:
+    that case is still left, for another machine.
+    """
     greeted = False
-    runner = [str(_RUNNER), *(case.name for case in cases)]
+    runner = [str(_RUNNER), *(case.name for case in left)]
     try:
         with machine.booted(built, WORK, runner=runner, variables=variables) as up:
-            machine.serve_until(up, limit=_BOOT_LIMIT, handle=lambda word: word["kind"] == "hello")
+            machine.serve_until(
+                up,
+                limit=_BOOT_LIMIT,
+                beat=_BOOT_LIMIT,
+                handle=lambda word: word["kind"] == "hello",
+            )
             greeted = True
             while left:
                 report(_outcome(up, left[0], tell))
                 left.pop(0)
+    except machine.FrozenError as error:
+        tell(f"the machine froze in {left[0].name}: {error}")
+        raise
     except SilenceError as error:
-        text = f"the machine died: {error}\n{_tail('console.log')}\n{_tail('qemu.log')}".rstrip()
         # A machine that never spoke will not do so at the next boot either.
-        dead = left[:1] if greeted else left
+        dead = left[:1] if greeted else left[:]
         for case in dead:
-            report(Outcome(name=case.name, verdict=FAILED, text=text))
-        left = left[len(dead) :]
-    return left
+            report(_dead(case, str(error)))
+        del left[: len(dead)]
+
+
+def _dead(case: Case, reason: str) -> Outcome:
+    """Return the outcome of a case in which the machine died, with the last words of both sides."""
+    text = f"the machine died: {reason}\n{_tail('console.log')}\n{_tail('qemu.log')}".rstrip()
+    return Outcome(name=case.name, verdict=FAILED, text=text)
 
 
 def _outcome(up: machine.Machine, case: Case, tell: Callable[[str], None]) -> Outcome:

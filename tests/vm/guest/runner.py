@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import termios
+import threading
 import time
 import traceback
 import tty
@@ -17,6 +18,8 @@ from vm.guest.node import GuestNode
 from vm.lines import JsonLines
 
 _CONTROL = "/dev/ttyS1"
+_HEARTBEAT = 5.0
+"""Every so many seconds the host is told that this machine runs (see FrozenError of machine.py)."""
 
 
 class _LateError(Exception):
@@ -33,6 +36,7 @@ def main(names: list[str]) -> None:
     signal.signal(signal.SIGALRM, _late)
     node.prepare()
     control.send({"kind": "hello"})
+    threading.Thread(target=_beat, args=(control,), daemon=True).start()
     for name in names:
         print(f"=== {name}", flush=True)
         began = time.monotonic()
@@ -48,6 +52,12 @@ def main(names: list[str]) -> None:
                 "findings": node.findings if passed else {},
             }
         )
+
+
+def _beat(control: JsonLines) -> None:
+    while True:
+        control.send({"kind": "alive"})
+        time.sleep(_HEARTBEAT)
 
 
 def _run(case: Case, node: GuestNode) -> tuple[bool, str]:
