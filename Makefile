@@ -17,7 +17,7 @@ CASE ?=
 MINUTES ?=
 # One guard of `make guards` by name; all without it.
 GUARD ?=
-# The files of `make mutants` by a part of their names, such as FILE=model/free.py; all without it.
+# The files of `make mutants` by a part of their names, such as FILE=model/use/free.py; all without it.
 FILE ?=
 # Passed to uv by `make lock`, such as UPGRADE="--upgrade-package grpcio".
 UPGRADE ?=

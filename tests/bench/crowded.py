@@ -15,10 +15,10 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
 from holdfast.demo.books import Entry
 from holdfast.demo.pods import Container, Pod, PodSpec, Workload
-from holdfast.host.holders import HolderScan
 from holdfast.host.root import HostRoot
+from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.use import Scan, ScanTarget
+from holdfast.model.use.use import Scan, ScanTarget
 from holdfast.runtime.lane import Lane
 
 _TICK = 0.001

@@ -15,9 +15,9 @@ from holdfast.allocation.allocator import Allocator
 from holdfast.allocation.granting import Granting, TpuInputs
 from holdfast.allocation.preference import Preference
 from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
-from holdfast.model.draft import Draft
-from holdfast.model.gpu_placement import GpuTopology
 from holdfast.model.ids import (
     BootId,
     CheckpointId,
@@ -27,8 +27,8 @@ from holdfast.model.ids import (
     PciAddress,
     ResourceName,
 )
-from holdfast.model.locks import LockState
-from holdfast.model.tpu_env import TpuHostFacts
+from holdfast.model.nvidia.placement import GpuTopology
+from holdfast.model.tpu.env import TpuHostFacts
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched

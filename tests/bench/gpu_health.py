@@ -11,7 +11,7 @@ from bench.figures import Figure
 from bench.rig import Place, Rig, rig
 from fakes.gpus import SimulatedGpus
 from fakes.nvml import CONTROL, Node, build, uuid
-from holdfast.model.gpu import GPU_RESOURCE
+from holdfast.model.nvidia.gpu import GPU_RESOURCE
 
 _GPUS = 8
 _PASSES = 63

@@ -3,9 +3,9 @@
 from itertools import combinations
 
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.gpu import GPU_RESOURCE, GpuLinks, Link
-from holdfast.model.gpu_placement import GpuTopology
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.nvidia.gpu import GPU_RESOURCE, GpuLinks, Link
+from holdfast.model.nvidia.placement import GpuTopology
 
 _GPU = ResourceName(GPU_RESOURCE)
 _DOUBLE = {(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)}

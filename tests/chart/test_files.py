@@ -23,7 +23,7 @@ from chart.rendering import (
     render,
     settings,
 )
-from holdfast.model.readiness import Check
+from holdfast.model.node.readiness import Check
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.probes import ProbeServer
 

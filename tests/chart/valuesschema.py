@@ -5,8 +5,8 @@ from typing import Any, cast
 
 from chart.keys import Group, groups
 from chart.theirs import IN_CONFIG, VALUES
-from holdfast.model.pools import _CLASS, _DEVICE, _RESOURCE
-from holdfast.model.tpu import GENERATIONS
+from holdfast.model.tpu.generations import GENERATIONS
+from holdfast.model.vfio.pools import _CLASS, _DEVICE, _RESOURCE
 from holdfast.settings import schema
 
 Schema = dict[str, Any]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fetched import program
-from holdfast.doctor.containerd_files import read_configuration
-from holdfast.doctor.containerd_merge import NEW, OLD, cri_config, table
+from holdfast.doctor.containerd.files import read_configuration
+from holdfast.doctor.containerd.merge import NEW, OLD, cri_config, table
 from holdfast.doctor.node import Node
 from holdfast.settings import Settings
 

@@ -26,7 +26,7 @@ _ASK = """
 import json, sys
 from pathlib import Path
 from holdfast.errors import HostError
-from holdfast.host.nvml import Nvml
+from holdfast.host.nvidia.nvml import Nvml
 nvml = Nvml(Path(sys.argv[1]))
 try:
     nvml.open()

@@ -10,7 +10,7 @@ import pytest
 from fakes.hosttree import HostTree
 from holdfast.discovery.inventory import Offered
 from holdfast.discovery.scanner import Scanner
-from holdfast.host.sysfs import Sysfs
+from holdfast.host.pci.sysfs import Sysfs
 from holdfast.model.devices import Fault, FaultKind
 from holdfast.model.ids import DeviceName
 from holdfast.runtime.clock import Clock, SystemClock

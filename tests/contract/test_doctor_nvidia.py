@@ -11,7 +11,7 @@ from fakes.doctortrees import bad, tree
 from holdfast.doctor.checks import examine
 from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.node import Node
-from holdfast.doctor.nvidia import nvidia_findings
+from holdfast.doctor.nvidia.checks import nvidia_findings
 from holdfast.settings import Settings, convert
 
 VERSION = "570.172.08"

@@ -16,10 +16,10 @@ from holdfast.allocation.gate import Gate, GateTimes
 from holdfast.allocation.sharedlook import SharedLook
 from holdfast.demo.node import SimulatedNode
 from holdfast.errors import GateRefusedError
-from holdfast.host.look import Look
+from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
-from holdfast.model.free import KernelFacts, judge_kernel
 from holdfast.model.ids import (
     BootId,
     DeviceId,
@@ -30,8 +30,8 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.locks import DeviceLock
-from holdfast.model.verdict import Freedom
+from holdfast.model.use.free import KernelFacts, judge_kernel
+from holdfast.model.use.verdict import Freedom
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched

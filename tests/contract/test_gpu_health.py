@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fakes.gpu_health import DEADLINE, QUIET, Follower, Told, following
 from fakes.nvml import Event, Node, Slice, build, cards, uuid
-from holdfast.host.nvidia import driver_load
+from holdfast.host.nvidia.driver import driver_load
 from holdfast.host.root import HostRoot
 from holdfast.ledger.store import read_only
 from waiting import wait_until

@@ -21,12 +21,12 @@ GPU_IS_LOST = 15
 _PROGRAM = """
 import json, sys
 from pathlib import Path
-from holdfast.model.gpu_devices import GpuFacts, gpu_devices, gpu_topology
-from holdfast.host.nvml import Nvml
+from holdfast.model.nvidia.devices import GpuFacts, gpu_devices, gpu_topology
+from holdfast.host.nvidia.nvml import Nvml
 from holdfast.model.devices import DeviceNode
-from holdfast.model.gpu import DriverState, GpuReading
-from holdfast.model.gpu_placement import GpuBoard
-from holdfast.model.mig import MigStrategy, lay_out, with_known
+from holdfast.model.nvidia.gpu import DriverState, GpuReading
+from holdfast.model.nvidia.placement import GpuBoard
+from holdfast.model.nvidia.mig import MigStrategy, lay_out, with_known
 
 library, strategy = sys.argv[1:]
 nvml, before = Nvml(Path(library)), GpuReading()

@@ -15,19 +15,19 @@ from fakes.gpunode import MIB, POD, Gpus, gpus_on, opened_nvml
 from fakes.nvml import GIB, cards
 from holdfast.allocation.gate import Gate, GateTimes
 from holdfast.errors import GateRefusedError
-from holdfast.host.cgroups import Cgroups
-from holdfast.host.inotify import PathWatcher
-from holdfast.host.nvml import Nvml
-from holdfast.host.pidfd import Pidfds
-from holdfast.host.procfs import Procfs
-from holdfast.host.reset import FunctionControl
-from holdfast.host.runtimestate import RuntimeFiles
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.cgroup.runtimestate import RuntimeFiles
+from holdfast.host.files.inotify import PathWatcher
+from holdfast.host.nvidia.nvml import Nvml
+from holdfast.host.pci.reset import FunctionControl
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.draft import Draft
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.queue import settle
 from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods

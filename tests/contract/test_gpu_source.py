@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.discovery.gpus import GpuSource
-from holdfast.host.nvidia import NvidiaFiles
+from holdfast.discovery.nvidia.gpus import GpuSource
+from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.root import HostRoot
-from holdfast.model.gpu import DriverState, GpuLinks, GpuReading, GpuUse
+from holdfast.model.nvidia.gpu import DriverState, GpuLinks, GpuReading, GpuUse
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
 

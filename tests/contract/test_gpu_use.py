@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from fakes.gpunode import MIB, POD, Gpus, gpus_on, opened_nvml
 from fakes.nvml import GIB, Slice, cards, uuid
-from holdfast.host.gpu_use import GpuUses
-from holdfast.host.look import Look
-from holdfast.host.nvml import Nvml
+from holdfast.host.nvidia.nvml import Nvml
+from holdfast.host.nvidia.use import GpuUses
+from holdfast.host.use.look import Look
 from holdfast.model.devices import DeviceKind
-from holdfast.model.free import Opened, judge_kernel
-from holdfast.model.use import Grip
-from holdfast.model.verdict import Freedom
+from holdfast.model.use.free import Opened, judge_kernel
+from holdfast.model.use.use import Grip
+from holdfast.model.use.verdict import Freedom
 from holdfast.runtime.lane import Lane
 
 UNKNOWN = 999

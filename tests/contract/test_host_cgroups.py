@@ -7,7 +7,7 @@ import pytest
 
 from fakes.proctree import ProcTree
 from holdfast.errors import HostError
-from holdfast.host.cgroups import Cgroups, cgroup_of
+from holdfast.host.cgroup.cgroups import Cgroups, cgroup_of
 from holdfast.model.ids import PodUid
 
 UID = PodUid("6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b")

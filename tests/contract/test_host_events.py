@@ -14,16 +14,16 @@ from inotify_simple import flags
 from fakes.hosttree import HostTree
 from fakes.proctree import ProcTree
 from holdfast.errors import HostError
-from holdfast.host.inotify import PathWatcher
-from holdfast.host.peer import peer_of
-from holdfast.host.pidfd import Pidfds
-from holdfast.host.procfs import Procfs
+from holdfast.host.files.inotify import PathWatcher
+from holdfast.host.pci.udev import Uevents
+from holdfast.host.pci.vfio import exclusive_open, node_rdev
+from holdfast.host.proc.peer import peer_of
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.host.udev import Uevents
-from holdfast.host.vfio import exclusive_open, node_rdev
 from holdfast.model.devices import DeviceNode
-from holdfast.model.free import Opened
 from holdfast.model.ids import ProcessId
+from holdfast.model.use.free import Opened
 from waiting import until
 
 REAL = Procfs(HostRoot())

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from fakes.proctree import ProcTree
-from holdfast.host.filetables import FileTables
-from holdfast.host.holders import HolderScan
-from holdfast.host.procfs import Procfs
+from holdfast.host.proc.filetables import FileTables
+from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
+from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
-from holdfast.model.use import Grip, Holder, Scan, ScanTarget
+from holdfast.model.use.use import Grip, Holder, Scan, ScanTarget
 from waiting import wait_until
 
 UID = "6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b"

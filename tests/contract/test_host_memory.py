@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fakes.proctree import ProcTree
-from holdfast.host.memory import MemoryReader
+from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.root import HostRoot
-from holdfast.model.memory import UNSEEN, CgroupMemory
+from holdfast.model.node.memory import UNSEEN, CgroupMemory
 
 REAL = HostRoot()
 MIB = 1 << 20

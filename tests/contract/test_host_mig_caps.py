@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HostError
-from holdfast.host.mig_caps import read_mig_caps
+from holdfast.host.nvidia.mig_caps import read_mig_caps
 from holdfast.host.root import HostRoot
 
 DEVICES = """\

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host.nvidia import NvidiaFiles
+from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.root import HostRoot
-from holdfast.model.nvidia_roots import device_root
+from holdfast.model.nvidia.roots import device_root
 
 
 @pytest.fixture
@@ -151,9 +151,9 @@ def test_the_drivers_root_is_called_as_the_host_does(
 _MOUNTS = """
 import sys
 from pathlib import Path
-from holdfast.host.nvidia import NvidiaFiles
+from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.root import HostRoot
-from holdfast.model.nvidia_roots import device_root
+from holdfast.model.nvidia.roots import device_root
 
 root = HostRoot.under(Path(sys.argv[1]))
 # What the kernel says of this process's own mounts, among what the test says of the driver.

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HostError
-from holdfast.host.nvidia import NvidiaFiles
-from holdfast.host.nvidia_driver import NvidiaDriver
+from holdfast.host.nvidia.driver import NvidiaFiles
+from holdfast.host.nvidia.needs import NvidiaDriver
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
-from holdfast.model.gpu import DriverState, Gpu, GpuReading, MigSlice
-from holdfast.model.gpu_cdi import GpuSpecFacts
-from holdfast.model.gpu_devices import GpuFacts
-from holdfast.model.mig import MigStrategy, lay_out
+from holdfast.model.nvidia.cdi import GpuSpecFacts
+from holdfast.model.nvidia.devices import GpuFacts
+from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuReading, MigSlice
+from holdfast.model.nvidia.mig import MigStrategy, lay_out
 
 VERSION = "550.54.15"
 CHANNEL = "nvidia-caps-imex-channels/channel0"

@@ -26,7 +26,7 @@ import enum, json, sys
 from pathlib import Path
 import msgspec
 from holdfast.errors import HostError
-from holdfast.host.nvml import Nvml
+from holdfast.host.nvidia.nvml import Nvml
 
 def plain(value):
     if isinstance(value, msgspec.Struct):

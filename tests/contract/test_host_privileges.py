@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fakes.proctree import ProcTree
-from holdfast.host.mounts import Mount, mount_of, mounts
-from holdfast.host.privileges import privileges
-from holdfast.host.procfs import Procfs
+from holdfast.host.files.mounts import Mount, mount_of, mounts
+from holdfast.host.own.privileges import privileges
+from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 
 REAL = HostRoot()

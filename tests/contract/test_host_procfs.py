@@ -9,10 +9,10 @@ import pytest
 
 from fakes.proctree import ProcTree
 from holdfast.errors import HostError
-from holdfast.host.boot import boot_id
-from holdfast.host.procfs import Procfs
+from holdfast.host.own.boot import boot_id
+from holdfast.host.own.visibility import visibility
+from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.host.visibility import visibility
 from waiting import wait_until
 
 REAL = HostRoot()

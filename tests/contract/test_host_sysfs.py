@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fakes.hosttree import HostTree
+from holdfast.host.pci.sysfs import PciFunction, Sysfs
 from holdfast.host.root import HostRoot
-from holdfast.host.sysfs import PciFunction, Sysfs
 from holdfast.model.ids import PciAddress
 
 ONE = PciAddress("0000:00:05.0")

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from fakes.opener import opener
 from holdfast.demo.node import SimulatedNode
-from holdfast.host.look import Look
-from holdfast.host.pidfd import Pidfds
-from holdfast.host.procfs import Procfs
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.proc.procfs import Procfs
+from holdfast.host.use.look import Look
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
-from holdfast.model.free import KernelFacts, judge_kernel
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
-from holdfast.model.verdict import Freedom
+from holdfast.model.use.free import KernelFacts, judge_kernel
+from holdfast.model.use.verdict import Freedom
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock

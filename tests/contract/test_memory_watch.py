@@ -8,13 +8,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
 from fakes.proctree import STARTED, ProcTree
-from holdfast.app.memory import MemoryWatch
-from holdfast.app.reports import holder_reports
+from holdfast.app.answers.reports import holder_reports
+from holdfast.app.watches.memory import MemoryWatch
 from holdfast.cli.tables import table
-from holdfast.host.heap import give_back
-from holdfast.host.memory import MemoryReader
+from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.host.own.heap import give_back
 from holdfast.model.ids import DeviceId, DeviceName, ProcessId, ResourceName
-from holdfast.model.use import Grip, Holder
+from holdfast.model.use.use import Grip, Holder
 from holdfast.runtime.lane import Lane
 from holdfast.telemetry.memory import MemoryMetrics
 from manual_clock import ManualClock

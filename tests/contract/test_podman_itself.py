@@ -17,7 +17,7 @@ import pytest
 from msgspec import Struct
 
 from fetched import program
-from holdfast.model.gpu_names import GPU_KIND, IMEX_KIND
+from holdfast.model.nvidia.names import GPU_KIND, IMEX_KIND
 
 GOLDEN = Path(__file__).parent.parent / "golden/cdi"
 MODE = "k8s.device-plugin.nvidia.com/{}=all"

@@ -7,11 +7,11 @@ import pytest
 
 from fakes.books import INIT, SHIM, X
 from fakes.runtimes import RuntimeFolder, spec
+from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.root import HostRoot
-from holdfast.host.runtimestate import RuntimeFiles
-from holdfast.model.ending import Member, Parent
 from holdfast.model.ids import ProcessId
-from holdfast.model.sandbox import Sandbox
+from holdfast.model.reclaim.ending import Member, Parent
+from holdfast.model.use.sandbox import Sandbox
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock

@@ -12,15 +12,15 @@ import pytest
 
 from fakes.proctree import ProcTree
 from fakes.runtimes import RuntimeFolder, spec
-from holdfast.app.reports import moves_wanted
-from holdfast.host.holders import HolderScan
-from holdfast.host.procfs import Procfs
+from holdfast.app.answers.reports import moves_wanted
+from holdfast.host.cgroup.runtimestate import RuntimeFiles
+from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.host.runtimestate import RuntimeFiles
+from holdfast.host.use.holders import HolderScan
 from holdfast.kubelet import checkpoint
+from holdfast.model.book.locks import MOST_MOVES
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
-from holdfast.model.locks import MOST_MOVES
-from holdfast.model.use import Grip, Scan, ScanTarget
+from holdfast.model.use.use import Grip, Scan, ScanTarget
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -143,7 +143,7 @@ def test_of_very_many_riddles_a_few_are_told(tmp_path: Path) -> None:
 
 def test_the_daemon_may_open_as_many_files_as_the_kernel_allows() -> None:
     code = (
-        "import resource as r; from holdfast.host.openfiles import allow_all; "
+        "import resource as r; from holdfast.host.own.openfiles import allow_all; "
         "most = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (64, most)); "
         "print(allow_all() == most, r.getrlimit(r.RLIMIT_NOFILE) == (most, most))"
     )

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fakes.proctree import ProcTree
-from holdfast.host.holders import HolderScan
-from holdfast.host.visits import Visits
+from holdfast.host.proc.visits import Visits
+from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.use import Scan, ScanTarget
+from holdfast.model.use.use import Scan, ScanTarget
 from waiting import wait_until
 
 ONE = DeviceName(ResourceName("google.com/tpu"), DeviceId("one"))

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from holdfast.model.book import Allocation, Book, Phase
+from holdfast.model.book.book import Allocation, Book, Phase
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import DeviceLock
+from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
-from holdfast.model.draft import Draft
-from holdfast.model.ending import Parent
 from holdfast.model.ids import (
     BootId,
     CheckpointId,
@@ -20,8 +21,7 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
-from holdfast.model.locks import DeviceLock
-from holdfast.model.queue import settle
+from holdfast.model.reclaim.ending import Parent
 
 WHOLE = ResourceName("google.com/tpu")
 HALF = ResourceName("example.com/half")

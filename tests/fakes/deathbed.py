@@ -17,20 +17,20 @@ from msgspec.structs import replace
 from fakes.books import BOOT, KUBELET, WHOLE, X, allocated, entry, name, silicon
 from fakes.proctree import ProcTree
 from holdfast.demo.node import adopter
-from holdfast.host.cgroups import Cgroups
-from holdfast.host.inotify import PathWatcher
-from holdfast.host.pidfd import Pidfds
-from holdfast.host.procfs import Procfs
-from holdfast.host.runtimestate import RuntimeFiles
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.cgroup.runtimestate import RuntimeFiles
+from holdfast.host.files.inotify import PathWatcher
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.model.book import PodRecord
-from holdfast.model.draft import Draft
-from holdfast.model.ending import Member
-from holdfast.model.free import KernelFacts, ReleaseFacts
+from holdfast.model.book.book import PodRecord
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.queue import settle
 from holdfast.model.ids import PciAddress, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.locks import DeviceLock, LockState
-from holdfast.model.queue import settle
+from holdfast.model.reclaim.ending import Member
+from holdfast.model.use.free import KernelFacts, ReleaseFacts
 from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer

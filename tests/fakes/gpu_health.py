@@ -19,15 +19,15 @@ import structlog
 from msgspec import Struct
 
 from fakes.nvml import CONTROL, Node, write
-from holdfast.discovery.gpu_health import GpuHealthWatch
-from holdfast.discovery.gpu_looks import GpuUsers, HealthTimes
-from holdfast.host.holders import HolderScan
-from holdfast.host.nvml import Nvml
+from holdfast.discovery.nvidia.health import GpuHealthWatch
+from holdfast.discovery.nvidia.looks import GpuUsers, HealthTimes
+from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
+from holdfast.host.use.holders import HolderScan
 from holdfast.ledger.ledger import open_ledger
-from holdfast.model.gpu import GpuEvent, GpuReading
 from holdfast.model.ids import BootId
-from holdfast.model.xids import xid_checks
+from holdfast.model.nvidia.gpu import GpuEvent, GpuReading
+from holdfast.model.nvidia.xids import xid_checks
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched

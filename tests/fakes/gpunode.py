@@ -10,17 +10,17 @@ from pathlib import Path
 
 from fakes.nvml import CONTROL, Card, Node, build, cards, uuid, write
 from holdfast.demo.node import SimulatedNode
-from holdfast.host.gpu_use import GpuUses
-from holdfast.host.look import Look
-from holdfast.host.nvml import Nvml
-from holdfast.host.pidfd import Pidfds
-from holdfast.host.procfs import Procfs
+from holdfast.host.nvidia.nvml import Nvml
+from holdfast.host.nvidia.use import GpuUses
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.proc.procfs import Procfs
+from holdfast.host.use.look import Look
+from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
-from holdfast.model.free import KernelFacts, judge_kernel
-from holdfast.model.gpu_free import GpuRules
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
-from holdfast.model.locks import DeviceLock, LockState
-from holdfast.model.verdict import Verdict
+from holdfast.model.nvidia.free import GpuRules
+from holdfast.model.use.free import KernelFacts, judge_kernel
+from holdfast.model.use.verdict import Verdict
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from holdfast.host.inotify import PathWatcher
-from holdfast.host.peer import peer_of
-from holdfast.host.procfs import Procfs
+from holdfast.host.files.inotify import PathWatcher
+from holdfast.host.proc.peer import peer_of
+from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.kubelet.accounts import Accounts, QuestionTimes
 from holdfast.kubelet.enrolment import EnrolmentTimes
@@ -19,9 +19,9 @@ from holdfast.kubelet.plugin import DevicePlugin
 from holdfast.kubelet.podresources import PodResources
 from holdfast.kubelet.registrar import Registrar
 from holdfast.kubelet.traffic import Traffic
+from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
 from holdfast.model.ids import DeviceId, ProcessId, ResourceName
-from holdfast.model.offers import OfferedDevice, Offers
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched

@@ -2,12 +2,12 @@
 
 from guards.guard import Edit, Guard
 
-_MARKS = "daemon/holdfast/model/xid_marks.py"
-_HEALTH = "daemon/holdfast/model/gpu_health.py"
-_WATCH = "daemon/holdfast/discovery/gpu_health.py"
-_SOURCE = "daemon/holdfast/discovery/gpus.py"
-_LOADING = "daemon/holdfast/host/nvml/loading.py"
-_ROOTS = "daemon/holdfast/model/nvidia_roots.py"
+_MARKS = "daemon/holdfast/model/nvidia/xid_marks.py"
+_HEALTH = "daemon/holdfast/model/nvidia/health.py"
+_WATCH = "daemon/holdfast/discovery/nvidia/health.py"
+_SOURCE = "daemon/holdfast/discovery/nvidia/gpus.py"
+_LOADING = "daemon/holdfast/host/nvidia/nvml/loading.py"
+_ROOTS = "daemon/holdfast/model/nvidia/roots.py"
 _RULE = "tests/unit/test_gpu_health_rule.py"
 _NODE = "tests/integration/test_gpus.py"
 _HANGS = "tests/integration/test_gpu_hangs.py"
@@ -64,7 +64,7 @@ GPU_GUARDS = (
         why="an NVML that does not come back is never taken for one that names nobody",
         edits=(
             Edit(
-                "daemon/holdfast/host/gpu_use.py",
+                "daemon/holdfast/host/nvidia/use.py",
                 'GpuUse(problem=f"NVML does not answer who uses it: {reason}")',
                 "GpuUse()",
             ),
@@ -91,7 +91,7 @@ GPU_GUARDS = (
         why="a GPU that does not say who it is may be any that has a lock",
         edits=(
             Edit(
-                "daemon/holdfast/app/gpus.py",
+                "daemon/holdfast/app/wiring/gpus.py",
                 "GPU_RESOURCES if hides_some(self.source.last) else frozenset()",
                 "frozenset()",
             ),
@@ -103,7 +103,7 @@ GPU_GUARDS = (
         why="what a pod has of a GPU that was divided anew since is nobody else's",
         edits=(
             Edit(
-                "daemon/holdfast/model/gpu_devices.py",
+                "daemon/holdfast/model/nvidia/devices.py",
                 "part.keys | _inherited(part, locked)",
                 "part.keys",
             ),

@@ -24,7 +24,7 @@ from holdfast.model.ids import (
     HardwareKey,
     ResourceName,
 )
-from holdfast.model.tpu_env import TpuHostFacts
+from holdfast.model.tpu.env import TpuHostFacts
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched

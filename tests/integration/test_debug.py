@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fakes.running import CHIPS, TPU, running
-from holdfast.app.debug import as_json
+from holdfast.app.answers.debug import as_json
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 
 _PARTS = {

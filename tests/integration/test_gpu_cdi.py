@@ -18,7 +18,7 @@ from fakes.gpustage import GPU, GpuStage, wants
 from fakes.nvml import Slice, uuid
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.demo.pods import Pod
-from holdfast.model.gpu_names import GPU_KIND, IMEX_KIND
+from holdfast.model.nvidia.names import GPU_KIND, IMEX_KIND
 
 SPEC = "k8s.device-plugin.nvidia.com-gpu.json"
 IMEX = "/dev/nvidia-caps-imex-channels/channel0"
@@ -342,7 +342,7 @@ def test_where_no_names_are_handed_over_nothing_of_specs_of_gpus_is_loaded() -> 
     loaded = set(json.loads(told))
     assert "holdfast.allocation.gpu_cdi" in loaded
     assert not loaded & {
-        "holdfast.host.nvidia_driver",
-        "holdfast.host.nvidia_files",
-        "holdfast.model.gpu_cdi",
+        "holdfast.host.nvidia.needs",
+        "holdfast.host.nvidia.files",
+        "holdfast.model.nvidia.cdi",
     }

@@ -16,7 +16,7 @@ async def main():
         for _ in range(3):  # and some looks for a driver go by meanwhile
             assert (await node.asked("status"))["resources"]
             await asyncio.sleep(0.1)
-        names = [name for name in ("pynvml", "holdfast.host.nvml") if name in sys.modules]
+        names = [name for name in ("pynvml", "holdfast.host.nvidia.nvml") if name in sys.modules]
         print(json.dumps([names, sorted(node.kubelet.books.endpoints)]))
 
 asyncio.run(main())

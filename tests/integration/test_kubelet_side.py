@@ -21,7 +21,7 @@ from fakes.kubelet_side import (
 )
 from fakes.minikubelet import mini_kubelet
 from holdfast.errors import KubeletError
-from holdfast.host.inotify import PathWatcher
+from holdfast.host.files.inotify import PathWatcher
 from holdfast.kubelet.enrolment import EnrolmentTimes
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.server import PluginServer, socket_name

@@ -9,15 +9,15 @@ from msgspec.structs import replace
 from fakes.books import WHOLE, X, allocated, name, silicon
 from fakes.deathbed import Deathbed, Living, deathbed
 from fakes.runtimes import RuntimeFolder, spec
-from holdfast.host.runtimestate import RuntimeFiles
+from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.draft import Draft
-from holdfast.model.ending import Member
-from holdfast.model.free import KernelFacts
+from holdfast.model.book.draft import Draft
 from holdfast.model.ids import DeviceName, PodUid
-from holdfast.model.leak import HeldUp
-from holdfast.model.sandbox import Sandbox
-from holdfast.model.use import Grip, Holder
+from holdfast.model.reclaim.ending import Member
+from holdfast.model.reclaim.leak import HeldUp
+from holdfast.model.use.free import KernelFacts
+from holdfast.model.use.sandbox import Sandbox
+from holdfast.model.use.use import Grip, Holder
 from holdfast.reclaim.leaks import LeakedSandboxes, LeakRules
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.runtimes import Runtimes

@@ -40,11 +40,11 @@ from holdfast.ledger.store import (
     read_only,
     read_only_history,
 )
-from holdfast.model.book import Book, Phase, PodRecord
-from holdfast.model.draft import Draft
+from holdfast.model.book.book import Book, Phase, PodRecord
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState, Move
+from holdfast.model.book.queue import settle
 from holdfast.model.ids import BootId, DeviceId, ProcessId
-from holdfast.model.locks import LockState, Move
-from holdfast.model.queue import settle
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
 from waiting import until
@@ -193,8 +193,8 @@ import sys
 from pathlib import Path
 from fakes.books import WHOLE, X, drafted, silicon
 from holdfast.ledger.store import Store
-from holdfast.model.locks import LockState
-from holdfast.model.queue import settle
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.queue import settle
 store = Store(Path(sys.argv[1]), history_per_device=10**6)
 while True:
     for free in (False, True):

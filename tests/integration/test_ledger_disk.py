@@ -14,15 +14,15 @@ import pytest
 
 from fakes.books import allocated, drafted, silicon
 from fakes.faultydisk import Ext4, FaultyDisk, ext4
-from holdfast.app import proof
+from holdfast.app.watches import proof
 from holdfast.errors import LaneStuckError, LedgerError, LedgerLostError
 from holdfast.ledger import readback
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.ledger.store import FILE, Store
-from holdfast.model.book import Book
-from holdfast.model.draft import Draft
+from holdfast.model.book.book import Book
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.queue import settle
 from holdfast.model.ids import BootId
-from holdfast.model.queue import settle
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
 from waiting import until
@@ -64,7 +64,7 @@ import sys
 from pathlib import Path
 from fakes.books import allocated, drafted, silicon
 from holdfast.ledger.store import Store
-from holdfast.model.queue import settle
+from holdfast.model.book.queue import settle
 store = Store(Path(sys.argv[1]))
 for n in range(1, 4):
     before = store.read()

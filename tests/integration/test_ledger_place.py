@@ -10,8 +10,8 @@ import pytest
 from fakes.books import allocated, drafted, silicon
 from holdfast.errors import LedgerError, LedgerLostError
 from holdfast.ledger.store import FILE, Store
-from holdfast.model.book import Book
-from holdfast.model.queue import settle
+from holdfast.model.book.book import Book
+from holdfast.model.book.queue import settle
 
 
 def _apply(store: Store, device: str) -> Book:

@@ -16,15 +16,15 @@ from msgspec.structs import replace
 from fakes.books import BOOT, NOW, WHOLE, X, Y, allocated, drafted, keys, name, silicon
 from holdfast.errors import LedgerUnusableError
 from holdfast.ledger.store import FILE, SCHEMA_VERSION, Store, read_only
-from holdfast.model.book import Book
-from holdfast.model.draft import Draft
-from holdfast.model.gpu_health import GpuState
-from holdfast.model.gpu_idle import IdleMemory
+from holdfast.model.book.book import Book
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
+from holdfast.model.book.queue import settle
 from holdfast.model.ids import HardwareKey, PciAddress
-from holdfast.model.locks import LockState
-from holdfast.model.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.queue import settle
-from holdfast.model.xid_marks import XidMark
+from holdfast.model.nvidia.health import GpuState
+from holdfast.model.nvidia.idle import IdleMemory
+from holdfast.model.nvidia.xid_marks import XidMark
 
 _MARK = Mark(asker=Asker(uid=1000, pid=77), at=NOW, reason="ECC errors")
 _QUARANTINE = Quarantine(device=name("d0"), keys=keys("a", "b"), mark=_MARK)

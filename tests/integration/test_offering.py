@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from fakes.books import BOOT, WHOLE, X, allocated, inventory, name, seen, silicon
 from holdfast.kubelet.offering import Offering
 from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.offers import OfferedDevice
+from holdfast.model.book.queue import settle
 from holdfast.model.devices import Inventory
-from holdfast.model.draft import Draft
-from holdfast.model.locks import LockState
-from holdfast.model.offers import OfferedDevice
-from holdfast.model.queue import settle
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock

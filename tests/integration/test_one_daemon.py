@@ -12,7 +12,7 @@ import yaml
 
 from fakes.books import allocated, silicon
 from fakes.stage import stage
-from holdfast.app.proof import LedgerProof
+from holdfast.app.watches.proof import LedgerProof
 from holdfast.errors import LedgerLostError, LedgerUnusableError, SecondDaemonError
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.ledger import open_ledger

@@ -7,13 +7,13 @@ import pytest
 
 from holdfast.allocation.preference import Preference
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.model.byhand import Target, quarantine
+from holdfast.model.book.byhand import Target, quarantine
+from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.gpu import GPU_RESOURCE, GpuLinks
-from holdfast.model.gpu_placement import GpuTopology
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, ResourceName
-from holdfast.model.marks import Asker, Mark
-from holdfast.model.slice_placement import SlicePolicy
+from holdfast.model.nvidia.gpu import GPU_RESOURCE, GpuLinks
+from holdfast.model.nvidia.placement import GpuTopology
+from holdfast.model.nvidia.slice_placement import SlicePolicy
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched

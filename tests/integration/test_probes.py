@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from holdfast.errors import SettingsError
-from holdfast.model.readiness import Check
+from holdfast.model.node.readiness import Check
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.httpserver import MOST_CLIENTS, SECONDS
 from holdfast.telemetry.probes import ProbeServer

@@ -14,7 +14,7 @@ from typing import Any
 from fakes.kubelet_side import TPU, kubelet_side, registered
 from fakes.minikubelet import mini_kubelet
 from fakes.running import Running, running
-from holdfast.app.own_sockets import CONTROL, OwnSockets
+from holdfast.app.watches.own_sockets import CONTROL, OwnSockets
 from holdfast.control.server import ControlServer
 from holdfast.kubelet.server import socket_name
 from holdfast.runtime.clock import SystemClock

@@ -19,11 +19,11 @@ from fakes.books import KUBELET, X, Y
 from fakes.deathbed import Deathbed, Living, deathbed
 from fakes.proctree import ProcTree
 from holdfast.errors import HostError
-from holdfast.host.pidfd import Pidfds
-from holdfast.host.procfs import Procfs
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.proc.procfs import Procfs
+from holdfast.model.book.locks import LockState
 from holdfast.model.ids import ProcessId
-from holdfast.model.locks import LockState
-from holdfast.model.sandbox import Sandbox
+from holdfast.model.use.sandbox import Sandbox
 from holdfast.reclaim.guards import ReclaimRules
 from waiting import wait_until
 

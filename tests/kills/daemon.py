@@ -7,18 +7,18 @@ from msgspec import Struct, field
 
 from fakes.books import BOOT
 from holdfast.errors import HoldfastError
-from holdfast.host.reset import FunctionControl
+from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import DeviceLock
+from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.draft import Draft
-from holdfast.model.ending import EndFacts, why_spare
-from holdfast.model.free import KernelFacts, judge_kernel
-from holdfast.model.gate import Passage, enter, who_calls, why_wait
+from holdfast.model.gate.gate import Passage, enter, who_calls, why_wait
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ProcessId
-from holdfast.model.locks import DeviceLock
-from holdfast.model.queue import settle
-from holdfast.model.verdict import Freedom
+from holdfast.model.reclaim.ending import EndFacts, why_spare
+from holdfast.model.use.free import KernelFacts, judge_kernel
+from holdfast.model.use.verdict import Freedom
 from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import HostError
-from holdfast.host.cgroups import Cgroups, PodCgroup
-from holdfast.host.inotify import Changed, PathWatcher
-from holdfast.host.lineage import sandbox_of
-from holdfast.host.look import Look
-from holdfast.host.pidfd import Pidfds
-from holdfast.host.procfs import INIT_PID_NAMESPACE, ProcessFacts, Procfs
-from holdfast.host.runtimestate import RuntimeFiles
-from holdfast.model.attribution import attribute
-from holdfast.model.cgroup_names import pod_of
+from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
+from holdfast.host.cgroup.runtimestate import RuntimeFiles
+from holdfast.host.files.inotify import Changed, PathWatcher
+from holdfast.host.proc.lineage import sandbox_of
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.proc.procfs import INIT_PID_NAMESPACE, ProcessFacts, Procfs
+from holdfast.host.use.look import Look
+from holdfast.model.book.attribution import attribute
+from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device
-from holdfast.model.free import KernelFacts, Opened
 from holdfast.model.ids import DeviceName, PciAddress, PodUid, ProcessId
-from holdfast.model.locks import DeviceLock
-from holdfast.model.runtime_state import RuntimeState
-from holdfast.model.use import Grip, Holder, Scan
+from holdfast.model.node.cgroup_names import pod_of
+from holdfast.model.reclaim.runtime_state import RuntimeState
+from holdfast.model.use.free import KernelFacts, Opened
+from holdfast.model.use.use import Grip, Holder, Scan
 from holdfast.runtime.lane import Lane
 from kills.kernel import INIT, NODE, Kernel, Process
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
-from holdfast.model.runtime_state import RuntimeState
-from holdfast.model.use import Grip
+from holdfast.model.reclaim.runtime_state import RuntimeState
+from holdfast.model.use.use import Grip
 from kills.edges import PODS
 from kills.kernel import INIT, NODE, Kernel, Process
 

@@ -7,11 +7,11 @@ ROOMS = ("model", "ledger", "allocation", "reclaim", "kubelet")
 """The packages whose every line decides who has a device, or writes it down."""
 
 SETTLED = (
-    "daemon/holdfast/model/free.py",
-    "daemon/holdfast/model/gate.py",
-    "daemon/holdfast/model/ending.py",
-    "daemon/holdfast/model/pending.py",
-    "daemon/holdfast/model/reconcile.py",
+    "daemon/holdfast/model/use/free.py",
+    "daemon/holdfast/model/gate/gate.py",
+    "daemon/holdfast/model/reclaim/ending.py",
+    "daemon/holdfast/model/book/pending.py",
+    "daemon/holdfast/model/book/reconcile.py",
     "daemon/holdfast/ledger/store.py",
 )
 """Files of which no change may survive: free means free, one holder, and no wrong kill."""
@@ -56,7 +56,7 @@ def files(repository: Path) -> list[str]:
     found = [
         str(file.relative_to(repository))
         for room in ROOMS
-        for file in sorted((repository / "daemon/holdfast" / room).glob("*.py"))
+        for file in sorted((repository / "daemon/holdfast" / room).rglob("*.py"))
         if file.name != "__init__.py"
     ]
     unknown = set(SETTLED) - set(found)

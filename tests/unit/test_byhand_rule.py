@@ -20,8 +20,8 @@ from fakes.books import (
     silicon,
 )
 from holdfast.errors import RequestRefusedError
-from holdfast.model.book import Book
-from holdfast.model.byhand import (
+from holdfast.model.book.book import Book
+from holdfast.model.book.byhand import (
     RemovalFacts,
     Target,
     drain,
@@ -31,10 +31,10 @@ from holdfast.model.byhand import (
     unquarantine,
     why_not_removable,
 )
-from holdfast.model.draft import Draft
-from holdfast.model.locks import LockState
-from holdfast.model.marks import Asker, Mark
-from holdfast.model.queue import settle
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.marks import Asker, Mark
+from holdfast.model.book.queue import settle
 
 _D0 = silicon(d0="a")
 _NODE = inventory({WHOLE: silicon(d0="a", d1="b"), HALF: silicon(h0="a", d1="b")})

@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from holdfast.model.cdi import (
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.gate.cdi import (
     Published,
     can_be_named,
     cdi_name,
@@ -13,7 +14,6 @@ from holdfast.model.cdi import (
     is_kind,
     spec_files,
 )
-from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 
 TPU = ResourceName("google.com/tpu")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.cgroup_names import is_root, pod_of, pod_paths
 from holdfast.model.ids import PodUid
+from holdfast.model.node.cgroup_names import is_root, pod_of, pod_paths
 
 UID = "6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b"
 SLICE_UID = UID.replace("-", "_")

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from holdfast.doctor.containerd_merge import (
+from holdfast.doctor.containerd.merge import (
     NEW,
     OLD,
     ConfigFile,

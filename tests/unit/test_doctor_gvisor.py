@@ -3,15 +3,15 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.doctor.containerd_merge import RuntimeTable
+from holdfast.doctor.containerd.merge import RuntimeTable
 from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.gvisor import (
+from holdfast.doctor.gvisor.checks import (
     mappings_finding,
     program_findings,
     shim_config_findings,
     table_findings,
 )
-from holdfast.doctor.gvisor_facts import (
+from holdfast.doctor.gvisor.facts import (
     GvisorFacts,
     Release,
     SandboxRuntime,
@@ -19,8 +19,8 @@ from holdfast.doctor.gvisor_facts import (
     is_gvisor,
     release_of,
 )
-from holdfast.doctor.gvisor_gpu import gpu_findings
-from holdfast.doctor.gvisor_tpu import LEAK_FIXED, TPU_BY_ITSELF, release_findings, tpu_findings
+from holdfast.doctor.gvisor.gpu import gpu_findings
+from holdfast.doctor.gvisor.tpu import LEAK_FIXED, TPU_BY_ITSELF, release_findings, tpu_findings
 from holdfast.settings import convert
 
 TABLE = RuntimeTable(

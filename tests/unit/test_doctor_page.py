@@ -11,7 +11,7 @@ _REPOSITORY = Path(__file__).parents[2]
 _PAGE = (_REPOSITORY / "docs" / "doctor.md").read_text("utf-8").partition("## Checks")[2]
 _ROWS = re.findall(r"^\| ([a-z-]+) \| ([a-z-]+) \| (.+) \|$", _PAGE, re.MULTILINE)[1:]
 _CODE = (
-    *(_REPOSITORY / "daemon/holdfast/doctor").glob("*.py"),
+    *(_REPOSITORY / "daemon/holdfast/doctor").rglob("*.py"),
     _REPOSITORY / "daemon/holdfast/cli/doctor.py",
 )
 

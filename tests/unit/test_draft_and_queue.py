@@ -24,11 +24,11 @@ from fakes.books import (
     silicon,
 )
 from holdfast.errors import LedgerError
-from holdfast.model.book import Allocation, Book, Phase
-from holdfast.model.draft import Draft
+from holdfast.model.book.book import Allocation, Book, Phase
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import ENDING, NEXT, LockState
+from holdfast.model.book.queue import settle
 from holdfast.model.ids import BootId, PodUid
-from holdfast.model.locks import ENDING, NEXT, LockState
-from holdfast.model.queue import settle
 
 _D0 = silicon(d0="a")
 _D1 = silicon(d1="b")

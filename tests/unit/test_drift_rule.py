@@ -20,14 +20,14 @@ from fakes.books import (
     seen,
     silicon,
 )
-from holdfast.model.book import Book, PodRecord
-from holdfast.model.draft import Draft
-from holdfast.model.drift import Drift, DriftFacts, disagreements, kept_back
+from holdfast.model.book.book import Book, PodRecord
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.drift import Drift, DriftFacts, disagreements, kept_back
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.ids import BootId, DeviceId, PodUid, ProcessId, ResourceName
 from holdfast.model.kubelet import KubeletView, ListedPod
-from holdfast.model.locks import LockState
-from holdfast.model.offers import OfferedDevice, Offers
-from holdfast.model.use import Grip, Holder
+from holdfast.model.use.use import Grip, Holder
 
 CHIPS = silicon(d0="a", d1="b")
 NODE = inventory({WHOLE: CHIPS})

@@ -6,11 +6,11 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from fakes.books import WHOLE, inventory, seen, silicon
-from holdfast.app.drift import DriftTimes, DriftWatch
-from holdfast.model.book import Book
+from holdfast.app.watches.drift import DriftTimes, DriftWatch
+from holdfast.model.book.book import Book
+from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.ids import DeviceId
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.offers import OfferedDevice, Offers
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
 

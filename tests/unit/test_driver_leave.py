@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.model.driver_leave import PATIENCE, Leave, leave
-from holdfast.model.nvidia_roots import DriverFacts
+from holdfast.model.nvidia.driver_leave import PATIENCE, Leave, leave
+from holdfast.model.nvidia.roots import DriverFacts
 
 HERE = DriverFacts(present=True, load="550 load 7")
 UP, STOPPING = replace(HERE, ready=True), replace(HERE, ready=False)

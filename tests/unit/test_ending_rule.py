@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import BOOT, INIT, KUBELET, NOW, X, Y
-from holdfast.model.book import PodRecord
-from holdfast.model.ending import (
+from holdfast.model.book.book import PodRecord
+from holdfast.model.ids import PodUid, ProcessId
+from holdfast.model.reclaim.ending import (
     RUNTIMES,
     SHIMS,
     EndFacts,
@@ -19,9 +20,8 @@ from holdfast.model.ending import (
     why_spare,
     why_stale,
 )
-from holdfast.model.ids import PodUid, ProcessId
-from holdfast.model.sandbox import SANDBOXES, Sandbox
-from holdfast.model.use import Holder
+from holdfast.model.use.sandbox import SANDBOXES, Sandbox
+from holdfast.model.use.use import Holder
 
 _ORPHAN = Member(
     process=ProcessId(4242, 99),

@@ -4,11 +4,18 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import BOOT, INIT, KUBELET, NOW, SHIM, X
-from holdfast.model.book import PodRecord
-from holdfast.model.ending import SHIMS, EndFacts, Member, may_be_at_work, whole_cgroup, why_spare
+from holdfast.model.book.book import PodRecord
 from holdfast.model.ids import ProcessId
-from holdfast.model.runtime_state import RuntimeState
-from holdfast.model.sandbox import Sandbox
+from holdfast.model.reclaim.ending import (
+    SHIMS,
+    EndFacts,
+    Member,
+    may_be_at_work,
+    whole_cgroup,
+    why_spare,
+)
+from holdfast.model.reclaim.runtime_state import RuntimeState
+from holdfast.model.use.sandbox import Sandbox
 
 _SENTRY = Member(
     process=ProcessId(4242, 99),

@@ -5,7 +5,8 @@ from msgspec.structs import replace
 
 from fakes.books import X, Y
 from holdfast.model.devices import DeviceKind
-from holdfast.model.free import (
+from holdfast.model.ids import PciAddress, PodUid, ProcessId
+from holdfast.model.use.free import (
     FormerPod,
     KernelFacts,
     Opened,
@@ -14,11 +15,10 @@ from holdfast.model.free import (
     judge_kernel,
     judge_release,
 )
-from holdfast.model.ids import PciAddress, PodUid, ProcessId
-from holdfast.model.machines import asking_whose, but_for_own_machine
-from holdfast.model.sandbox import Sandbox
-from holdfast.model.use import Grip, Holder
-from holdfast.model.verdict import Freedom
+from holdfast.model.use.machines import asking_whose, but_for_own_machine
+from holdfast.model.use.sandbox import Sandbox
+from holdfast.model.use.use import Grip, Holder
+from holdfast.model.use.verdict import Freedom
 
 _FREE, _IN_USE, _UNKNOWN = Freedom.FREE, Freedom.IN_USE, Freedom.UNKNOWN
 _ENABLED = (PciAddress("0000:00:05.0"),)

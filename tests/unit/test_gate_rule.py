@@ -23,12 +23,12 @@ from fakes.books import (
     unlocked,
     unreadable,
 )
-from holdfast.model.book import Book, Phase
-from holdfast.model.gate import Caller, Passage, arrive, enter, who_calls, why_wait
+from holdfast.model.book.book import Book, Phase
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.queue import settle
+from holdfast.model.gate.gate import Caller, Passage, arrive, enter, who_calls, why_wait
 from holdfast.model.ids import DeviceId
 from holdfast.model.kubelet import CheckpointEntry
-from holdfast.model.locks import LockState
-from holdfast.model.queue import settle
 
 _D0 = silicon(d0="a")
 _BOTH = silicon(d0="a", d1="b")

@@ -14,11 +14,11 @@ from fakes.books import (
     lock_of,
     silicon,
 )
-from holdfast.model.book import Book
-from holdfast.model.gate import Caller, Passage, arrive, enter, who_calls, why_wait
+from holdfast.model.book.book import Book
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.marks import Asker, Mark, Marks
+from holdfast.model.gate.gate import Caller, Passage, arrive, enter, who_calls, why_wait
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.locks import LockState
-from holdfast.model.marks import Asker, Mark, Marks
 
 _D0 = silicon(d0="a")
 _PASSAGE = Passage(resource=WHOLE, asked=ids("d0"), devices=_D0)

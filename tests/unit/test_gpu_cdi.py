@@ -9,7 +9,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from msgspec.structs import replace
 
-from holdfast.model.gpu_cdi import (
+from holdfast.model.ids import DeviceId
+from holdfast.model.nvidia.cdi import (
     BesideNodes,
     DriverFiles,
     GpuSpecFacts,
@@ -20,8 +21,7 @@ from holdfast.model.gpu_cdi import (
     described,
     gpu_spec_files,
 )
-from holdfast.model.gpu_names import GPU_KIND, GpuNames, found_in, unexplained
-from holdfast.model.ids import DeviceId
+from holdfast.model.nvidia.names import GPU_KIND, GpuNames, found_in, unexplained
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cdi"
 SCHEMA = Path(__file__).parent.parent / "golden" / "cdi.schema.json"

@@ -3,19 +3,18 @@
 import pytest
 from msgspec.structs import replace
 
+from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.free import (
-    FormerPod,
-    KernelFacts,
-    Opened,
-    ReleaseFacts,
-    is_foreign,
-    judge_kernel,
-    judge_release,
-    kept_by_nvml,
+from holdfast.model.ids import (
+    BootId,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    PodUid,
+    ProcessId,
+    ResourceName,
 )
-from holdfast.model.gpu import GpuProcess, GpuUse
-from holdfast.model.gpu_free import (
+from holdfast.model.nvidia.free import (
     Bystander,
     Found,
     GpuRules,
@@ -28,20 +27,21 @@ from holdfast.model.gpu_free import (
     uuids,
     with_level,
 )
-from holdfast.model.gpu_idle import IdleMemory, IdleRules, Level, Unused, follow, restored
-from holdfast.model.ids import (
-    BootId,
-    DeviceId,
-    DeviceName,
-    HardwareKey,
-    PodUid,
-    ProcessId,
-    ResourceName,
+from holdfast.model.nvidia.gpu import GpuProcess, GpuUse
+from holdfast.model.nvidia.idle import IdleMemory, IdleRules, Level, Unused, follow, restored
+from holdfast.model.use.free import (
+    FormerPod,
+    KernelFacts,
+    Opened,
+    ReleaseFacts,
+    is_foreign,
+    judge_kernel,
+    judge_release,
+    kept_by_nvml,
 )
-from holdfast.model.locks import DeviceLock, LockState
-from holdfast.model.sandbox import Sandbox
-from holdfast.model.use import Grip, Holder
-from holdfast.model.verdict import Freedom
+from holdfast.model.use.sandbox import Sandbox
+from holdfast.model.use.use import Grip, Holder
+from holdfast.model.use.verdict import Freedom
 
 MIB = 1 << 20
 FREE, IN_USE, UNKNOWN = Freedom.FREE, Freedom.IN_USE, Freedom.UNKNOWN

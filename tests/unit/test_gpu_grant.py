@@ -7,7 +7,8 @@ from google.protobuf.text_format import MessageToString
 from msgspec.structs import replace
 
 from holdfast.kubelet.messages import container_answer
-from holdfast.model.gpu_grant import (
+from holdfast.model.grants import ContainerGrant
+from holdfast.model.nvidia.grant import (
     BesideGpus,
     DeviceIds,
     DeviceList,
@@ -15,7 +16,6 @@ from holdfast.model.gpu_grant import (
     GrantedGpu,
     gpu_grant,
 )
-from holdfast.model.grants import ContainerGrant
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "allocate"
 ANSWER = "0b1c2d3e-4f50-4617-8829-3a4b5c6d7e8f"

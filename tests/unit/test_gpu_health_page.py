@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model.xids import IGNORED, Cure, rule_of
+from holdfast.model.nvidia.xids import IGNORED, Cure, rule_of
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "gpu-health.md").read_text("utf-8")
 _ROWS = dict(re.findall(r"^\| (\w+) \| ([\d, -]+?)(?:, and .*)? \| .+ \|$", _PAGE, re.MULTILINE))

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 import pytest
 from msgspec.structs import replace
 
-from holdfast.model.gpu import (
+from holdfast.model.ids import BootId, PciAddress
+from holdfast.model.nvidia.gpu import (
     Gpu,
     GpuCondition,
     GpuEvent,
@@ -14,7 +15,7 @@ from holdfast.model.gpu import (
     GpuReading,
     MigSlice,
 )
-from holdfast.model.gpu_health import (
+from holdfast.model.nvidia.health import (
     GpuState,
     after_event,
     after_look,
@@ -25,10 +26,9 @@ from holdfast.model.gpu_health import (
     restored,
     verdict,
 )
-from holdfast.model.ids import BootId, PciAddress
-from holdfast.model.mig import hides_some
-from holdfast.model.xid_marks import MOST_MARKS, GpuLook, Place
-from holdfast.model.xids import XidChecks, xid_checks
+from holdfast.model.nvidia.mig import hides_some
+from holdfast.model.nvidia.xid_marks import MOST_MARKS, GpuLook, Place
+from holdfast.model.nvidia.xids import XidChecks, xid_checks
 
 BOOT, LATER = BootId("boot-1"), BootId("boot-2")
 GPU, OTHER = "GPU-1", "GPU-2"

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.gpu import GpuLinks, Link
-from holdfast.model.gpu_placement import GpuBoard, GpuTopology
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.nvidia.gpu import GpuLinks, Link
+from holdfast.model.nvidia.placement import GpuBoard, GpuTopology
 
 _RESOURCE = ResourceName("nvidia.com/gpu")
 

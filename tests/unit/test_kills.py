@@ -8,7 +8,7 @@ import structlog
 from msgspec.structs import replace
 
 from fakes.books import INIT
-from holdfast.model.ending import SHIMS, EndFacts, why_spare
+from holdfast.model.reclaim.ending import SHIMS, EndFacts, why_spare
 from kills.daemon import Guards
 from kills.story import tell
 

@@ -6,14 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import BOOT, SHIM, X, Y, name
-from holdfast.model.book import PodRecord
-from holdfast.model.ending import Member
+from holdfast.model.book.book import PodRecord
+from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import HardwareKey, ProcessId
-from holdfast.model.leak import HeldUp, LeakFacts, held_up, why_keep
-from holdfast.model.locks import DeviceLock, LockState
-from holdfast.model.runtime_state import RuntimeState
-from holdfast.model.sandbox import Sandbox
-from holdfast.model.use import Grip, Holder
+from holdfast.model.reclaim.ending import Member
+from holdfast.model.reclaim.leak import HeldUp, LeakFacts, held_up, why_keep
+from holdfast.model.reclaim.runtime_state import RuntimeState
+from holdfast.model.use.sandbox import Sandbox
+from holdfast.model.use.use import Grip, Holder
 
 _SENTRY = Member(
     process=ProcessId(42, 1),

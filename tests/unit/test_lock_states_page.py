@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model.locks import NEXT, LockState
+from holdfast.model.book.locks import NEXT, LockState
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "lock-states.md").read_text("utf-8")
 _ROWS = re.findall(r"^\| (\w+) \| (\w+) \| (.+) \| (.+) \|$", _PAGE, re.MULTILINE)[1:]

@@ -22,15 +22,15 @@ from fakes.books import (
     seen,
     silicon,
 )
-from holdfast.model.book import Book
-from holdfast.model.draft import Draft
-from holdfast.model.drift import kept_back
-from holdfast.model.gate import Caller, Passage, enter, who_calls, why_wait
-from holdfast.model.locks import LockState
-from holdfast.model.marks import Asker, Mark, Marks, Quarantine, why_withheld
-from holdfast.model.offers import OfferFacts, offered
-from holdfast.model.queue import settle
-from holdfast.model.reconcile import Surroundings, reconcile
+from holdfast.model.book.book import Book
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.drift import kept_back
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine, why_withheld
+from holdfast.model.book.offers import OfferFacts, offered
+from holdfast.model.book.queue import settle
+from holdfast.model.book.reconcile import Surroundings, reconcile
+from holdfast.model.gate.gate import Caller, Passage, enter, who_calls, why_wait
 
 _D0 = silicon(d0="a")
 _D1 = silicon(d1="b")

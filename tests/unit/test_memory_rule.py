@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.model.memory import CgroupMemory, Memory, is_tight, least, own_share
+from holdfast.model.node.memory import CgroupMemory, Memory, is_tight, least, own_share
 
 UID = "6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b"
 NUMBERS = st.none() | st.integers(min_value=1, max_value=1 << 63)

@@ -6,14 +6,14 @@ import pytest
 from prometheus_client import generate_latest
 
 from holdfast.allocation.outcomes import Outcome
-from holdfast.model.book import Allocation, Book, Phase
+from holdfast.model.book.book import Allocation, Book, Phase
+from holdfast.model.book.locks import DeviceLock, LockState, Move
+from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory
-from holdfast.model.gpu import GpuEvent, GpuEventKind
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, ResourceName
-from holdfast.model.locks import DeviceLock, LockState, Move
-from holdfast.model.marks import Asker, Mark, Marks, Quarantine
-from holdfast.model.memory import Memory
-from holdfast.model.readiness import Standing
+from holdfast.model.node.memory import Memory
+from holdfast.model.node.readiness import Standing
+from holdfast.model.nvidia.gpu import GpuEvent, GpuEventKind
 from holdfast.telemetry.metrics import Metrics
 
 _TPU = ResourceName("google.com/tpu")

@@ -10,13 +10,13 @@ from prometheus_client import Counter
 from prometheus_client.metrics import MetricWrapperBase
 
 from holdfast.allocation.outcomes import PASSES, Outcome
-from holdfast.model.book import Phase
+from holdfast.model.book.book import Phase
+from holdfast.model.book.drift import Drift
+from holdfast.model.book.locks import LockState
 from holdfast.model.devices import FaultKind
-from holdfast.model.drift import Drift
-from holdfast.model.gpu import GpuEventKind
-from holdfast.model.locks import LockState
-from holdfast.model.reclaim import ReclaimStep
-from holdfast.model.xids import Cure
+from holdfast.model.nvidia.gpu import GpuEventKind
+from holdfast.model.nvidia.xids import Cure
+from holdfast.model.reclaim.plan import ReclaimStep
 from holdfast.telemetry.metrics import Metrics
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")

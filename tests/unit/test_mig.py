@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.model.devices import DeviceNode
-from holdfast.model.gpu import NOWHERE, DriverState, Gpu, GpuProblem, GpuReading, MigSlice
-from holdfast.model.gpu_devices import GpuFacts, gpu_devices
 from holdfast.model.ids import HardwareKey, PciAddress
-from holdfast.model.mig import GpuLayout, MigStrategy, lay_out, resource_of, with_known
+from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
+from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuProblem, GpuReading, MigSlice
+from holdfast.model.nvidia.mig import GpuLayout, MigStrategy, lay_out, resource_of, with_known
 
 NONE, SINGLE, MIXED = MigStrategy.NONE, MigStrategy.SINGLE, MigStrategy.MIXED
 LOST = GpuProblem(asked="handle", error="NVML_ERROR_GPU_IS_LOST", lost=True)

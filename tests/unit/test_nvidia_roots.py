@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.nvidia_roots import DriverFacts, RootFacts, device_root
+from holdfast.model.nvidia.roots import DriverFacts, RootFacts, device_root
 
 DEV = Path("/dev")
 OPERATOR = Path("/run/nvidia/driver/dev")

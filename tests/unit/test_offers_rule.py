@@ -18,11 +18,11 @@ from fakes.books import (
     silicon,
     unreadable,
 )
-from holdfast.model.book import Book
+from holdfast.model.book.book import Book
+from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.offers import OfferedDevice, OfferFacts, Offers, has_or_awaits, offered
 from holdfast.model.ids import DeviceId, DeviceName
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.locks import DeviceLock, LockState
-from holdfast.model.offers import OfferedDevice, OfferFacts, Offers, has_or_awaits, offered
 
 _NAME = name("d0")
 _LOCKED = [state for state in LockState if state is not LockState.FREE]

@@ -29,18 +29,13 @@ from hypothesis.stateful import (
 
 from fakes.books import HALF, NOW, WHOLE, breaches, inventory, silicon, unlocked
 from holdfast.ledger.store import FILE, Store
-from holdfast.model.book import Book, Phase
+from holdfast.model.book.book import Book, Phase
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import ENDING, LockState, Move
+from holdfast.model.book.queue import settle
+from holdfast.model.book.reconcile import PodSighting, Surroundings, reconcile
 from holdfast.model.devices import Device
-from holdfast.model.draft import Draft
-from holdfast.model.free import (
-    FormerPod,
-    KernelFacts,
-    Opened,
-    ReleaseFacts,
-    judge_kernel,
-    judge_release,
-)
-from holdfast.model.gate import Passage, arrive, enter, who_calls, why_wait
+from holdfast.model.gate.gate import Passage, arrive, enter, who_calls, why_wait
 from holdfast.model.ids import (
     BootId,
     CheckpointId,
@@ -52,11 +47,16 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
-from holdfast.model.locks import ENDING, LockState, Move
-from holdfast.model.queue import settle
-from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
-from holdfast.model.use import Grip, Holder
-from holdfast.model.verdict import Freedom
+from holdfast.model.use.free import (
+    FormerPod,
+    KernelFacts,
+    Opened,
+    ReleaseFacts,
+    judge_kernel,
+    judge_release,
+)
+from holdfast.model.use.use import Grip, Holder
+from holdfast.model.use.verdict import Freedom
 
 T = TypeVar("T")
 

@@ -18,10 +18,10 @@ from fakes.books import (
     silicon,
     unreadable,
 )
-from holdfast.model.book import Allocation, Phase
+from holdfast.model.book.book import Allocation, Phase
+from holdfast.model.book.pending import AllocationFacts, is_newer, over
 from holdfast.model.ids import NO_CHECKPOINT, BootId
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
-from holdfast.model.pending import AllocationFacts, is_newer, over
 
 _ALLOCATED = Allocation(
     id=1,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.gate.placement import preferred
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.placement import preferred
 
 _RESOURCE = ResourceName("google.com/tpu")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fakes.books import BOOT, X
-from holdfast.model.book import PodRecord
+from holdfast.model.book.book import PodRecord
 from holdfast.model.ids import BootId
 
 

@@ -3,12 +3,12 @@
 import pytest
 from msgspec import Struct
 
-from holdfast.model.cdi import Published, explained
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
-from holdfast.model.gpu_names import GPU_KIND, GpuNames
+from holdfast.model.gate.cdi import Published, explained
+from holdfast.model.gate.promise import breach
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
-from holdfast.model.promise import breach
+from holdfast.model.nvidia.names import GPU_KIND, GpuNames
 
 TPU = ResourceName("google.com/tpu")
 A, B = "0000:00:05.0", "0000:00:06.0"

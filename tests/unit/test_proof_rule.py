@@ -17,12 +17,12 @@ from fakes.books import (
     silicon,
     unlocked,
 )
-from holdfast.model.book import Book, Phase
-from holdfast.model.free import KernelFacts
+from holdfast.model.book.book import Book, Phase
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.proof import hand_to_true_owner, true_owner
 from holdfast.model.ids import PodUid, ProcessId
-from holdfast.model.locks import LockState
-from holdfast.model.proof import hand_to_true_owner, true_owner
-from holdfast.model.use import Grip, Holder
+from holdfast.model.use.free import KernelFacts
+from holdfast.model.use.use import Grip, Holder
 
 _D0 = silicon(d0="a")
 _BOTH = silicon(d0="a", d1="b")

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.model.ids import ResourceName
-from holdfast.model.readiness import (
+from holdfast.model.node.readiness import (
     RULES,
     Check,
     Known,

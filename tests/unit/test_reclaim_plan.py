@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.model.reclaim import Attempt, ReclaimStep, ReclaimTimes, next_step
+from holdfast.model.reclaim.plan import Attempt, ReclaimStep, ReclaimTimes, next_step
 
 _TIMES = ReclaimTimes()
 _SECOND = 1.0

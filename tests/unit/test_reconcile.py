@@ -29,20 +29,20 @@ from fakes.books import (
     unlocked,
     unreadable,
 )
-from holdfast.model.book import Book, Phase, PodRecord
-from holdfast.model.draft import Draft
-from holdfast.model.ids import NO_CHECKPOINT, BootId, CheckpointId, DeviceId, PodUid, ProcessId
-from holdfast.model.kubelet import KubeletView
-from holdfast.model.locks import LockState
-from holdfast.model.pending import LONGEST_START
-from holdfast.model.queue import settle
-from holdfast.model.reconcile import (
+from holdfast.model.book.book import Book, Phase, PodRecord
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.pending import LONGEST_START
+from holdfast.model.book.queue import settle
+from holdfast.model.book.reconcile import (
     PodSighting,
     Surroundings,
     ending_locks,
     reconcile,
     translate,
 )
+from holdfast.model.ids import NO_CHECKPOINT, BootId, CheckpointId, DeviceId, PodUid, ProcessId
+from holdfast.model.kubelet import KubeletView
 
 _D0 = silicon(d0="a")
 _NODE = inventory({WHOLE: silicon(d0="a", d1="b"), HALF: silicon(h0="a", h1="b")})

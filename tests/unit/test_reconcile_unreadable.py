@@ -18,12 +18,12 @@ from fakes.books import (
     silicon,
     unreadable,
 )
-from holdfast.model.book import Book, Phase, PodRecord
-from holdfast.model.draft import Draft
+from holdfast.model.book.book import Book, Phase, PodRecord
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.reconcile import PodSighting, Surroundings, reconcile
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.locks import LockState
-from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
 
 _D0 = silicon(d0="a")
 _NODE = inventory({WHOLE: _D0, HALF: silicon(h0="a")})

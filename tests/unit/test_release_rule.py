@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import BOOT, INIT, KUBELET, NOW, SHIM, X, Y, keys, name
-from holdfast.model.book import PodRecord
-from holdfast.model.ending import RUNTIMES, SHIMS, EndFacts, Member, Parent, why_spare
+from holdfast.model.book.book import PodRecord
+from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import ProcessId
-from holdfast.model.locks import DeviceLock, LockState
-from holdfast.model.release import ByHand, HandFacts, judge_by_hand
-from holdfast.model.runtime_state import RuntimeState
-from holdfast.model.sandbox import Sandbox
+from holdfast.model.reclaim.ending import RUNTIMES, SHIMS, EndFacts, Member, Parent, why_spare
+from holdfast.model.reclaim.release import ByHand, HandFacts, judge_by_hand
+from holdfast.model.reclaim.runtime_state import RuntimeState
+from holdfast.model.use.sandbox import Sandbox
 
 _ENDING = (LockState.RELEASING, LockState.RECLAIMING, LockState.QUARANTINED)
 _POD = PodRecord(uid=X, boot=BOOT, inode=7, namespace="default", name="train")

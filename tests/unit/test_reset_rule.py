@@ -2,10 +2,10 @@
 
 import pytest
 
+from holdfast.model.book.locks import LockState
 from holdfast.model.devices import Device, DeviceKind, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
-from holdfast.model.locks import LockState
-from holdfast.model.reset import (
+from holdfast.model.reclaim.reset import (
     FORCED,
     FunctionLook,
     ResetPolicy,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import SettingsError
-from holdfast.model.mig import MigStrategy
+from holdfast.model.nvidia.mig import MigStrategy
 from holdfast.settings import Settings, convert, known_paths, load, plain, schema
 from holdfast.settings.duration import PATTERN, Duration, Interval
 

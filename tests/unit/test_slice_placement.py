@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.ids import DeviceId
-from holdfast.model.slice_placement import SlicePolicy, preferred_slices
+from holdfast.model.nvidia.slice_placement import SlicePolicy, preferred_slices
 
 SPREAD, PACKED = SlicePolicy.DISTRIBUTED, SlicePolicy.PACKED
 

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.model.devices import DeviceKind
 from holdfast.model.ids import PciAddress
-from holdfast.model.tpu import (
+from holdfast.model.tpu.generations import (
     GENERATIONS,
     GOOGLE_VENDOR,
     NOT_CHIPS,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.tpu import GENERATIONS
-from holdfast.model.tpu_env import TpuHostFacts, environment, resolve
+from holdfast.model.tpu.env import TpuHostFacts, environment, resolve
+from holdfast.model.tpu.generations import GENERATIONS
 
 _NO_WRAP = "false,false,false"
 _WRAP = "true,true,true"

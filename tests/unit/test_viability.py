@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.model.devices import FaultKind
 from holdfast.model.ids import PciAddress
-from holdfast.model.viability import (
+from holdfast.model.vfio.viability import (
     FunctionFacts,
     NodeFacts,
     chip_faults,

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from fakes.books import X, Y
-from holdfast.model.reclaim import ReclaimTimes
-from holdfast.model.release import ByHand
+from holdfast.model.reclaim.plan import ReclaimTimes
+from holdfast.model.reclaim.release import ByHand
 from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.reclaimer import Reclaimer
 from manual_clock import ManualClock

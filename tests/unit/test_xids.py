@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.xids import IGNORED, Cure, XidChecks, rule_of, xid_checks
+from holdfast.model.nvidia.xids import IGNORED, Cure, XidChecks, rule_of, xid_checks
 
 APPLICATION, BAD_MEMORY, UNHEARD_OF = 31, 48, 4711
 

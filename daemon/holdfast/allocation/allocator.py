@@ -7,12 +7,12 @@ import structlog
 
 from holdfast.errors import AllocationRefusedError, LaneStuckError, LedgerError
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.queue import settle
+from holdfast.model.book.reconcile import translate
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.draft import Draft
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import CheckpointId, DeviceId, DeviceName, ResourceName
-from holdfast.model.queue import settle
-from holdfast.model.reconcile import translate
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 

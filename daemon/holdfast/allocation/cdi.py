@@ -7,9 +7,9 @@ import structlog
 from msgspec import Struct, field
 
 from holdfast.errors import HostError, LaneStuckError
-from holdfast.host.cdi import SpecFolder
-from holdfast.model.cdi import Published, explained, spec_files
+from holdfast.host.files.cdi import SpecFolder
 from holdfast.model.devices import Inventory
+from holdfast.model.gate.cdi import Published, explained, spec_files
 from holdfast.runtime.lane import Lane
 
 log = structlog.get_logger(__name__)

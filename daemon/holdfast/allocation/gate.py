@@ -13,13 +13,14 @@ from holdfast.allocation.refusals import Wait
 from holdfast.allocation.sharedlook import SharedLook
 from holdfast.allocation.starts import Start, Starts
 from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
-from holdfast.host.look import Look
+from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.cdi import Published
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.reconcile import translate
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.draft import Draft
-from holdfast.model.free import judge_kernel
-from holdfast.model.gate import (
+from holdfast.model.gate.cdi import Published
+from holdfast.model.gate.gate import (
     LONGEST_WAIT,
     Caller,
     Passage,
@@ -29,13 +30,12 @@ from holdfast.model.gate import (
     why_kept_away,
     why_wait,
 )
+from holdfast.model.gate.promise import breach
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.leak import held_up
-from holdfast.model.locks import LockState
-from holdfast.model.promise import breach
-from holdfast.model.reconcile import translate
-from holdfast.model.verdict import Freedom, Verdict
+from holdfast.model.reclaim.leak import held_up
+from holdfast.model.use.free import judge_kernel
+from holdfast.model.use.verdict import Freedom, Verdict
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched

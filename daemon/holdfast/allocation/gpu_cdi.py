@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from holdfast.allocation.cdi import SpecWriter
 from holdfast.model.devices import DeviceKind, Fault, FaultKind, Inventory, with_faults
-from holdfast.model.gpu import DriverState
-from holdfast.model.gpu_devices import GpuFacts
-from holdfast.model.gpu_grant import DeviceIds, GpuGrantRules
-from holdfast.model.gpu_names import GPU_KINDS, Described, GpuNames, found_in, unexplained
 from holdfast.model.ids import DeviceId
+from holdfast.model.nvidia.devices import GpuFacts
+from holdfast.model.nvidia.gpu import DriverState
+from holdfast.model.nvidia.grant import DeviceIds, GpuGrantRules
+from holdfast.model.nvidia.names import GPU_KINDS, Described, GpuNames, found_in, unexplained
 
 log = structlog.get_logger(__name__)
 

@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from holdfast.model.cdi import Published, cdi_name
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.gpu_devices import GpuFacts
-from holdfast.model.gpu_grant import BesideGpus, GpuGrantRules, GrantedGpu, gpu_grant
+from holdfast.model.gate.cdi import Published, cdi_name
 from holdfast.model.grants import VFIO_CONTAINER, ContainerGrant, GrantedNode
 from holdfast.model.ids import ResourceName
-from holdfast.model.tpu import GENERATIONS, TpuGeneration
-from holdfast.model.tpu_env import TpuHostFacts, environment, resolve
+from holdfast.model.nvidia.devices import GpuFacts
+from holdfast.model.nvidia.grant import BesideGpus, GpuGrantRules, GrantedGpu, gpu_grant
+from holdfast.model.tpu.env import TpuHostFacts, environment, resolve
+from holdfast.model.tpu.generations import GENERATIONS, TpuGeneration
 
 
 def _fresh() -> str:

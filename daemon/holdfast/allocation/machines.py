@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import DeviceName, PodUid
-from holdfast.model.machines import asking_whose, but_for_own_machine
-from holdfast.model.verdict import Verdict
+from holdfast.model.use.machines import asking_whose, but_for_own_machine
+from holdfast.model.use.verdict import Verdict
 
 
 class OwnMachines:

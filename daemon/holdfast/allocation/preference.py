@@ -3,12 +3,12 @@
 from collections.abc import Collection
 
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.drift import kept_back
 from holdfast.model.devices import Device, DeviceKind, Inventory, device_ids
-from holdfast.model.drift import kept_back
-from holdfast.model.gpu_placement import GpuBoard, GpuTopology
+from holdfast.model.gate.placement import preferred
 from holdfast.model.ids import DeviceId, ResourceName
-from holdfast.model.placement import preferred
-from holdfast.model.slice_placement import SlicePolicy, preferred_slices
+from holdfast.model.nvidia.placement import GpuBoard, GpuTopology
+from holdfast.model.nvidia.slice_placement import SlicePolicy, preferred_slices
 from holdfast.runtime.watched import Watched
 
 

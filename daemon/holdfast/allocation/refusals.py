@@ -1,7 +1,7 @@
 """Why a container start has to wait, and the text in which its user reads that."""
 
 from holdfast.allocation.outcomes import Outcome
-from holdfast.model.leak import HeldUp
+from holdfast.model.reclaim.leak import HeldUp
 
 _FINAL = frozenset({Outcome.SEVERAL_PODS, Outcome.GONE, Outcome.PROMISE})
 """What waiting does not mend."""

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.host.look import Look
+from holdfast.host.use.look import Look
+from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device
-from holdfast.model.free import KernelFacts, Opened, judge_kernel, kept_by_nvml
 from holdfast.model.ids import DeviceName
-from holdfast.model.locks import DeviceLock
-from holdfast.model.verdict import Freedom
+from holdfast.model.use.free import KernelFacts, Opened, judge_kernel, kept_by_nvml
+from holdfast.model.use.verdict import Freedom
 from holdfast.runtime.clock import Clock
 
 _SCAN_SHARE = 0.005

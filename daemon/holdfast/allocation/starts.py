@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from holdfast.model.ids import PodUid
-from holdfast.model.leak import HeldUp
+from holdfast.model.reclaim.leak import HeldUp
 from holdfast.runtime.watched import Watched
 
 

@@ -12,23 +12,23 @@ from pathlib import Path
 import structlog
 
 import holdfast
-from holdfast.app.answers import handlers
-from holdfast.app.gpus import Gpus
-from holdfast.app.hosts import build_host
-from holdfast.app.lacks import missing_folders
-from holdfast.app.parts import Parts, build
-from holdfast.app.proof import LedgerProof
-from holdfast.app.readiness import readiness
+from holdfast.app.answers.answers import handlers
+from holdfast.app.answers.readiness import readiness
+from holdfast.app.answers.showing import observe, show, show_ledger
 from holdfast.app.reload import Orders, Reread, may_begin_anew
-from holdfast.app.showing import observe, show, show_ledger
+from holdfast.app.watches.proof import LedgerProof
+from holdfast.app.wiring.gpus import Gpus
+from holdfast.app.wiring.hosts import build_host
+from holdfast.app.wiring.lacks import missing_folders
+from holdfast.app.wiring.parts import Parts, build
 from holdfast.control.server import ControlServer
 from holdfast.discovery.scanner import Scanner
 from holdfast.errors import HoldfastError, HostError
-from holdfast.host.openfiles import allow_all
-from holdfast.host.udev import Uevents
+from holdfast.host.own.openfiles import allow_all
+from holdfast.host.pci.udev import Uevents
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.ledger import open_ledger
-from holdfast.model.gpu import DriverState
+from holdfast.model.nvidia.gpu import DriverState
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.supervisor import Supervisor

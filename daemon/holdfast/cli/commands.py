@@ -25,7 +25,7 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.tables import Row, Rows, drift_line, mark_line, say, show
 from holdfast.errors import HoldfastError
-from holdfast.model.locks import MOST_MOVES
+from holdfast.model.book.locks import MOST_MOVES
 from holdfast.settings import Settings, plain, schema
 
 _INTERRUPTED = 130

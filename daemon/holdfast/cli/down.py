@@ -6,10 +6,10 @@ Everything that only the hardware could tell is null. Imported when it is needed
 from collections import Counter
 from pathlib import Path
 
-from holdfast.app.reports import history_reports, lock_reports, mark_reports
+from holdfast.app.answers.reports import history_reports, lock_reports, mark_reports
 from holdfast.cli.tables import Row, Rows
 from holdfast.ledger.store import read_only, read_only_history, read_only_moved_devices
-from holdfast.model.byhand import device_meant
+from holdfast.model.book.byhand import device_meant
 from holdfast.model.ids import ResourceName
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from holdfast.model.memory import sized
+from holdfast.model.node.memory import sized
 from holdfast.model.text import printable
 
 Row = dict[str, Any]

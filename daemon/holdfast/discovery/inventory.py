@@ -10,8 +10,8 @@ from holdfast.discovery.snapshot import Snapshot
 from holdfast.discovery.tpu import tpu_devices
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.ids import ResourceName
-from holdfast.model.pools import PoolSpec
-from holdfast.model.tpu import TPU_RESOURCE
+from holdfast.model.tpu.generations import TPU_RESOURCE
+from holdfast.model.vfio.pools import PoolSpec
 
 
 class Offered(Struct, frozen=True, kw_only=True):

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from holdfast.discovery.snapshot import Snapshot
 from holdfast.discovery.vfio import Match, vfio_devices
-from holdfast.host.sysfs import PciFunction
+from holdfast.host.pci.sysfs import PciFunction
 from holdfast.model.devices import Device
 from holdfast.model.ids import ResourceName
-from holdfast.model.pools import PoolSpec
-from holdfast.model.viability import is_bridge
+from holdfast.model.vfio.pools import PoolSpec
+from holdfast.model.vfio.viability import is_bridge
 
 
 def pool_devices(snapshot: Snapshot, pools: Sequence[PoolSpec]) -> tuple[Device, ...]:

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from holdfast.discovery.inventory import Besides, Offered, take_inventory
 from holdfast.discovery.snapshot import Snapshot, driver_of
 from holdfast.errors import HoldfastError
+from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.root import HostRoot
-from holdfast.host.sysfs import Sysfs
 from holdfast.model.devices import Fault, Inventory, pci_addresses, with_faults
 from holdfast.model.ids import DeviceName, PciAddress
 from holdfast.runtime.backoff import backoff

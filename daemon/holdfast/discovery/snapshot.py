@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from holdfast.errors import HostError
+from holdfast.host.pci.sysfs import PciFunction, Sysfs
 from holdfast.host.root import HostRoot
-from holdfast.host.sysfs import PciFunction, Sysfs
 from holdfast.model.ids import PciAddress
-from holdfast.model.viability import (
+from holdfast.model.vfio.viability import (
     FunctionFacts,
     NodeFacts,
     is_bridge,

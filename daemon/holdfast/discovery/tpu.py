@@ -2,11 +2,11 @@
 
 from holdfast.discovery.snapshot import Snapshot
 from holdfast.discovery.vfio import Match, unreadable, vfio_devices
-from holdfast.host.sysfs import PciFunction
+from holdfast.host.pci.sysfs import PciFunction
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.tpu import TPU_RESOURCE, TpuGeneration, generation_of
-from holdfast.model.viability import node_faults
+from holdfast.model.tpu.generations import TPU_RESOURCE, TpuGeneration, generation_of
+from holdfast.model.vfio.viability import node_faults
 
 
 def tpu_devices(snapshot: Snapshot, resource: ResourceName = TPU_RESOURCE) -> tuple[Device, ...]:

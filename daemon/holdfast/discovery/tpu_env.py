@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.host.root import HostRoot
-from holdfast.model.tpu_env_file import TpuEnvFile, parse_tpu_env
+from holdfast.model.tpu.env_file import TpuEnvFile, parse_tpu_env
 
 _MOST_BYTES = 64 * 1024
 

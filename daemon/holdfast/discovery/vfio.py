@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from holdfast.discovery.snapshot import Snapshot
-from holdfast.host.sysfs import PciFunction
+from holdfast.host.pci.sysfs import PciFunction
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.tpu import slot_of
-from holdfast.model.viability import (
+from holdfast.model.tpu.generations import slot_of
+from holdfast.model.vfio.viability import (
     chip_faults,
     function_faults,
     group_faults,

@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from holdfast.doctor.area import Area
-from holdfast.doctor.cdi import cdi_findings
-from holdfast.doctor.containerd import containerd_findings
+from holdfast.doctor.cdi.checks import cdi_findings
+from holdfast.doctor.cdi.gpu import gpu_cdi_findings
+from holdfast.doctor.containerd.checks import containerd_findings
 from holdfast.doctor.finding import Finding
-from holdfast.doctor.gpu_cdi import gpu_cdi_findings
-from holdfast.doctor.gvisor import gvisor_findings
-from holdfast.doctor.kubelet import kubelet_findings
+from holdfast.doctor.gvisor.checks import gvisor_findings
+from holdfast.doctor.kubelet.checks import kubelet_findings
 from holdfast.doctor.memory import memory_findings
 from holdfast.doctor.node import Node
-from holdfast.doctor.nvidia import nvidia_findings
+from holdfast.doctor.nvidia.checks import nvidia_findings
 from holdfast.doctor.privileges import privileges_findings
 from holdfast.doctor.state import state_findings
-from holdfast.doctor.vfio import vfio_findings
+from holdfast.doctor.vfio.checks import vfio_findings
 from holdfast.errors import HostError
 
 AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(

@@ -8,15 +8,15 @@ from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.node import Node
 from holdfast.errors import HostError
-from holdfast.host.holders import HolderScan
-from holdfast.host.memory import MemoryReader
-from holdfast.host.procfs import Procfs, lock_holder
+from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.host.proc.procfs import Procfs, lock_holder
 from holdfast.host.root import HostRoot
+from holdfast.host.use.holders import HolderScan
 from holdfast.ledger.store import LOCK
-from holdfast.model.cgroup_names import pod_of
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.memory import VFIO_MEMLOCK, CgroupMemory, Memlock, Memory, sized
-from holdfast.model.use import Holder, ScanTarget
+from holdfast.model.node.cgroup_names import pod_of
+from holdfast.model.node.memory import VFIO_MEMLOCK, CgroupMemory, Memlock, Memory, sized
+from holdfast.model.use.use import Holder, ScanTarget
 
 _AREA = Area("memory")
 

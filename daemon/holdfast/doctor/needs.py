@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from holdfast.host.privileges import Privileges, confined
+from holdfast.host.own.privileges import Privileges, confined
 from holdfast.settings import Settings
 
 _DAC_READ_SEARCH, _KILL, _SYS_PTRACE, _SYS_ADMIN = 2, 5, 19, 21

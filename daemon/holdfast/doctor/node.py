@@ -5,8 +5,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.host.below import below
-from holdfast.host.mounts import Mount, mount_of, mounts
+from holdfast.host.files.below import below
+from holdfast.host.files.mounts import Mount, mount_of, mounts
 from holdfast.host.root import HostRoot
 from holdfast.settings import Settings
 

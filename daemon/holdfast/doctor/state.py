@@ -10,13 +10,13 @@ from holdfast.doctor.finding import Finding
 from holdfast.doctor.names import CONTROL_SOCKET
 from holdfast.doctor.node import Node
 from holdfast.errors import LedgerError, LedgerUnusableError
-from holdfast.host.mounts import Mount
-from holdfast.host.peer import listener
-from holdfast.host.procfs import Procfs, lock_holder
+from holdfast.host.files.mounts import Mount
+from holdfast.host.proc.peer import listener
+from holdfast.host.proc.procfs import Procfs, lock_holder
 from holdfast.ledger.examine import examine
 from holdfast.ledger.reserve import RESERVE_BYTES
 from holdfast.ledger.store import FILE, LOCK, SCHEMA_VERSION
-from holdfast.model.filesystems import unfit
+from holdfast.model.node.filesystems import unfit
 
 _AREA = Area("state")
 _MIB = 1 << 20

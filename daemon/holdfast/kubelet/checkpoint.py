@@ -13,9 +13,9 @@ from msgspec import Struct, field
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2
 from holdfast.errors import KubeletError
-from holdfast.model.gpu_grant import told_by_index
 from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, DeviceId, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
+from holdfast.model.nvidia.grant import told_by_index
 
 CHECKPOINT_NAME = "kubelet_internal_checkpoint"
 """The file's name in the device-plugins folder."""

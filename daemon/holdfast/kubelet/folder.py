@@ -7,7 +7,7 @@ import structlog
 from msgspec import Struct, field
 
 from holdfast.errors import HostError
-from holdfast.host.inotify import PathWatcher
+from holdfast.host.files.inotify import PathWatcher
 from holdfast.kubelet.checkpoint import CHECKPOINT_NAME, FileId
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched

@@ -1,8 +1,8 @@
 """Between our own values and the messages of the device plugin API."""
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2
+from holdfast.model.book.offers import OfferedDevice
 from holdfast.model.grants import ContainerGrant
-from holdfast.model.offers import OfferedDevice
 
 API_VERSION = "v1beta1"
 """The one version of the API that any kubelet takes."""

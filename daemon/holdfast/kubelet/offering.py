@@ -2,13 +2,13 @@
 
 from holdfast.ledger.ages import LockAges
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book import Book
+from holdfast.model.book.book import Book
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.marks import why_withheld
+from holdfast.model.book.offers import OfferedDevice, OfferFacts, Offers, has_or_awaits, offered
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.locks import LockState
-from holdfast.model.marks import why_withheld
-from holdfast.model.offers import OfferedDevice, OfferFacts, Offers, has_or_awaits, offered
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched

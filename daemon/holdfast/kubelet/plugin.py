@@ -17,9 +17,9 @@ from holdfast.errors import GateRefusedError, HoldfastError
 from holdfast.kubelet.messages import container_answer, device_list
 from holdfast.kubelet.traffic import Traffic
 from holdfast.kubelet.wire import code_of, when_over
+from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, ResourceName
-from holdfast.model.offers import OfferedDevice, Offers
 from holdfast.model.text import printable
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.watched import Watched

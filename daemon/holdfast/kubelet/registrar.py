@@ -7,8 +7,8 @@ from holdfast.errors import KubeletError
 from holdfast.kubelet.enrolment import Enrolment, EnrolmentTimes, Registration
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.plugin import DevicePlugin
+from holdfast.model.book.offers import Offers
 from holdfast.model.ids import ResourceName
-from holdfast.model.offers import Offers
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 

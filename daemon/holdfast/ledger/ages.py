@@ -1,8 +1,8 @@
 """Since when each lock has been in its state, by a clock that nobody sets."""
 
-from holdfast.model.book import Book
+from holdfast.model.book.book import Book
+from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import DeviceName
-from holdfast.model.locks import DeviceLock, LockState
 from holdfast.runtime.clock import Clock
 
 _Entry = tuple[LockState, float]

@@ -5,10 +5,10 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping
 
-from holdfast.model.gpu_health import GpuState
-from holdfast.model.gpu_idle import IdleMemory
 from holdfast.model.ids import BootId, PciAddress
-from holdfast.model.xid_marks import XidMark
+from holdfast.model.nvidia.health import GpuState
+from holdfast.model.nvidia.idle import IdleMemory
+from holdfast.model.nvidia.xid_marks import XidMark
 
 _SINCE_VERSION = 3
 _IDLE_SINCE_VERSION = 5

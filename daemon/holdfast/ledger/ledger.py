@@ -10,10 +10,10 @@ import structlog
 from holdfast.errors import LaneStuckError, LedgerError, LedgerLostError, LedgerUnusableError
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.store import Store
-from holdfast.model.book import Book
-from holdfast.model.draft import Draft
+from holdfast.model.book.book import Book
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.ids import BootId, DeviceName
-from holdfast.model.locks import DeviceLock, LockState, Move
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched

@@ -3,8 +3,8 @@
 import sqlite3
 from collections import defaultdict
 
+from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
-from holdfast.model.marks import Asker, Mark, Marks, Quarantine
 
 _SINCE_VERSION = 2
 

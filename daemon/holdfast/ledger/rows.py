@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from holdfast.ledger import gpus, marks
-from holdfast.model.book import Allocation, Book, Phase, PodRecord
+from holdfast.model.book.book import Allocation, Book, Phase, PodRecord
+from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.ids import (
     BootId,
     CheckpointId,
@@ -16,7 +17,6 @@ from holdfast.model.ids import (
     ProcessId,
     ResourceName,
 )
-from holdfast.model.locks import DeviceLock, LockState, Move
 
 _MOMENTS_SINCE_VERSION = 4
 """Before, an Allocation had the time of its checkpoint, and a pod's end the time of day."""

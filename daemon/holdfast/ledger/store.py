@@ -12,9 +12,9 @@ from holdfast.errors import LedgerError, LedgerLostError, LedgerUnusableError
 from holdfast.ledger import readback, rows
 from holdfast.ledger.place import Place
 from holdfast.ledger.reserve import Reserve
-from holdfast.model.book import Book
+from holdfast.model.book.book import Book
+from holdfast.model.book.locks import Move
 from holdfast.model.ids import DeviceName
-from holdfast.model.locks import Move
 
 T = TypeVar("T")
 

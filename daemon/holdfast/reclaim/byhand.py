@@ -6,19 +6,19 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from holdfast.errors import RequestRefusedError
-from holdfast.host.look import Look
+from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book import Book, PodRecord
-from holdfast.model.byhand import Target
+from holdfast.model.book.book import Book, PodRecord
+from holdfast.model.book.byhand import Target
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.marks import Asker
 from holdfast.model.devices import Inventory
-from holdfast.model.draft import Draft
-from holdfast.model.ending import Member, in_the_way, may_be_at_work
-from holdfast.model.free import KernelFacts
 from holdfast.model.ids import ProcessId
-from holdfast.model.locks import DeviceLock, LockState
-from holdfast.model.marks import Asker
-from holdfast.model.reclaim import ReclaimStep, ReclaimTimes
-from holdfast.model.release import ByHand, HandFacts, HandVerdict, Warrant, judge_by_hand
+from holdfast.model.reclaim.ending import Member, in_the_way, may_be_at_work
+from holdfast.model.reclaim.plan import ReclaimStep, ReclaimTimes
+from holdfast.model.reclaim.release import ByHand, HandFacts, HandVerdict, Warrant, judge_by_hand
+from holdfast.model.use.free import KernelFacts
 from holdfast.reclaim.guards import KubeletBooks
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer

@@ -7,10 +7,10 @@ from enum import Enum
 import structlog
 
 from holdfast.errors import HostError, LaneStuckError
-from holdfast.host.cgroups import Cgroups
-from holdfast.host.pidfd import Pidfds
-from holdfast.model.ending import Member
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.proc.pidfd import Pidfds
 from holdfast.model.ids import PodUid
+from holdfast.model.reclaim.ending import Member
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.lane import Lane
 

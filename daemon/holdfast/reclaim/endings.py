@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from holdfast.model.book.reconcile import PodSighting
 from holdfast.model.ids import PodUid
-from holdfast.model.reconcile import PodSighting
 from holdfast.runtime.clock import Clock
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from holdfast.model.book import PodRecord
+from holdfast.model.book.book import PodRecord
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.runtime.clock import Clock
 

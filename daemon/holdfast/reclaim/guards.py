@@ -6,12 +6,12 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.ending import EndFacts, Member, why_spare
+from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import PodUid
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.locks import DeviceLock
-from holdfast.model.reclaim import ReclaimTimes
-from holdfast.model.release import ByHand, Warrant
+from holdfast.model.reclaim.ending import EndFacts, Member, why_spare
+from holdfast.model.reclaim.plan import ReclaimTimes
+from holdfast.model.reclaim.release import ByHand, Warrant
 from holdfast.reclaim.evidence import Evidences
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.clock import Clock

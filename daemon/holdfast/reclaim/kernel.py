@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.host.look import Look
-from holdfast.host.pidfd import Pidfds
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.use.look import Look
+from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.free import KernelFacts, Opened, kept_by_nvml
 from holdfast.model.ids import DeviceName, PciAddress, ProcessId
-from holdfast.model.locks import DeviceLock
-from holdfast.model.use import Holder
+from holdfast.model.use.free import KernelFacts, Opened, kept_by_nvml
+from holdfast.model.use.use import Holder
 from holdfast.runtime.clock import Clock
 
 _SCAN_SHARE = 0.001

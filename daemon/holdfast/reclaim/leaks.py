@@ -8,17 +8,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
-from holdfast.host.cgroups import Cgroups
-from holdfast.host.look import Look
-from holdfast.host.pidfd import Pidfds
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Inventory
-from holdfast.model.draft import Draft
-from holdfast.model.ending import Member
-from holdfast.model.holding import leaking_pods
 from holdfast.model.ids import PodUid, ProcessId
-from holdfast.model.leak import HeldUp, LeakFacts, why_keep
-from holdfast.model.use import Holder
+from holdfast.model.reclaim.ending import Member
+from holdfast.model.reclaim.leak import HeldUp, LeakFacts, why_keep
+from holdfast.model.use.holding import leaking_pods
+from holdfast.model.use.use import Holder
 from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
 from holdfast.reclaim.guards import KubeletBooks
 from holdfast.reclaim.pods import Pods

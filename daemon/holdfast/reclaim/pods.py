@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from holdfast.errors import HostError
-from holdfast.host.cgroups import Cgroups
-from holdfast.host.inotify import PathWatcher
-from holdfast.host.lineage import sandbox_of
-from holdfast.host.parents import containing, outside_parent
-from holdfast.host.procfs import Procfs
-from holdfast.model.ending import Member
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.files.inotify import PathWatcher
+from holdfast.host.proc.lineage import sandbox_of
+from holdfast.host.proc.parents import containing, outside_parent
+from holdfast.host.proc.procfs import Procfs
+from holdfast.model.book.reconcile import PodSighting
 from holdfast.model.ids import PodUid
-from holdfast.model.reconcile import PodSighting
-from holdfast.model.sandbox import Sandbox
+from holdfast.model.reclaim.ending import Member
+from holdfast.model.use.sandbox import Sandbox
 from holdfast.runtime.lane import Lane
 
 _UNINTERRUPTIBLE = "D"

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterable, Sequence
 import structlog
 from msgspec.structs import replace
 
-from holdfast.host.cgroups import Cgroups
-from holdfast.host.pidfd import Pidfds
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.proc.pidfd import Pidfds
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.ending import EndFacts, Member, in_the_way, why_spare
-from holdfast.model.free import ReleaseFacts
+from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import DeviceName, PodUid
-from holdfast.model.locks import DeviceLock, LockState
-from holdfast.model.reclaim import Attempt, ReclaimStep, next_step
-from holdfast.model.release import ByHand, Warrant
+from holdfast.model.reclaim.ending import EndFacts, Member, in_the_way, why_spare
+from holdfast.model.reclaim.plan import Attempt, ReclaimStep, next_step
+from holdfast.model.reclaim.release import ByHand, Warrant
+from holdfast.model.use.free import ReleaseFacts
 from holdfast.reclaim.cgroupend import CgroupEnd
 from holdfast.reclaim.guards import Guards, KubeletBooks, ReclaimRules
 from holdfast.reclaim.pods import Pods

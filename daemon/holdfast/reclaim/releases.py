@@ -6,16 +6,16 @@ import structlog
 from msgspec.structs import replace
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book import Book
+from holdfast.model.book.book import Book
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import ENDING, DeviceLock, LockState
+from holdfast.model.book.queue import settle
+from holdfast.model.book.reconcile import PodSighting
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.draft import Draft
-from holdfast.model.free import FormerPod, KernelFacts, ReleaseFacts, judge_release
 from holdfast.model.ids import BootId, DeviceName, PodUid
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.locks import ENDING, DeviceLock, LockState
-from holdfast.model.queue import settle
-from holdfast.model.reconcile import PodSighting
-from holdfast.model.verdict import Freedom
+from holdfast.model.use.free import FormerPod, KernelFacts, ReleaseFacts, judge_release
+from holdfast.model.use.verdict import Freedom
 from holdfast.reclaim.evidence import Uncounted
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.reclaimer import Reclaimer

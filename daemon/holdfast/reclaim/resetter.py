@@ -8,15 +8,15 @@ import structlog
 from msgspec import Struct, field
 
 from holdfast.errors import HoldfastError, LaneStuckError
-from holdfast.host.reset import FunctionControl
+from holdfast.host.pci.reset import FunctionControl
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.free import KernelFacts, judge_kernel
 from holdfast.model.ids import DeviceName, HardwareKey
-from holdfast.model.locks import DeviceLock, LockState
-from holdfast.model.reclaim import ReclaimTimes, retry_pause
-from holdfast.model.reset import FORCED, ResetPolicy, TrialState, TrialStep, next_trial_step
-from holdfast.model.verdict import Freedom
+from holdfast.model.reclaim.plan import ReclaimTimes, retry_pause
+from holdfast.model.reclaim.reset import FORCED, ResetPolicy, TrialState, TrialStep, next_trial_step
+from holdfast.model.use.free import KernelFacts, judge_kernel
+from holdfast.model.use.verdict import Freedom
 from holdfast.reclaim.trial import FORBIDDEN, Findings, Trial
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane

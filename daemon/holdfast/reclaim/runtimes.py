@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.errors import LaneStuckError
-from holdfast.host.runtimestate import RuntimeFiles
-from holdfast.model.ending import Member
+from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.model.ids import PodUid
-from holdfast.model.runtime_state import RuntimeState
+from holdfast.model.reclaim.ending import Member
+from holdfast.model.reclaim.runtime_state import RuntimeState
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 

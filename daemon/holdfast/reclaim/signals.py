@@ -6,13 +6,13 @@ from collections.abc import Callable
 import structlog
 from msgspec import Struct
 
-from holdfast.host.pidfd import Pidfds
+from holdfast.host.proc.pidfd import Pidfds
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.ending import Member, whole_cgroup, why_stale
+from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import PodUid
-from holdfast.model.locks import DeviceLock
-from holdfast.model.reclaim import ReclaimStep
-from holdfast.model.release import Warrant
+from holdfast.model.reclaim.ending import Member, whole_cgroup, why_stale
+from holdfast.model.reclaim.plan import ReclaimStep
+from holdfast.model.reclaim.release import Warrant
 from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
 from holdfast.reclaim.guards import Guards, KubeletBooks
 from holdfast.reclaim.pods import Pods

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from holdfast.host.reset import FunctionControl, Written
+from holdfast.host.pci.reset import FunctionControl, Written
 from holdfast.model.devices import Device
-from holdfast.model.free import Opened
 from holdfast.model.ids import PciAddress
-from holdfast.model.reset import (
+from holdfast.model.reclaim.reset import (
     FunctionLook,
     ResetPolicy,
     may_rebind,
@@ -18,6 +17,7 @@ from holdfast.model.reset import (
     why_dead,
     why_not_reset,
 )
+from holdfast.model.use.free import Opened
 
 FORBIDDEN = "forbidden"
 """The outcome of a write that this container may not make: /sys is read-only here."""

@@ -10,20 +10,20 @@ from msgspec import Struct
 
 from holdfast.errors import HoldfastError
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import ENDING, DeviceLock, LockState
+from holdfast.model.book.proof import hand_to_true_owner, true_owner
+from holdfast.model.book.reconcile import PodSighting, Surroundings, reconcile
 from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.draft import Draft
-from holdfast.model.free import (
+from holdfast.model.ids import BootId, DeviceName, PciAddress, PodUid
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.use.free import (
     KernelFacts,
     is_foreign,
     judge_kernel,
 )
-from holdfast.model.holding import held_by
-from holdfast.model.ids import BootId, DeviceName, PciAddress, PodUid
-from holdfast.model.kubelet import KubeletView
-from holdfast.model.locks import ENDING, DeviceLock, LockState
-from holdfast.model.proof import hand_to_true_owner, true_owner
-from holdfast.model.reconcile import PodSighting, Surroundings, reconcile
-from holdfast.model.verdict import Freedom
+from holdfast.model.use.holding import held_by
+from holdfast.model.use.verdict import Freedom
 from holdfast.reclaim.endings import Endings
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods

@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from holdfast.model.cdi import is_kind
-from holdfast.model.gate import LONGEST_WAIT
+from holdfast.model.gate.cdi import is_kind
+from holdfast.model.gate.gate import LONGEST_WAIT
 from holdfast.model.ids import ResourceName
-from holdfast.model.pools import PoolSpec
-from holdfast.model.tpu import GENERATIONS
+from holdfast.model.tpu.generations import GENERATIONS
+from holdfast.model.vfio.pools import PoolSpec
 from holdfast.settings.sections import Settings
 
 _LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit, and its whole node waits

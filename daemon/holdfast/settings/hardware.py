@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from holdfast.model.gpu_free import DISPLAYS, MONITORS
 from holdfast.model.ids import ResourceName
-from holdfast.model.pools import PoolSpec
+from holdfast.model.nvidia.free import DISPLAYS, MONITORS
+from holdfast.model.vfio.pools import PoolSpec
 from holdfast.settings.duration import Duration, Interval
 from holdfast.settings.section import Section
 

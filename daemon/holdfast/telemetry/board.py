@@ -4,7 +4,7 @@ import time
 
 from msgspec import Struct
 
-from holdfast.model.readiness import Check
+from holdfast.model.node.readiness import Check
 
 
 class Posted(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Histogram
 
 from holdfast.model.ids import ResourceName
-from holdfast.model.readiness import Standing
+from holdfast.model.node.readiness import Standing
 from holdfast.telemetry.gauges import Current, Total
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)

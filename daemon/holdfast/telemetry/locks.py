@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from holdfast.model.book import Book, Phase
+from holdfast.model.book.book import Book, Phase
+from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.devices import FaultKind, Inventory
 from holdfast.model.ids import DeviceName
-from holdfast.model.locks import DeviceLock, LockState, Move
 from holdfast.telemetry.gauges import Current
 
 _LASTING = (0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0, 604800.0)

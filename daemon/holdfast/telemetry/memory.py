@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Gauge
 
 from holdfast.model.ids import DeviceName
-from holdfast.model.memory import Memory
+from holdfast.model.node.memory import Memory
 from holdfast.telemetry.gauges import Current
 
 

@@ -4,8 +4,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 import holdfast
 from holdfast.allocation.outcomes import PASSES, Outcome
-from holdfast.model.gpu import GpuEvent, GpuEventKind
-from holdfast.model.xids import rule_of
+from holdfast.model.nvidia.gpu import GpuEvent, GpuEventKind
+from holdfast.model.nvidia.xids import rule_of
 from holdfast.telemetry.kubelet import KubeletMetrics
 from holdfast.telemetry.locks import LockMetrics
 from holdfast.telemetry.memory import MemoryMetrics

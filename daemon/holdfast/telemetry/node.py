@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from holdfast.model.drift import Drift
+from holdfast.model.book.drift import Drift
 from holdfast.telemetry.gauges import Current
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)

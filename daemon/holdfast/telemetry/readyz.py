@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.model.readiness import Check
+from holdfast.model.node.readiness import Check
 from holdfast.model.text import printable
 from holdfast.telemetry.board import Readiness
 

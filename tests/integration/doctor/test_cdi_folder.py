@@ -6,7 +6,7 @@ import os
 import pytest
 
 from fakes.nodetree import CHIP, NodeTree
-from holdfast.doctor.cdi import strategies
+from holdfast.doctor.cdi.checks import strategies
 from holdfast.settings import convert
 
 _BY_NAME = ("--set", "deviceListStrategy=cdi")

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from fakes.doctortrees import TREES, bad, programs_of, tree
-from holdfast.doctor.containerd import containerd_findings
+from holdfast.doctor.containerd.checks import containerd_findings
 from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.gvisor import gvisor_findings
+from holdfast.doctor.gvisor.checks import gvisor_findings
 from holdfast.doctor.node import Node
 
 

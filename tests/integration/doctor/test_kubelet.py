@@ -15,8 +15,8 @@ import pytest
 
 from fakes.nodetree import CHIP, NodeTree
 from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.kubelet import kubelet_findings, root_dir
-from holdfast.doctor.kubelet_books import parse, stranger
+from holdfast.doctor.kubelet.books import parse, stranger
+from holdfast.doctor.kubelet.checks import kubelet_findings, root_dir
 from holdfast.doctor.node import Node
 from holdfast.settings import convert
 

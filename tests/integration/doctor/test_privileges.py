@@ -14,7 +14,7 @@ from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.names import CHECKPOINT, CONTROL_SOCKET, KUBELET_SOCKET
 from holdfast.doctor.node import Node
 from holdfast.doctor.privileges import privileges_findings
-from holdfast.host.mounts import Mount, mount_of
+from holdfast.host.files.mounts import Mount, mount_of
 from holdfast.settings import convert
 
 _LISTEN = """

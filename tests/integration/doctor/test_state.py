@@ -16,10 +16,10 @@ from fakes.running import running
 from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.node import Node
 from holdfast.doctor.state import state_findings
-from holdfast.host.procfs import Procfs, lock_holder
+from holdfast.host.proc.procfs import Procfs, lock_holder
 from holdfast.host.root import HostRoot
 from holdfast.ledger.store import SCHEMA_VERSION, Store
-from holdfast.model.filesystems import unfit
+from holdfast.model.node.filesystems import unfit
 from holdfast.settings import convert
 
 _FOLDER = "var/lib/holdfast"

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.host.holders import HolderScan
 from holdfast.host.root import HostRoot
+from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName
-from holdfast.model.tpu import TPU_RESOURCE
-from holdfast.model.use import Grip, ScanTarget
+from holdfast.model.tpu.generations import TPU_RESOURCE
+from holdfast.model.use.use import Grip, ScanTarget
 from vm.cases.daemon import CHIPS
 from vm.catalogue import case
 from vm.guest.holding import ALL, IN_FLIGHT, NODE_ONLY

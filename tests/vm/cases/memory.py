@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.host.memory import MemoryReader
+from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.root import HostRoot
-from holdfast.model.memory import sized
+from holdfast.model.node.memory import sized
 from vm.catalogue import case
 from vm.guest import pods
 from vm.guest.holding import ALL
@@ -15,7 +15,7 @@ from vm.guest.node import GuestNode
 _MIB = 1 << 20
 _OWN_MOUNT = "umount -l /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec"
 _OWN = """
-from holdfast.host.memory import MemoryReader
+from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.root import HostRoot
 own = MemoryReader(HostRoot()).own()
 print(own.limit, own.tightest.path)

@@ -4,13 +4,13 @@ import asyncio
 from typing import NoReturn
 
 from holdfast.errors import HostError
-from holdfast.host.cgroups import Cgroups
-from holdfast.host.inotify import PathWatcher
-from holdfast.host.pidfd import Pidfds
-from holdfast.host.procfs import Procfs
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.files.inotify import PathWatcher
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.model.ending import Member
 from holdfast.model.ids import PodUid
+from holdfast.model.reclaim.ending import Member
 from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.lane import Lane

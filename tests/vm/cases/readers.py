@@ -9,17 +9,17 @@ from collections.abc import Sequence
 
 from holdfast.discovery.inventory import Offered, take_inventory
 from holdfast.discovery.snapshot import Snapshot
-from holdfast.host.cgroups import Cgroups
-from holdfast.host.holders import HolderScan
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.pci.sysfs import Sysfs
+from holdfast.host.pci.udev import Uevents
+from holdfast.host.pci.vfio import exclusive_open
 from holdfast.host.root import HostRoot
-from holdfast.host.sysfs import Sysfs
-from holdfast.host.udev import Uevents
-from holdfast.host.vfio import exclusive_open
+from holdfast.host.use.holders import HolderScan
 from holdfast.model.devices import Device, DeviceNode, FaultKind, Inventory
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
-from holdfast.model.pools import PoolSpec
-from holdfast.model.tpu import TPU_RESOURCE
-from holdfast.model.use import Grip, Scan, ScanTarget
+from holdfast.model.tpu.generations import TPU_RESOURCE
+from holdfast.model.use.use import Grip, Scan, ScanTarget
+from holdfast.model.vfio.pools import PoolSpec
 from vm.catalogue import case
 from vm.guest.holding import (
     ALL,

@@ -1,0 +1,1 @@
+"""What the daemon answers to the command line."""

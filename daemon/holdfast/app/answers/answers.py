@@ -1,0 +1,73 @@
+"""What the command line may ask the running daemon, and who answers."""
+
+import os
+
+import holdfast
+from holdfast.app.answers import byhand, reports
+from holdfast.app.answers.readiness import readiness
+from holdfast.app.watches.own_sockets import PING
+from holdfast.app.wiring.parts import Parts
+from holdfast.control.server import Handler
+from holdfast.model.book.byhand import device_meant
+from holdfast.telemetry.board import Board
+from holdfast.telemetry.readyz import check_rows
+
+
+def handlers(parts: Parts, board: Board) -> dict[str, Handler]:
+    """Return what the command line may ask, and who answers."""
+
+    def inventory_reports() -> list[reports.Report]:
+        return reports.device_reports(
+            parts.scanner.inventory.value,
+            parts.ledger.book.value,
+            parts.offering.offers.value,
+            parts.gpus.notes() if parts.gpus is not None else None,
+        )
+
+    async def holders(_: object) -> list[reports.Report]:
+        devices, book = parts.scanner.inventory.value.devices, parts.ledger.book.value
+        found = await parts.look.scan(devices, book.locks)
+        held = {name: each.holders or () for name, each in found.items()}
+        return reports.holder_reports(held, await parts.memory.of_holders(held))
+
+    async def history(question: object) -> list[reports.Report]:
+        wanted = question if isinstance(question, dict) else {}
+        device = None
+        if text := wanted.get("device"):
+            here = {each.name for each in parts.scanner.inventory.value.devices}
+            device = device_meant(str(text), here | await parts.ledger.moved_devices())
+        limit = reports.moves_wanted(wanted.get("limit", 100))
+        moves = await parts.ledger.history(device, limit)
+        return reports.history_reports(moves)
+
+    def debug(_: object) -> reports.Report:
+        from holdfast.app.answers.debug import debug_state  # noqa: PLC0415 - memory, for what is rare
+
+        return debug_state(parts, board)
+
+    return {
+        "status": lambda _: _status(parts, board),
+        PING: lambda _: PING,
+        "debug": debug,
+        "devices": lambda _: inventory_reports(),
+        "locks": lambda _: reports.lock_reports(parts.ledger.book.value),
+        "holders": holders,
+        "history": history,
+        **byhand.handlers(parts),
+    }
+
+
+def _status(parts: Parts, board: Board) -> reports.Report:
+    board.publish(readiness(parts))
+    return {
+        "version": holdfast.__version__,
+        "pid": os.getpid(),
+        "bootId": parts.host.boot,
+        "checks": check_rows(board.readiness),
+        "noDevices": not parts.scanner.inventory.value.devices,
+        "resources": reports.resource_reports(
+            parts.scanner.inventory.value, parts.ledger.book.value, parts.offering.offers.value
+        ),
+        "drift": reports.drift_reports(parts.drift.standing),
+        "byHand": reports.mark_reports(parts.ledger.book.value.marks),
+    }

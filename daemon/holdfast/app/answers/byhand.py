@@ -1,0 +1,182 @@
+"""Answers what a person asks for by hand; who asks is the kernel's word, not theirs."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from holdfast.app.answers import reports
+from holdfast.app.wiring.parts import Parts
+from holdfast.control.server import Handler
+from holdfast.errors import RequestRefusedError
+from holdfast.model.book.byhand import (
+    RemovalFacts,
+    Target,
+    drain,
+    quarantine,
+    target,
+    undrain,
+    unquarantine,
+    why_not_removable,
+)
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.marks import Asker, Mark
+from holdfast.model.ids import DeviceName
+
+log = structlog.get_logger(__name__)
+
+_LONGEST_REASON = 500
+
+Question = Mapping[str, Any]
+
+
+def handlers(parts: Parts) -> dict[str, Handler]:
+    """Return the requests that change something, and who carries them out."""
+    hand = _Hand(parts)
+    return {
+        "quarantine": hand.quarantine,
+        "unquarantine": hand.unquarantine,
+        "drain": hand.drain,
+        "undrain": hand.undrain,
+        "removable": hand.removable,
+        "releasable": hand.releasable,
+        "release": hand.release,
+    }
+
+
+class _Hand:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def quarantine(self, question: Question) -> reports.Report:
+        what, asker = self._target(question), _asker(question)
+        reason = _reason(question)
+        if not reason:
+            raise RequestRefusedError(f"cannot quarantine {what.device}: say why (--reason)")
+        text = await self._parts.ledger.apply(
+            lambda draft: quarantine(draft, what, Mark(asker=asker, at=draft.now, reason=reason))
+        )
+        return self._done("quarantined by hand", asker, text, device=what.device, reason=reason)
+
+    async def unquarantine(self, question: Question) -> reports.Report:
+        what, asker = self._target(question), _asker(question)
+        gpus = self._parts.gpus
+        marks = gpus.health.marks_on(what.device.id) if gpus is not None else ()
+        texts = [mark.text for mark in marks]
+        lifted = await self._parts.ledger.apply(
+            lambda draft: unquarantine(draft, what, Mark(asker=asker, at=draft.now), forgiven=texts)
+        )
+        if gpus is not None and marks:
+            gpus.health.forgive(what.device.id, marks)
+        if lifted.retry is not None:
+            self._parts.reclaimer.retry(lifted.retry)
+            self._parts.resetter.retry(what.device)
+            self._parts.watcher.nudge()
+        return self._done("unquarantined by hand", asker, lifted.text, device=what.device)
+
+    async def drain(self, question: Question) -> reports.Report:
+        return await self._mark_all(drain, "draining", question)
+
+    async def undrain(self, question: Question) -> reports.Report:
+        report = await self._mark_all(undrain, "draining ended", question)
+        if self._parts.gpus is not None:
+            await self._parts.gpus.source.take_up()
+        return report
+
+    async def releasable(self, question: Question) -> reports.Report:
+        """Return what a person is to see before they agree to a release."""
+        seen = await self._parts.hand.look(self._target(question))
+        return reports.release_report(seen, patience=self._parts.reclaimer.patience)
+
+    async def release(self, question: Question) -> reports.Report:
+        what, asker, shown = self._target(question), _asker(question), question.get("fence")
+        if not isinstance(shown, int):
+            raise RequestRefusedError(f"cannot release {what.device}: say which lock you saw")
+        typed = question.get("pod")
+        begun = await self._parts.hand.release(
+            what,
+            asker,
+            shown=shown,
+            typed=None if typed is None else str(typed),
+        )
+        self._parts.resetter.retry(what.device)
+        report = self._done("released by hand", asker, begun.text, device=what.device, pod=typed)
+        return report | {"follow": begun.follows}
+
+    async def removable(self, _: Question) -> list[str]:
+        """Return what still needs the plugin; once no pod does, the driver is let go as well.
+
+        While a pod does, only NVML tells whether its GPU is free.
+        """
+        needed, gpus = self._needed(), self._parts.gpus
+        if needed or gpus is None or not gpus.source.holds_driver:
+            return needed
+        await gpus.source.let_go("holdfast is drained for its removal, and has let NVML go")
+        return ["holdfast is letting NVIDIA's driver go"]
+
+    def _needed(self) -> list[str]:
+        parts = self._parts
+        view = parts.accounts.view.value
+        offers = parts.offering.offers.value.devices
+        return list(
+            why_not_removable(
+                RemovalFacts(
+                    book=parts.ledger.book.value,
+                    offered=tuple(
+                        DeviceName(resource, each.id)
+                        for resource, devices in offers.items()
+                        for each in devices
+                        if each.healthy
+                    ),
+                    # A node that never had a pod with devices has no checkpoint.
+                    problem=view.problem
+                    if not view.readable and parts.folder.state.value.checkpoint is not None
+                    else "",
+                    looked=parts.watcher.looked.is_set(),
+                )
+            )
+        )
+
+    async def _mark_all(
+        self,
+        change: Callable[[Draft, tuple[Target, ...], Mark], str],
+        what: str,
+        question: Question,
+    ) -> reports.Report:
+        asker, reason = _asker(question), _reason(question)
+        devices = tuple(
+            Target(device=each.name, keys=each.keys)
+            for each in self._parts.scanner.inventory.value.devices
+        )
+        text = await self._parts.ledger.apply(
+            lambda draft: change(draft, devices, Mark(asker=asker, at=draft.now, reason=reason))
+        )
+        return self._done(what, asker, text, reason=reason)
+
+    def _target(self, question: Question) -> Target:
+        return target(
+            str(question.get("device")),
+            self._parts.scanner.inventory.value,
+            self._parts.ledger.book.value,
+        )
+
+    def _done(self, what: str, asker: Asker, text: str, **about: object) -> reports.Report:
+        log.warning(
+            what,
+            uid=asker.uid,
+            pid=asker.pid,
+            **{name: str(each) for name, each in about.items() if each},
+            done=text,
+        )
+        return {"text": text}
+
+
+def _asker(question: Question) -> Asker:
+    caller = question["caller"]
+    return Asker(uid=caller["uid"], pid=caller["pid"])
+
+
+def _reason(question: Question) -> str:
+    """Return the reason as one line: it is shown in logs, tables and `kubectl describe`."""
+    text = " ".join(str(question.get("reason") or "").split())
+    return "".join(each for each in text if each.isprintable())[:_LONGEST_REASON]

@@ -1,0 +1,156 @@
+"""All that the running daemon knows, as JSON: told on the control socket alone, never over HTTP.
+
+It names pods, processes and paths, which are the node's business; root on the node may see them.
+"""
+
+import asyncio
+import math
+import os
+import platform
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from enum import Enum
+from importlib import metadata
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+import holdfast
+from holdfast.app.answers.readiness import readiness
+from holdfast.app.wiring.parts import Parts
+from holdfast.settings import plain
+from holdfast.telemetry.board import Board
+from holdfast.telemetry.readyz import check_rows
+
+_LIBRARIES = ("grpcio", "protobuf", "msgspec", "prometheus-client", "structlog")
+_FRAMES = 6
+"""The innermost ones of each thread and task: enough to see what it waits for."""
+
+
+def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
+    """Return everything; reads nothing from the node, so that it answers when the node does not."""
+    board.publish(readiness(parts))
+    now = parts.clock.monotonic()
+    return {
+        "versions": _versions(),
+        "process": {
+            "pid": os.getpid(),
+            "bootId": parts.host.boot,
+            "loopSilentFor": board.silent_for,
+            "tasks": {task.get_name(): _task(task) for task in asyncio.all_tasks()},
+            "threads": _threads(),
+        },
+        "settings": plain(parts.settings),
+        "checks": check_rows(board.readiness),
+        "inventory": as_json(parts.scanner.inventory.value),
+        "discovery": {
+            "problem": parts.scanner.problem,
+            "scans": parts.scanner.scans,
+            "lookedAgo": _ago(parts.scanner.looked_at, now),
+        },
+        "book": as_json(parts.ledger.book.value),
+        "ledger": {
+            "failingFor": _ago(parts.ledger.failing_since, now),
+            "problem": parts.ledger.problem,
+            "provenAgo": _ago(parts.ledger.proven_at, now),
+        },
+        "kubelet": {
+            "view": as_json(parts.accounts.view.value),
+            "folder": as_json(parts.folder.state.value),
+            "registrations": as_json(parts.registrar.registrations.value),
+            "offers": as_json(parts.offering.offers.value),
+            "sockets": as_json(parts.sockets.known(tuple(parts.offering.offers.value.devices))),
+        },
+        "cdi": as_json(parts.specs.published),
+        "gate": {
+            "waiting": parts.gate.starts.count,
+            "heldUp": as_json(parts.gate.starts.held_up.value),
+        },
+        "watch": {
+            "problem": parts.watcher.problem,
+            "comparedAgo": _ago(parts.watcher.compared_at, now),
+            "looked": parts.watcher.looked.is_set(),
+            "holders": as_json(parts.kernel.holders),
+        },
+        "resets": parts.resetter.stuck,
+        "scan": {
+            "last": as_json(parts.look.last_scan),
+            "fullAgo": _ago(parts.look.full_scan_at, now),
+            "fullSeconds": parts.look.full_scan_seconds,
+            "fullGaps": list(parts.look.full_gaps),
+        },
+        "lanes": {
+            name: {
+                "deadline": lane.deadline,
+                "lastSeconds": lane.latency,
+                "stuckFor": _ago(lane.stuck_since, now),
+            }
+            for name, lane in parts.host.lanes.items()
+        },
+        "drift": [
+            {"since": since, **as_json(each)} for each, since in parts.drift.standing.items()
+        ],
+        "gpus": _gpus(parts),
+    }
+
+
+def as_json(value: object) -> Any:  # noqa: ANN401 - JSON
+    """Return *value* as JSON has it: structs as objects, keys and what is unknown as text."""
+    value = value.value if isinstance(value, Enum) else value
+    if value is None or isinstance(value, (bool, int, float, str)):
+        # JSON has no NaN and no infinity.
+        return value if not isinstance(value, float) or math.isfinite(value) else str(value)
+    if isinstance(value, Struct):
+        return {name: as_json(each) for name, each in asdict(value).items()}
+    if isinstance(value, Mapping):
+        return {str(key): as_json(each) for key, each in value.items()}
+    if isinstance(value, AbstractSet):
+        return sorted((as_json(each) for each in value), key=str)
+    return [as_json(each) for each in value] if isinstance(value, (list, tuple)) else str(value)
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "holdfast": holdfast.__version__,
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        **{name: metadata.version(name) for name in _LIBRARIES},
+    }
+
+
+def _ago(moment: float | None, now: float) -> float | None:
+    return None if moment is None else max(0.0, now - moment)
+
+
+def _task(task: asyncio.Task[Any]) -> list[str]:
+    return [_place(frame.f_code.co_filename, frame.f_lineno) for frame in task.get_stack()]
+
+
+def _threads() -> dict[str, list[str]]:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    # CPython's own way to see where a lane's call hangs, as faulthandler and debuggers do.
+    return {
+        names.get(ident, str(ident)): [
+            _place(each.filename, each.lineno or 0)
+            for each in traceback.extract_stack(frame)[-_FRAMES:]
+        ]
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001 - as said above
+    }
+
+
+def _place(path: str, line: int) -> str:
+    _, found, inside = path.rpartition("holdfast/")
+    return f"{found}{inside}:{line}"
+
+
+def _gpus(parts: Parts) -> dict[str, Any] | None:
+    if parts.gpus is None:
+        return None
+    return {
+        "reading": as_json(parts.gpus.source.reading.value),
+        "health": as_json(parts.gpus.health.health.value),
+    }

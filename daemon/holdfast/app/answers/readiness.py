@@ -1,0 +1,87 @@
+"""Gathers what the readiness checks are made of from what the parts publish."""
+
+from holdfast.app.watches.proof import PATIENCE
+from holdfast.app.wiring.parts import Parts
+from holdfast.model.ids import ResourceName
+from holdfast.model.node.readiness import Check, Known, ReadinessFacts, Standing, judge_readiness
+from holdfast.model.nvidia.gpu import DriverState
+
+_SLACK = 60.0
+"""Above the deadlines of the lanes that a look needs: what is that late comes no more."""
+
+
+def readiness(parts: Parts) -> tuple[Check, ...]:
+    """Return every check, with its reason where it fails or where it proves less than it could."""
+    return judge_readiness(_facts(parts))
+
+
+def standings(parts: Parts) -> dict[ResourceName, Standing]:
+    """Return where each resource stands with kubelet, those included that it never heard of."""
+    states = parts.registrar.registrations.value
+    return {
+        resource: Standing(
+            registered=states[resource].registered,
+            streams=states[resource].streams,
+            problem=states[resource].problem,
+        )
+        if resource in states
+        else Standing()
+        for resource in dict.fromkeys((*parts.offering.offers.value.devices, *states))
+    }
+
+
+def _facts(parts: Parts) -> ReadinessFacts:
+    inventory = parts.scanner.inventory.value
+    offered = tuple(parts.offering.offers.value.devices)
+    view, watcher, look, settings = (
+        parts.accounts.view.value,
+        parts.watcher,
+        parts.look,
+        parts.settings,
+    )
+    last = look.last_scan
+    return ReadinessFacts(
+        now=parts.clock.monotonic(),
+        resources=offered,
+        kubelet=standings(parts),
+        sockets=parts.sockets.known(offered),
+        books_readable=view.readable,
+        # A node that never had a pod with devices has no checkpoint yet: no reason to stay unready.
+        books_missing=parts.folder.state.value.checkpoint is None,
+        books_problem=view.problem,
+        ledger=Known(at=parts.ledger.proven_at, patience=PATIENCE, problem=parts.ledger.problem),
+        ledger_failing_since=parts.ledger.failing_since,
+        lanes={name: lane.stuck_since for name, lane in parts.host.lanes.items()},
+        resets=parts.resetter.stuck,
+        hardware=Known(
+            at=parts.scanner.looked_at,
+            patience=2 * settings.discovery.rescan + _SLACK,
+            problem=parts.scanner.problem,
+        ),
+        devices=len(inventory.devices),
+        require_devices=settings.readiness.require_devices,
+        specs=parts.specs.published.problem,
+        looked=watcher.looked.is_set(),
+        watch=Known(
+            at=watcher.compared_at,
+            patience=2 * settings.reclaim.poll + _SLACK,
+            problem=watcher.problem,
+        ),
+        sight=look.full_gaps or (last.gaps if last is not None else ()),
+        sighted=look.full_scan_at,
+        lacks=parts.lacks,
+        driver=_driver(parts),
+        gpu_specs=parts.gpus.specs.names.problem if parts.gpus is not None else "",
+    )
+
+
+def _driver(parts: Parts) -> tuple[bool, str] | None:
+    """Tell where NVIDIA's driver stands, on a node whose kernel has it or ever had."""
+    if parts.gpus is None:
+        return None
+    source = parts.gpus.source
+    reading = source.reading.value
+    if reading.state is DriverState.ABSENT and not source.ever_read:
+        return None
+    problems = source.facts.value.layout.problems
+    return reading.state is DriverState.READY, reading.reason or "; ".join(problems)

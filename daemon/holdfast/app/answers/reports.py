@@ -1,0 +1,241 @@
+"""What the daemon tells the command line about itself, as plain dictionaries."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.model.book.book import Book
+from holdfast.model.book.drift import Disagreement
+from holdfast.model.book.locks import MOST_MOVES, DeviceLock, LockState, Move
+from holdfast.model.book.marks import Marks, why_withheld
+from holdfast.model.book.offers import Offers
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.ids import DeviceName, PodUid
+from holdfast.model.node.memory import HolderMemory, Memory
+from holdfast.model.use.free import judge_kernel
+from holdfast.model.use.holding import cause
+from holdfast.model.use.use import Holder
+from holdfast.reclaim.byhand import Shown
+
+Report = dict[str, Any]
+
+
+def device_reports(
+    inventory: Inventory,
+    book: Book,
+    offers: Offers,
+    notes: Mapping[str, tuple[str, ...]] | None = None,
+) -> list[Report]:
+    """Return one report for each device, with its lock's state and pod.
+
+    *notes* are reasons by device id that make nothing Unhealthy, such as what cannot be seen.
+    """
+    notes = notes or {}
+    offered = {
+        DeviceName(resource, each.id): each.healthy
+        for resource, devices in offers.devices.items()
+        for each in devices
+    }
+    reports = []
+    for device in inventory.devices:
+        lock = book.lock_on(device.keys)
+        reports.append(
+            {
+                "resource": device.name.resource,
+                "id": device.name.id,
+                "model": device.model,
+                "health": "Healthy" if device.healthy else "Unhealthy",
+                "offered": offered.get(device.name, False),
+                "reasons": [
+                    *(fault.text for fault in device.faults),
+                    *notes.get(device.name.id, ()),
+                    *_withheld(book, device),
+                ],
+                "numa": device.numa_node,
+                "nodes": [node.path for node in device.nodes],
+                "lock": lock.state.value if lock is not None else "free",
+                "pod": lock.pod if lock is not None else None,
+            }
+        )
+    return reports
+
+
+def lock_reports(book: Book) -> list[Report]:
+    """Return one report for each lock, and one for each Allocation that waits for one."""
+    locks = [_lock_report(book.locks[device], book) for device in sorted(book.locks)]
+    queued = [
+        {
+            "device": str(name),
+            "state": "queued",
+            "fence": None,
+            "pod": allocation.pod,
+            "podName": _pod_name(allocation.pod, book),
+            "since": allocation.created_at,
+            "reason": why_withheld(book.marks, keys, book.started(allocation))
+            or "waits for the one that has it",
+            "keys": sorted(keys),
+        }
+        for allocation in book.queue()
+        for name, keys in allocation.names()
+        if not _has(book, allocation.id, allocation.pod, keys)
+    ]
+    return locks + queued
+
+
+def holder_reports(
+    holders: Mapping[DeviceName, Iterable[Holder]],
+    memories: Mapping[int, HolderMemory] | None = None,
+) -> list[Report]:
+    """Return one report for each process that has a device in use.
+
+    *memories* by pid: limit, usage, headroom and memlock are in bytes, None where not known.
+    """
+    memories = memories or {}
+    return [
+        {
+            "device": str(device),
+            "pid": holder.process.pid,
+            "command": holder.command,
+            "uid": holder.uid,
+            "grips": sorted(grip.value for grip in holder.grips),
+            "pod": holder.pod,
+            "container": holder.container,
+            "cause": cause(holder, found),
+            **_memory_report(memories.get(holder.process.pid)),
+        }
+        for device, found in sorted((name, tuple(each)) for name, each in holders.items())
+        for holder in found
+    ]
+
+
+def moves_wanted(limit: object) -> int:
+    """Return how many moves to tell when *limit* are asked for; SQLite takes -1 for all."""
+    return min(max(int(str(limit)), 1), MOST_MOVES)
+
+
+def history_reports(moves: Iterable[Move]) -> list[Report]:
+    """Return one report for each move, oldest first."""
+    return [
+        {
+            "at": move.at,
+            "device": str(move.device),
+            "fence": move.fence,
+            "from": move.before.value,
+            "to": move.after.value,
+            "pod": move.pod,
+            "evidence": move.evidence,
+        }
+        for move in moves
+    ]
+
+
+def mark_reports(marks: Marks) -> list[Report]:
+    """Return one report for each thing withheld by hand: the whole node first, as no device."""
+    drain = [] if marks.drain is None else [(None, marks.drain)]
+    quarantines = [(str(name), marks.quarantines[name].mark) for name in sorted(marks.quarantines)]
+    return [
+        {
+            "device": device,
+            "state": "quarantined" if device else "draining",
+            "since": mark.at,
+            "uid": mark.asker.uid,
+            "pid": mark.asker.pid,
+            "reason": mark.reason,
+        }
+        for device, mark in [*drain, *quarantines]
+    ]
+
+
+def release_report(seen: Shown, *, patience: float) -> Report:
+    """Return what a person sees before they agree to a release; *patience* is in seconds."""
+    verdict, lock, pod = seen.judged(), seen.lock, seen.pod
+    holders = seen.kernel.holders or ()
+    known = {each.process for each in holders}
+    rest = [each for each in seen.blockers if each.process not in known]
+    return {
+        "device": str(seen.target.device),
+        "state": lock.state.value if lock is not None else LockState.FREE.value,
+        "fence": lock.fence if lock is not None else None,
+        "since": lock.since if lock is not None else None,
+        "reason": lock.evidence if lock is not None else "",
+        "pod": str(pod) if pod is not None else None,
+        "kernel": judge_kernel(seen.kernel).reason,
+        "holders": [str(each) for each in holders],
+        "others": [f"pid {each.process} ({each.command})" for each in rest],
+        "refusal": verdict.refusal,
+        "forced": verdict.forced,
+        "patience": patience,
+    }
+
+
+def resource_reports(inventory: Inventory, book: Book, offers: Offers) -> list[Report]:
+    """Return one report for each resource: how many devices, and how many of which kind."""
+    return [
+        {
+            "name": resource,
+            "devices": len(inventory.of(resource)),
+            "healthy": sum(device.healthy for device in inventory.of(resource)),
+            "offered": sum(each.healthy for each in offers.of(resource)),
+            "locked": sum(book.lock_on(each.keys) is not None for each in inventory.of(resource)),
+        }
+        for resource in inventory.resources
+    ]
+
+
+def drift_reports(standing: Mapping[Disagreement, float]) -> list[Report]:
+    """Return one report for each disagreement, with since when it has stood."""
+    return [
+        {
+            "kind": each.kind,
+            "subject": each.subject,
+            "one": each.one,
+            "other": each.other,
+            "advice": each.advice,
+            "since": since,
+        }
+        for each, since in sorted(standing.items())
+    ]
+
+
+def _memory_report(found: HolderMemory | None) -> Report:
+    """Return what a holder may use; it is shown even where its cgroup is out of sight."""
+    seen = found is not None and found.memory.cgroups
+    memory = found.memory if found is not None and seen else Memory()
+    memlock = found.memlock if found is not None else None
+    bounded = memlock.bounded if memlock is not None else None
+    return {
+        "limit": memory.limit,
+        "limitAt": memory.tightest.path if memory.tightest is not None else None,
+        "usage": memory.usage,
+        "headroom": memory.headroom,
+        "memlock": "unlimited" if memlock is not None and bounded is None else bounded,
+    }
+
+
+def _withheld(book: Book, device: Device) -> list[str]:
+    reason = why_withheld(book.marks, device.keys)
+    return [] if reason is None else [reason]
+
+
+def _lock_report(lock: DeviceLock, book: Book) -> Report:
+    return {
+        "device": str(lock.device),
+        "state": lock.state.value,
+        "fence": lock.fence,
+        "pod": lock.pod,
+        "podName": _pod_name(lock.pod, book),
+        "since": lock.since,
+        "reason": lock.evidence,
+        "keys": sorted(lock.keys),
+    }
+
+
+def _pod_name(pod: PodUid | None, book: Book) -> str | None:
+    record = book.pods.get(pod) if pod is not None else None
+    return f"{record.namespace}/{record.name}" if record is not None and record.name else None
+
+
+def _has(book: Book, allocation: int, pod: str | None, keys: frozenset[Any]) -> bool:
+    return any(
+        lock.allocation == allocation or (pod is not None and lock.pod == pod)
+        for lock in book.locks_on(keys)
+    )

@@ -1,0 +1,63 @@
+"""Brings what happens and how things stand into the metrics; it looks at nothing itself."""
+
+import math
+
+from holdfast.app.answers.readiness import standings
+from holdfast.app.wiring.parts import Parts
+from holdfast.telemetry.metrics import Metrics
+
+
+def observe(parts: Parts, metrics: Metrics) -> None:
+    """Have *metrics* hear of what happens."""
+    metrics.locks.know(parts.ledger.book.value.locks.values())
+    parts.ledger.commit_seconds = metrics.node.committed
+    parts.ledger.moved = metrics.locks.moved
+    parts.gate.observe = metrics.passed_gate
+    if parts.gpus is not None:
+        parts.gpus.health.observe = metrics.heard
+    parts.reclaimer.observe = lambda step, outcome: metrics.reclaimed(step.value, outcome)
+    parts.resetter.observe = metrics.reclaimed
+    parts.leaks.observe = lambda outcome: metrics.reclaimed("sandbox", outcome)
+
+
+def show(parts: Parts, metrics: Metrics) -> None:
+    """Show in *metrics* how things stand now."""
+    inventory, book = parts.scanner.inventory.value, parts.ledger.book.value
+    now = parts.clock.monotonic()
+    looked = parts.scanner.looked_at is not None
+    metrics.locks.show(inventory, book, looked=looked, now=parts.clock.wall())
+    metrics.kubelet.show(
+        standings(parts),
+        {
+            resource: state.registrations
+            for resource, state in parts.registrar.registrations.value.items()
+        },
+        questions=parts.accounts.view.value.questions,
+    )
+    metrics.show_waiting(parts.gate.starts.count)
+    metrics.node.show_lanes(
+        {name: lane.latency for name, lane in parts.host.lanes.items()},
+        {name: _since(lane.stuck_since, now) for name, lane in parts.host.lanes.items()},
+    )
+    look = parts.look
+    seen_at = look.full_scan_at
+    metrics.node.show_scan(
+        seconds=look.full_scan_seconds,
+        gaps=len(look.full_gaps),
+        age=math.nan if seen_at is None else now - seen_at,
+    )
+    holders: dict[str, int] = dict.fromkeys(inventory.resources, 0)
+    for device, found in parts.kernel.holders.items():
+        holders[device.resource] = holders.get(device.resource, 0) + len(found)
+    metrics.node.show_holders(holders)
+    metrics.node.show_drift(each.kind for each in parts.drift.standing)
+
+
+def show_ledger(parts: Parts, metrics: Metrics) -> None:
+    """Show in *metrics* for how long the ledger fails; oftener than the rest, for it is urgent."""
+    since = _since(parts.ledger.failing_since, parts.clock.monotonic())
+    metrics.node.show_ledger(failing_for=since)
+
+
+def _since(moment: float | None, now: float) -> float:
+    return 0.0 if moment is None else max(0.0, now - moment)

@@ -1,0 +1,1 @@
+"""What is checked now and then while the daemon runs."""

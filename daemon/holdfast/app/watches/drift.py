@@ -1,0 +1,170 @@
+"""Tells once of each disagreement between the ledger, kubelet's books and the kernel."""
+
+from collections.abc import Mapping
+
+import structlog
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from holdfast.allocation.preference import Preference
+from holdfast.ledger.ages import LockAges
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.drift import (
+    Disagreement,
+    DriftFacts,
+    disagreements,
+    undecided,
+)
+from holdfast.model.book.offers import OfferedDevice, Offers
+from holdfast.model.devices import Inventory
+from holdfast.model.ids import ResourceName
+from holdfast.model.kubelet import KubeletView
+from holdfast.reclaim.kernel import KernelWatch
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+_LEAST_PAUSE = 0.1
+
+
+class DriftTimes(Struct, frozen=True, kw_only=True):
+    """Durations in seconds."""
+
+    settle: float = 30.0
+    """How long a disagreement must stand before it is told."""
+    beat: float = 60.0
+    """How often to compare while nothing changes."""
+    lock_patience: float = 60.0
+    """How long a lock may be without a pod that kubelet knows."""
+
+
+class _Seen(Struct, frozen=True):
+    """When a disagreement was seen first and last, in monotonic seconds.
+
+    Time in which nothing can be compared does not count: both move on with it.
+    """
+
+    first: float
+    last: float
+
+
+class _SentList(Struct, frozen=True, kw_only=True):
+    """The lists as kubelet was last sent them, and whether it has answered a question since.
+
+    `resend` is the count of resends when they changed, `questions` the count of answers when they
+    were sent once more, None before that: only an answer after that shows what kubelet made of
+    them.
+    """
+
+    devices: Mapping[ResourceName, tuple[OfferedDevice, ...]] = field(default_factory=dict)
+    resend: int = 0
+    questions: int | None = None
+
+    def follow(self, offers: Offers, questions: int) -> "_SentList":
+        """Return this as it is after a look at *offers*, with so many questions answered."""
+        if offers.devices != self.devices:
+            return _SentList(devices=offers.devices, resend=offers.resend)
+        if self.questions is None and offers.resend > self.resend:
+            return replace(self, questions=questions)
+        return self
+
+    def answered(self, questions: int) -> bool:
+        """Tell whether kubelet has answered with these lists, given the count of answers."""
+        return self.questions is not None and questions > self.questions
+
+
+class DriftWatch:
+    """Compares on every change and at a slow beat; `standing` are those that were told.
+
+    One that comes and goes, as two plugins take turns in kubelet's books, counts as standing.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        view: Watched[KubeletView],
+        inventory: Watched[Inventory],
+        offers: Watched[Offers],
+        kernel: KernelWatch,
+        preference: Preference,
+        clock: Clock,
+        times: DriftTimes,
+    ) -> None:
+        """Read what the other parts publish; nothing is asked for it."""
+        self._ledger = ledger
+        self._view = view
+        self._inventory = inventory
+        self._offers = offers
+        self._kernel = kernel
+        self._preference = preference
+        self._clock = clock
+        self._ages = LockAges(clock)
+        self._times = times
+        self._seen: dict[Disagreement, _Seen] = {}
+        self._told: dict[Disagreement, float] = {}
+        self._compared_at = clock.monotonic()
+        self._sent = _SentList()
+
+    @property
+    def standing(self) -> Mapping[Disagreement, float]:
+        """Return the disagreements that were told, with since when (seconds since the epoch)."""
+        return self._told
+
+    async def run(self) -> None:
+        """Compare for ever."""
+        while True:
+            changes = Changes([self._ledger.book, self._view, self._inventory, self._offers])
+            self.compare()
+            await changes.wait(self._pause())
+
+    def compare(self) -> None:
+        """Look for disagreements, tell those that stand, and tell when one is over."""
+        now = self._clock.monotonic()
+        elapsed, self._compared_at = now - self._compared_at, now
+        facts = self._facts()
+        found = disagreements(facts)
+        for each, seen in self._seen.items():
+            if each not in found and undecided(each, facts):
+                self._seen[each] = _Seen(first=seen.first + elapsed, last=seen.last + elapsed)
+        for each in found:
+            first = self._seen[each].first if each in self._seen else now
+            self._seen[each] = _Seen(first=first, last=now)
+            if each not in self._told and now - first >= self._times.settle:
+                self._told[each] = self._clock.wall() - (now - first)
+                log.warning(
+                    "drift",
+                    kind=each.kind,
+                    subject=each.subject,
+                    one=each.one,
+                    other=each.other,
+                    advice=each.advice,
+                )
+        for each, seen in list(self._seen.items()):
+            if now - seen.last > self._times.settle:
+                del self._seen[each]
+                if self._told.pop(each, None) is not None:
+                    log.info("drift is over", kind=each.kind, subject=each.subject)
+
+    def _facts(self) -> DriftFacts:
+        book, view, offers = self._ledger.book.value, self._view.value, self._offers.value
+        self._ages.note(book)
+        self._sent = self._sent.follow(offers, view.questions)
+        return DriftFacts(
+            book=book,
+            view=view,
+            inventory=self._inventory.value,
+            offers=offers,
+            holders=self._kernel.holders,
+            kept_back=self._preference.kept_back,
+            list_answered=self._sent.answered(view.questions),
+            locked_at={lock.device: self._ages.since(lock) for lock in book.locks.values()},
+            lock_patience=self._times.lock_patience,
+        )
+
+    def _pause(self) -> float:
+        """Return how long until something is due without any change, in seconds."""
+        soon = max(_LEAST_PAUSE, self._times.settle)
+        return min(self._times.beat, soon) if self._seen else self._times.beat

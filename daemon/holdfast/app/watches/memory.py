@@ -1,0 +1,103 @@
+"""Follows memory: the daemon's own against its limit, and that of the processes with devices."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from holdfast.errors import HoldfastError
+from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.host.own.heap import give_back
+from holdfast.model.ids import DeviceName
+from holdfast.model.node.memory import HolderMemory, Memory, is_tight, least, own_share
+from holdfast.model.use.use import Holder
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.lane import Lane
+from holdfast.telemetry.memory import MemoryMetrics
+
+log = structlog.get_logger(__name__)
+
+_BEAT = 15.0
+"""Seconds between looks: four files for the daemon, and three for each cgroup with a device."""
+
+Held = Mapping[DeviceName, tuple[Holder, ...]]
+
+
+class MemoryWatch:
+    """Shows memory, warns once before the daemon's own limit, and gives back what it can there.
+
+    Everything that the daemon keeps is bounded where it is kept; this is for what is left over
+    when those bounds were too wide for the limit it was given.
+    """
+
+    def __init__(
+        self,
+        reader: MemoryReader,
+        *,
+        lane: Lane,
+        clock: Clock,
+        relieve: Callable[[], None] = give_back,
+    ) -> None:
+        """Read on *lane*; *relieve* is called there at each look while the limit is near."""
+        self._reader = reader
+        self._lane = lane
+        self._clock = clock
+        self._relieve = relieve
+        self._tight = False
+
+    async def of_holders(self, held: Held) -> dict[int, HolderMemory]:
+        """Return what each process of *held* may use and lock, by pid."""
+        holders = {each.process.pid: each for found in held.values() for each in found}
+        return await self._lane.run(lambda: self._read(holders.values()))
+
+    async def run(self, held: Callable[[], Held], metrics: MemoryMetrics) -> None:
+        """Look again and again, for ever; *held* tells who holds what now."""
+        while True:
+            try:
+                await self.look(held(), metrics)
+            except HoldfastError as error:
+                log.warning("memory not read", reason=str(error))
+            await self._clock.sleep(_BEAT)
+
+    async def look(self, held: Held, metrics: MemoryMetrics) -> None:
+        """Show and judge what there is now."""
+        memory, resident = await self._lane.run(
+            lambda: (self._reader.own(), self._reader.resident())
+        )
+        share = own_share(memory, resident)
+        metrics.show_own(memory, resident=resident, share=share)
+        await self._judge(memory, share)
+        found = await self.of_holders(held)
+        seen = {pid: each.memory for pid, each in found.items() if each.memory.cgroups}
+        tightest = {
+            name: least(seen[each.process.pid] for each in holders if each.process.pid in seen)
+            for name, holders in held.items()
+        }
+        metrics.show_holders({name: each for name, each in tightest.items() if each is not None})
+
+    async def _judge(self, memory: Memory, share: float) -> None:
+        before, self._tight = self._tight, is_tight(share, before=self._tight)
+        if self._tight:
+            await self._lane.run(self._relieve)
+        if self._tight and not before:
+            tightest = memory.tightest
+            log.warning(
+                "own memory is near its limit",
+                used=f"{share:.0%}",
+                limit=memory.limit,
+                cgroup=tightest.path if tightest is not None else None,
+                advice="raise the container's memory limit",
+            )
+        elif before and not self._tight:
+            log.info("own memory is below its limit again", used=f"{share:.0%}")
+
+    def _read(self, holders: Iterable[Holder]) -> dict[int, HolderMemory]:
+        # Processes of one container share a cgroup: its files are read once.
+        by_cgroup: dict[str, Memory] = {}
+        found: dict[int, HolderMemory] = {}
+        for holder in holders:
+            pid = holder.process.pid
+            memory = by_cgroup.get(holder.cgroup)
+            if memory is None:
+                memory = by_cgroup[holder.cgroup] = self._reader.of_process(pid)
+            found[pid] = HolderMemory(memory=memory, memlock=self._reader.memlock(pid))
+        return found

@@ -1,0 +1,95 @@
+"""Dials our own sockets, as kubelet and the command line do: what listens may still not answer."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.control.client import SOCKET
+from holdfast.errors import HoldfastError
+from holdfast.kubelet.enrolment import Registration
+from holdfast.model.ids import ResourceName
+from holdfast.model.node.readiness import Known
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+
+CONTROL = "control"
+"""What the control socket is called among ours."""
+PING = "ping"
+"""The question whose answer is itself."""
+
+_EACH = 60.0
+"""Seconds: a dial costs milliseconds of processor time, and what breaks is mostly heard of."""
+_PATIENCE = 2.0
+_STALE = 3 * _EACH
+
+
+class PluginSockets(Protocol):
+    """What serves kubelet."""
+
+    @property
+    def registrations(self) -> Watched[Mapping[ResourceName, Registration]]:
+        """Return where each resource stands with kubelet."""
+        ...
+
+    async def answers(self, resource: ResourceName) -> None:
+        """Dial our own socket; raise HoldfastError when it does not answer."""
+        ...
+
+
+class OwnSockets:
+    """Dials each at once when something changes with kubelet, and again every *each* seconds."""
+
+    def __init__(
+        self, plugins: PluginSockets, control: Path, *, clock: Clock, each: float = _EACH
+    ) -> None:
+        """Dial the sockets of *plugins*, and the control socket in the folder *control*."""
+        self._plugins = plugins
+        self._control = control / SOCKET
+        self._clock = clock
+        self._each = each
+        self._known: dict[str, Known] = {}
+
+    def known(self, resources: tuple[ResourceName, ...]) -> Mapping[str, Known]:
+        """Return what is known of the control socket and of those of *resources*."""
+        never = Known(at=None, patience=_STALE, problem="not dialled yet")
+        return {name: self._known.get(name, never) for name in (CONTROL, *resources)}
+
+    async def run(self) -> None:
+        """Dial for ever."""
+        while True:
+            changes = Changes([self._plugins.registrations])
+            await self.dial()
+            await changes.wait(self._each)
+
+    async def dial(self) -> None:
+        """Dial each once."""
+        await self._note(CONTROL, self._ping())
+        for resource in self._plugins.registrations.value:
+            await self._note(resource, self._plugins.answers(resource))
+
+    async def _note(self, name: str, dialled: Awaitable[None]) -> None:
+        problem = ""
+        try:
+            await dialled
+        except HoldfastError as error:
+            problem = str(error)
+        self._known[name] = Known(at=self._clock.monotonic(), patience=_STALE, problem=problem)
+
+    async def _ping(self) -> None:
+        """Ask as the command line does; raise HoldfastError when nothing sensible comes back."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                reader, writer = await asyncio.open_unix_connection(self._control)
+                try:
+                    writer.write(json.dumps({"ask": PING}).encode() + b"\n")
+                    answer = json.loads(await reader.readline())
+                finally:
+                    writer.close()
+        except (OSError, ValueError) as error:  # a timeout is an OSError too
+            reason = str(error) or f"no answer within {_PATIENCE:g} s"
+            raise HoldfastError(f"cannot reach our own socket {self._control}: {reason}") from error
+        if answer != {"answer": PING}:
+            raise HoldfastError(f"cannot reach our own socket {self._control}: another answers")

@@ -1,0 +1,1 @@
+"""Builds the parts of the daemon and connects them."""

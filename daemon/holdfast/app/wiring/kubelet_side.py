@@ -1,0 +1,116 @@
+"""Builds what faces kubelet: its folder, its books, and the device lists it is sent."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from holdfast.app.wiring.foundation import Foundation
+from holdfast.host.proc.peer import peer_of
+from holdfast.kubelet.accounts import Accounts, QuestionTimes
+from holdfast.kubelet.enrolment import EnrolmentTimes
+from holdfast.kubelet.folder import FolderWatch
+from holdfast.kubelet.offering import Offering
+from holdfast.kubelet.plugin import Allocating, DevicePlugin, Gating, Preferring
+from holdfast.kubelet.podresources import PodResources
+from holdfast.kubelet.registrar import Registrar
+from holdfast.kubelet.traffic import Traffic
+from holdfast.model.book.offers import Offers
+from holdfast.model.ids import ProcessId, ResourceName
+
+Called = Callable[[str, str, str, float], None]
+"""Hears of one of kubelet's calls: the resource, the call's name, its status code, its seconds."""
+
+
+class KubeletSide(Struct, frozen=True, kw_only=True):
+    """What knows kubelet."""
+
+    folder: FolderWatch
+    traffic: Traffic
+    accounts: Accounts
+    offering: Offering
+
+
+def build_kubelet_side(on: Foundation) -> KubeletSide:
+    """Build the folder's watch and the two that need each other.
+
+    The lists are sent again so that kubelet writes its books.
+    """
+    kubelet, question = on.settings.kubelet, on.settings.kubelet.question
+    folder = FolderWatch(
+        folder=Path(kubelet.plugin_dir),
+        prefix=kubelet.socket_prefix,
+        paths=on.host.paths,
+        clock=on.clock,
+        interval=kubelet.poll,
+    )
+    traffic = Traffic()
+
+    def peer(socket: Path) -> ProcessId | None:
+        return peer_of(socket, on.host.procfs)
+
+    def resend() -> None:
+        offering.resend()
+
+    async def offered() -> Offers:
+        return await offering.offers.until(lambda offers: bool(offers.devices))
+
+    accounts = Accounts(
+        folder=folder,
+        pods=PodResources(Path(kubelet.pod_resources_socket)),
+        traffic=traffic,
+        peer=peer,
+        resend=resend,
+        active=lambda: bool(on.ledger.book.value.locks),
+        offered=offered,
+        lane=on.host.lanes["kubelet"],
+        clock=on.clock,
+        times=QuestionTimes(
+            min_interval=question.min_interval,
+            idle_interval=question.idle_interval,
+            settle=question.settle,
+            answer=question.timeout,
+        ),
+    )
+    offering = Offering(
+        ledger=on.ledger,
+        inventory=on.scanner.inventory,
+        view=accounts.view,
+        clock=on.clock,
+        withhold_after=on.settings.withhold_after,
+    )
+    return KubeletSide(folder=folder, traffic=traffic, accounts=accounts, offering=offering)
+
+
+def build_registrar(
+    on: Foundation,
+    side: KubeletSide,
+    *,
+    allocating: Allocating,
+    gating: Gating,
+    preferring: Preferring,
+    called: Called,
+) -> Registrar:
+    """Build what registers a plugin for each resource; *called* hears of kubelet's calls."""
+
+    def plugin(resource: ResourceName) -> DevicePlugin:
+        made = DevicePlugin(
+            resource=resource,
+            offers=side.offering.offers,
+            allocating=allocating,
+            gating=gating,
+            preferring=preferring,
+            traffic=side.traffic,
+        )
+        made.observe = partial(called, resource)
+        return made
+
+    return Registrar(
+        offers=side.offering.offers,
+        plugin=plugin,
+        folder=side.folder,
+        prefix=on.settings.kubelet.socket_prefix,
+        clock=on.clock,
+        times=EnrolmentTimes(register=on.settings.kubelet.register_timeout),
+    )

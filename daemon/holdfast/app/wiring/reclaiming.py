@@ -1,0 +1,179 @@
+"""Builds the way out: who watches locks, ends what outlives its pod, and checks what was freed."""
+
+import os
+
+from msgspec import Struct
+
+from holdfast.app.wiring.foundation import Foundation
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.cgroup.runtimestate import RuntimeFiles
+from holdfast.host.pci.reset import FunctionControl
+from holdfast.host.use.look import Look
+from holdfast.kubelet.accounts import Accounts
+from holdfast.model.ids import PodUid, ProcessId
+from holdfast.model.reclaim.leak import HeldUp
+from holdfast.model.reclaim.plan import ReclaimTimes
+from holdfast.model.reclaim.reset import ResetPolicy
+from holdfast.reclaim.byhand import HandRelease
+from holdfast.reclaim.guards import ReclaimRules
+from holdfast.reclaim.kernel import KernelWatch
+from holdfast.reclaim.leaks import LeakedSandboxes, LeakRules
+from holdfast.reclaim.pods import Pods
+from holdfast.reclaim.reclaimer import Reclaimer
+from holdfast.reclaim.resetter import ResetRules, Resetter
+from holdfast.reclaim.runtimes import Runtimes
+from holdfast.reclaim.watcher import Watcher, WatchTimes
+from holdfast.runtime.watched import Watched
+
+
+class Reclaiming(Struct, frozen=True, kw_only=True):
+    """The parts that bring devices back."""
+
+    kernel: KernelWatch
+    pods: Pods
+    reclaimer: Reclaimer
+    resetter: Resetter
+    watcher: Watcher
+    hand: HandRelease
+
+
+def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaiming:
+    """Wire the watcher with all that it moves locks by."""
+    rules, lane = on.settings.reclaim, on.host.lanes["pods"]
+    times = ReclaimTimes(
+        term_grace=rules.term_grace,
+        kill_grace=rules.kill_grace,
+        retry_first=rules.retry.first,
+        retry_last=rules.retry.last,
+    )
+    cgroups = Cgroups(on.host.root)
+
+    def holder_exited(_process: ProcessId) -> None:
+        watcher.holder_exited()
+
+    def emptied(pod: PodUid) -> None:
+        watcher.pod_changed(pod)
+
+    def device_checked() -> None:
+        watcher.nudge()
+
+    kernel = KernelWatch(
+        look=look,
+        pidfds=on.host.pidfds,
+        clock=on.clock,
+        exited=holder_exited,
+        rescan=rules.foreign_scan,
+        exclusive_open=on.settings.gate.exclusive_open,
+    )
+    pods = Pods(
+        cgroups=cgroups,
+        procfs=on.host.procfs,
+        paths=on.host.paths,
+        lane=lane,
+        emptied=emptied,
+    )
+    runtimes = Runtimes(files=RuntimeFiles(on.host.root), lane=lane, clock=on.clock)
+    reclaimer = Reclaimer(
+        ledger=on.ledger,
+        books=accounts,
+        pods=pods,
+        runtimes=runtimes,
+        cgroups=cgroups,
+        pidfds=on.host.pidfds,
+        lane=lane,
+        clock=on.clock,
+        own_pid=os.getpid(),
+        rules=ReclaimRules(
+            terminate=rules.mode == "terminate",
+            let_go_grace=rules.let_go_grace,
+            orphan_grace=rules.orphan_grace,
+            evidence_age=rules.evidence_age,
+            sandbox_grace=rules.sandbox_grace,
+            question_timeout=on.settings.kubelet.question.timeout,
+            times=times,
+        ),
+    )
+    resetter = Resetter(
+        ledger=on.ledger,
+        control=FunctionControl(on.host.root),
+        clock=on.clock,
+        rules=ResetRules(
+            policy=ResetPolicy(rules.reset),
+            timeout=rules.reset_timeout,
+            rebind=rules.rebind,
+            times=times,
+        ),
+        ended=device_checked,
+    )
+    watcher = Watcher(
+        ledger=on.ledger,
+        inventory=on.scanner.inventory,
+        books=accounts,
+        kernel=kernel,
+        pods=pods,
+        reclaimer=reclaimer,
+        resetter=resetter,
+        clock=on.clock,
+        boot=on.host.boot,
+        times=WatchTimes(
+            poll=rules.poll,
+            quick_poll=rules.release_poll,
+            pending_timeout=on.settings.allocate.pending_timeout,
+            unseen_grace=rules.unseen_grace,
+        ),
+    )
+    hand = HandRelease(
+        ledger=on.ledger,
+        inventory=on.scanner.inventory,
+        look=look,
+        pods=pods,
+        runtimes=runtimes,
+        books=accounts,
+        reclaimer=reclaimer,
+        nudge=watcher.nudge,
+        clock=on.clock,
+        times=times,
+        question_timeout=on.settings.kubelet.question.timeout,
+        poll=rules.release_poll,
+    )
+    return Reclaiming(
+        kernel=kernel,
+        pods=pods,
+        reclaimer=reclaimer,
+        resetter=resetter,
+        watcher=watcher,
+        hand=hand,
+    )
+
+
+def build_leaks(
+    on: Foundation,
+    accounts: Accounts,
+    look: Look,
+    *,
+    pods: Pods,
+    starts: Watched[frozenset[HeldUp]],
+) -> LeakedSandboxes:
+    """Wire what ends a living pod's own leaking sandbox, where the operator allows that."""
+    rules, lane = on.settings.reclaim, on.host.lanes["pods"]
+    return LeakedSandboxes(
+        ledger=on.ledger,
+        inventory=on.scanner.inventory,
+        books=accounts,
+        starts=starts,
+        look=look,
+        pods=pods,
+        # Not the watcher's: each remembers since when what it is about has been so.
+        runtimes=Runtimes(files=RuntimeFiles(on.host.root), lane=lane, clock=on.clock),
+        cgroups=Cgroups(on.host.root),
+        pidfds=on.host.pidfds,
+        lane=lane,
+        clock=on.clock,
+        rules=LeakRules(
+            restart=rules.leaked_sandbox == "restart",
+            terminate=rules.mode == "terminate",
+            leak_grace=rules.leak_grace,
+            first=rules.retry.first,
+            last=rules.retry.last,
+        ),
+    )

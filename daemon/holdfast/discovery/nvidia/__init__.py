@@ -1,0 +1,1 @@
+"""NVIDIA's GPUs: which there are, how they are, what they report."""

@@ -1,0 +1,358 @@
+"""Keeps what is known of the node's GPUs true: the driver may come late, go away, and come back."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+import structlog
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from holdfast.errors import HoldfastError, HostError
+from holdfast.host.nvidia.driver import NvidiaFiles
+from holdfast.host.nvidia.mig_caps import MigCaps
+from holdfast.model.devices import DeviceNode
+from holdfast.model.ids import DeviceId, PciAddress
+from holdfast.model.nvidia.devices import GpuFacts, gpu_topology
+from holdfast.model.nvidia.driver_leave import Leave, leave
+from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuLinks, GpuReading, GpuUse
+from holdfast.model.nvidia.grant import Imex
+from holdfast.model.nvidia.mig import GpuLayout, MigStrategy, lay_out, with_known
+from holdfast.model.nvidia.placement import GpuTopology
+from holdfast.model.nvidia.roots import DriverFacts, RootFacts, device_root
+from holdfast.runtime.backoff import backoff
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+_FIRST_RETRY = 1.0
+_READY_LOOK = 1.0
+"""How often to look whether the driver container is still up, in seconds; it is one stat."""
+_NO_IMEX = (
+    "IMEX channel 0 is required, and the driver's folder of nodes has no "
+    "nvidia-caps-imex-channels/channel0; make it, or set gpu.imexRequired to false"
+)
+
+
+class Library(Protocol):
+    """NVML, as far as discovery needs it; every call may block."""
+
+    @property
+    def in_use(self) -> bool:
+        """Tell whether anybody in this process has begun it."""
+        ...
+
+    def open(self) -> None:
+        """Start it; raise HostError while it or the driver is not there."""
+        ...
+
+    def close(self) -> None:
+        """Let the driver go."""
+        ...
+
+    def read(self) -> GpuReading:
+        """Enumerate the GPUs."""
+        ...
+
+    def use(self, uuid: str) -> GpuUse:
+        """Return who uses a GPU."""
+        ...
+
+    def links(self, uuids: tuple[str, ...]) -> GpuLinks:
+        """Return how GPUs reach each other."""
+        ...
+
+
+class _Seen(Struct, frozen=True, kw_only=True):
+    """One look: what NVML told, and what the node shows beside it."""
+
+    reading: GpuReading
+    nodes: Mapping[int, DeviceNode] = field(default_factory=dict)
+    folder: str = "/dev"
+    """Where the nodes are, as the host calls it."""
+    control: tuple[str, ...] = ()
+    no_nodes: str = ""
+    imex: str = ""
+    caps: MigCaps = field(default_factory=MigCaps)
+    links: GpuLinks | None = None
+    """None: they are as they were."""
+
+
+class GpuSource:
+    """Publishes `facts`, `reading` and `topology`. Nothing of NVML is loaded before the driver is.
+
+    A driver that is missing, starting or gone is a state with its reason, looked at again for ever.
+    All calls of NVML are on one lane: one that hangs is a stuck lane, and what was known stays.
+    """
+
+    def __init__(
+        self,
+        files: NvidiaFiles,
+        library: Callable[[str], Library],
+        *,
+        lane: Lane,
+        clock: Clock,
+        look: float = 5.0,
+        strategy: MigStrategy = MigStrategy.NONE,
+        rescan: float = 30.0,
+        imex: Imex = Imex.UNWANTED,
+        known: Mapping[str, PciAddress] | None = None,
+    ) -> None:
+        """Use *library* of the path that was found, empty for the one the loader knows.
+
+        *known* are the GPUs that a former daemon saw, by UUID, and where. *imex* says whether
+        channel 0 is handed over, and whether nothing starts without it.
+
+        Seconds: *look* between looks for a driver that is absent, *rescan* between readings.
+        """
+        self._files = files
+        self._make = library
+        self._lane = lane
+        self._clock = clock
+        self._look = look
+        self._rescan = rescan
+        self._open: tuple[str, Library] | None = None
+        self._load = ""
+        self._anew = False
+        self._monotonic = clock.monotonic
+        self._ready: bool | None = None
+        self._leave: Leave | None = None
+        self._asked_to_leave = ""
+        self._latest: Library | None = None
+        self._strategy = strategy
+        self._imex = imex
+        self._last = GpuReading(
+            gpus=tuple(
+                Gpu(index=NOWHERE, uuid=uuid, pci=pci) for uuid, pci in (known or {}).items()
+            )
+        )
+        self._linked: frozenset[str] = frozenset()
+        self._links = GpuLinks()
+        self.facts: Watched[GpuFacts] = Watched(GpuFacts())
+        self.reading: Watched[GpuReading] = Watched(GpuReading())
+        self.topology: Watched[GpuTopology] = Watched(GpuTopology())
+        self.ever_read = False
+        """Whether GPUs were ever enumerated: before, not even that one is gone is known."""
+
+    @property
+    def last(self) -> GpuReading:
+        """The last reading that found the driver ready."""
+        return self._last
+
+    @property
+    def library(self) -> Library | None:
+        """The library that is open, for calls on the same lane; None while there is none."""
+        return self._open[1] if self._open is not None else None
+
+    @property
+    def load(self) -> str:
+        """What tells this load of the driver from any other, as of the last look."""
+        return self._load
+
+    @property
+    def holds_driver(self) -> bool:
+        """Tell whether this process has NVML open, which keeps the driver from being unloaded."""
+        return self._latest is not None and self._latest.in_use
+
+    async def let_go(self, reason: str) -> None:
+        """Let NVML go, so that the driver can be unloaded, until it was loaded anew or `take_up`.
+
+        Those who use it besides follow `reading` and let go within seconds; see `holds_driver`.
+        """
+        self._asked_to_leave = reason
+        await self.look()
+
+    async def take_up(self) -> None:
+        """Begin NVML again after `let_go`."""
+        self._asked_to_leave, self._leave = "", None
+        await self.look()
+
+    async def run(self) -> None:
+        """Look for ever."""
+        retries = backoff(_FIRST_RETRY, self._rescan)
+        while True:
+            state = await self.look()
+            if state is DriverState.READY:
+                retries = backoff(_FIRST_RETRY, self._rescan)
+                await self._rest()
+            elif state is DriverState.ABSENT:
+                # One stat of /proc, which never blocks: most nodes do this for ever.
+                while not self._files.present:
+                    await self._clock.sleep(self._look)
+            else:
+                await self._clock.sleep(min(next(retries), self._look))
+
+    async def _rest(self) -> None:
+        """Wait for the next reading; a driver container that stops leaves no time to wait for."""
+        end = self._monotonic() + self._rescan
+        while (left := end - self._monotonic()) > 0:
+            if not self._ready:
+                await self._clock.sleep(left)
+            elif not self._files.ready:
+                return
+            else:
+                await self._clock.sleep(min(left, _READY_LOOK))
+
+    async def look(self) -> DriverState:
+        """Look now, publish what is new, and return where the driver stands."""
+        try:
+            seen = await self._lane.run(partial(self._see, self._last, self._linked))
+        except HoldfastError as error:  # a stuck lane; what is known stays, /readyz names the lane
+            log.debug("gpus cannot be read", reason=str(error))
+            return self.reading.value.state
+        self._report(seen.reading)
+        if seen.reading.state is DriverState.READY:
+            self.ever_read = True
+            self._take(seen)
+        else:
+            away = self.facts.value
+            self.facts.set(replace(away, state=seen.reading.state, reason=seen.reading.reason))
+        self.reading.set(seen.reading)
+        return seen.reading.state
+
+    def _take(self, seen: _Seen) -> None:
+        """Publish what a look showed that found the driver ready."""
+        self._last = seen.reading
+        layout = lay_out(seen.reading, self._strategy)
+        if seen.links is not None:
+            self._linked = frozenset(gpu.uuid for gpu in seen.reading.gpus)
+            self._links = seen.links
+        self.topology.set(gpu_topology(layout, self._links))
+        self.facts.set(
+            GpuFacts(
+                state=DriverState.READY,
+                layout=layout,
+                nodes=seen.nodes,
+                caps=_caps(layout, seen.caps, seen.folder),
+                control=seen.control,
+                no_nodes=seen.no_nodes,
+                version=seen.reading.driver_version,
+                imex=seen.imex,
+                no_imex=_NO_IMEX if self._imex is Imex.REQUIRED and not seen.imex else "",
+            )
+        )
+
+    def _see(self, last: GpuReading, linked: frozenset[str]) -> _Seen:
+        """Look at the driver, its library and the nodes; on the lane."""
+        driver = self._files.look()
+        leaving = self._must_leave(driver)
+        if leaving is not None:
+            self._close()
+            # Who else has it open here lets go when this is heard; nobody begins it before.
+            self._anew = True
+            return _Seen(reading=GpuReading(state=DriverState.NOT_READY, reason=leaving.reason))
+        if not driver.present:
+            self._close()
+            self._anew = True
+            reason = "the kernel has no NVIDIA driver (no /proc/driver/nvidia)"
+            return _Seen(reading=GpuReading(state=DriverState.ABSENT, reason=reason))
+        if self._open is not None and driver.load != self._load:
+            # Whatever NVML still answers is about a driver that is gone. Who else has it open here
+            # lets go of it when this is heard.
+            self._close()
+            self._anew = True
+            reason = "the driver was loaded anew, or replaced: NVML is begun anew"
+            return _Seen(reading=GpuReading(state=DriverState.NOT_READY, reason=reason))
+        self._load = driver.load
+        try:
+            library = self._begun(str(driver.libraries[0]) if driver.libraries else "")
+        except HostError as error:
+            missing = not driver.libraries and "LIBRARY_NOT_FOUND" in str(error)
+            state = DriverState.NO_LIBRARY if missing else DriverState.NOT_READY
+            return _Seen(reading=GpuReading(state=state, reason=str(error)))
+        reading = library.read()
+        if reading.state is not DriverState.READY:
+            self._close()
+            return _Seen(reading=reading)
+        reading = with_known(self._placed(reading), last, on_driver=self._files.is_on_driver)
+        uuids = tuple(sorted(gpu.uuid for gpu in reading.gpus if gpu.uuid))
+        nodes, root, no_nodes = self._nodes(driver, reading)
+        return _Seen(
+            reading=reading,
+            nodes=nodes,
+            folder=root.host if root is not None else "/dev",
+            control=self._files.control(root) if root is not None else (),
+            no_nodes=no_nodes,
+            imex=self._files.imex(root) if root and self._imex is not Imex.UNWANTED else "",
+            caps=self._files.mig_caps(),
+            links=library.links(uuids) if frozenset(uuids) != linked else None,
+        )
+
+    def _must_leave(self, driver: DriverFacts) -> Leave | None:
+        """Return why NVML is to be let go now, if it is; on the lane."""
+        reason, self._asked_to_leave = self._asked_to_leave, ""
+        asked = Leave(reason=reason, load=driver.load) if reason else self._leave
+        self._leave = leave(asked, driver, was_ready=self._ready, now=self._monotonic())
+        self._ready = driver.ready
+        return self._leave
+
+    def _begun(self, path: str) -> Library:
+        if self._open is not None and self._open[0] == path:
+            return self._open[1]
+        self._close()
+        library = self._latest = self._make(path)
+        if self._anew and library.in_use:
+            raise HostError(
+                "cannot begin NVML anew: calls to the former driver's have not come back yet; "
+                "where this lasts, restart holdfast"
+            )
+        library.open()
+        self._open, self._anew = (path, library), False
+        return library
+
+    def _close(self) -> None:
+        former, self._open = self._open, None
+        if former is not None:
+            former[1].close()
+
+    def _nodes(
+        self, driver: DriverFacts, reading: GpuReading
+    ) -> tuple[Mapping[int, DeviceNode], RootFacts | None, str]:
+        chosen = device_root(driver)
+        if chosen.root is None:
+            return {}, None, chosen.reason
+        root = chosen.root
+        minors = [gpu.minor for gpu in reading.gpus if gpu.minor is not None]
+        found = {minor: self._files.rdev(root, minor) for minor in minors}
+        nodes = {
+            minor: DeviceNode(path=f"{root.host}/nvidia{minor}", rdev=rdev)
+            for minor, rdev in found.items()
+            if rdev is not None
+        }
+        return nodes, root, ""
+
+    def _placed(self, reading: GpuReading) -> GpuReading:
+        """Return *reading* with the NUMA node of each GPU, which sysfs knows."""
+        return replace(
+            reading,
+            gpus=tuple(
+                replace(gpu, numa_node=self._files.numa_node(gpu.pci)) if gpu.pci else gpu
+                for gpu in reading.gpus
+            ),
+        )
+
+    def _report(self, reading: GpuReading) -> None:
+        before = self.reading.value
+        if (reading.state, reading.reason) == (before.state, before.reason):
+            return
+        log.info(
+            "nvidia driver",
+            state=reading.state.value,
+            reason=reading.reason,
+            version=reading.driver_version,
+            gpus=len(reading.gpus),
+        )
+
+
+def _caps(layout: GpuLayout, caps: MigCaps, folder: str) -> dict[DeviceId, tuple[str, ...]]:
+    """Return the capability nodes of each slice, as the host calls them below *folder*."""
+    return {
+        part.name.id: tuple(
+            f"{folder}/{node.path.removeprefix('/dev/')}"
+            for node in caps.nodes(part.gpu.minor, part.slice.gi, part.slice.ci)
+        )
+        for part in layout.parts
+        if part.slice is not None and part.gpu.minor is not None
+    }

@@ -1,0 +1,311 @@
+"""Follows how the GPUs are: hears events, looks now and then, remembers, publishes the health."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+import structlog
+from msgspec.structs import replace
+
+from holdfast.discovery.nvidia.events import GpuEars, Wanted
+from holdfast.discovery.nvidia.looks import GpuUsers, HealthTimes, Probe, look_at, unanswered
+from holdfast.errors import HoldfastError, LaneStuckError
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.devices import Fault
+from holdfast.model.ids import BootId
+from holdfast.model.nvidia.gpu import (
+    DriverState,
+    Gpu,
+    GpuEvent,
+    GpuEventKind,
+    GpuReading,
+)
+from holdfast.model.nvidia.health import (
+    GpuHealth,
+    GpuState,
+    after_event,
+    after_look,
+    condemning,
+    healths,
+    place_of,
+    placed,
+    restored,
+)
+from holdfast.model.nvidia.xid_marks import GpuLook, XidMark
+from holdfast.model.nvidia.xids import XidChecks
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+
+class GpuHealthWatch:
+    """Publishes what is wrong with each GPU and MIG slice, by UUID.
+
+    An event is judged and published in the turn of the loop in which it arrives; a look and a
+    commit follow. Looks are asked one GPU at a time on a lane of their own. One that hangs costs
+    that GPU its health, and the others only their looks: what is known of them stays.
+    """
+
+    def __init__(
+        self,
+        source: Callable[[str], Probe],
+        *,
+        readings: Watched[GpuReading],
+        ledger: Ledger,
+        lane: Lane,
+        clock: Clock,
+        boot: BootId,
+        checks: XidChecks,
+        load: Callable[[], int | None] = lambda: None,
+        users: GpuUsers | None = None,
+        times: HealthTimes,
+    ) -> None:
+        """Begin with what the ledger remembers; *source* makes an NVML of a library's name.
+
+        *load* tells one load of the kernel's module from the next, on the lane; *users* tells who
+        of the processes on a GPU has to go before it is over some Xids, None: each of them.
+        """
+        self._source = source
+        self._readings = readings
+        self._ledger = ledger
+        self._lane = lane
+        self._clock = clock
+        self._boot = boot
+        self._checks = checks
+        self._load = load
+        self._loaded: int | None = None
+        self._users = users or GpuUsers()
+        self._times = times
+        self._states = {
+            uuid: left
+            for uuid, state in ledger.book.value.gpus.items()
+            if (left := restored(state, boot, clock.uptime(), checks))
+            != GpuState(uuid=uuid, boot=boot)
+        }
+        self._reading = GpuReading()
+        self._generation = 0
+        self._reloaded: set[str] = set()
+        self._probe: tuple[tuple[str, int], Probe] | None = None
+        self._hanging = ""
+        self._look_wanted = asyncio.Event()
+        self._save_wanted = asyncio.Event()
+        self._save_wanted.set()  # what was dropped must not be back after the next restart
+        self._ears = GpuEars(source, event=self.hear, heard=self._heard, wait=times.wait)
+        self.health: Watched[Mapping[str, GpuHealth]] = Watched({})
+        self.faults: Watched[Mapping[str, tuple[Fault, ...]]] = Watched({})
+        """The same, without the notes, for the inventory."""
+        self.observe: Callable[[GpuEvent, bool], None] = lambda _event, _condemns: None
+        """Called with each event, and whether it is one that condemns."""
+        self._publish()
+
+    async def run(self) -> None:
+        """Follow the GPUs, for ever."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._poke_now_and_then())
+                tasks.create_task(self._look_when_wanted())
+                tasks.create_task(self._save_when_wanted())
+                async for reading in self._readings.follow():
+                    self._follow(reading)
+                await asyncio.Event().wait()  # no more readings: what is known goes on
+        finally:
+            self._ears.close()
+
+    def hear(self, event: GpuEvent) -> None:
+        """Take note of *event*; that of a GPU which is not known yet is kept for when it is."""
+        event = placed(event, self._reading.gpus)
+        counts = event.kind is GpuEventKind.XID and self._checks.watches(event.xid)
+        self.observe(event, counts)
+        now = self._clock.uptime()
+        if counts and event.uuid:
+            self._states.setdefault(event.uuid, GpuState(uuid=event.uuid, boot=self._boot))
+        for uuid, state in self._states.items():
+            after = after_event(state, event, now, self._checks)
+            if len(after.marks) > len(state.marks):
+                log.warning("gpu reports an error", gpu=uuid, reason=after.marks[-1].text)
+            self._states[uuid] = after
+        self._publish()
+        self._look_wanted.set()  # after an Xid that is ignored, too: the driver may ask for a reset
+        if counts:
+            self._save_wanted.set()
+
+    def marks_on(self, uuid: str) -> tuple[XidMark, ...]:
+        """Return the marks that condemn the GPU or slice *uuid*."""
+        gpu, place = place_of(uuid, self._reading.gpus)
+        return condemning(self._states[gpu], place) if gpu in self._states else ()
+
+    def forgive(self, uuid: str, marks: Collection[XidMark]) -> None:
+        """Drop *marks* of *uuid*: what mends the gravest Xids is a person's word alone."""
+        gpu, _ = place_of(uuid, self._reading.gpus)
+        state = self._states[gpu]
+        left = tuple(mark for mark in state.marks if mark not in marks)
+        self._states[gpu] = replace(state, marks=left)
+        self._publish()
+        self._look_wanted.set()
+        self._save_wanted.set()
+
+    def _follow(self, reading: GpuReading) -> None:
+        """Take note of what GPUs there are, and of a driver that was gone."""
+        before, self._reading = self._reading, reading
+        if reading.state is DriverState.ABSENT and before.state is not DriverState.ABSENT:
+            self._generation += 1
+            # One that was gone from the kernel has begun anew with every GPU when it is back.
+            self._reloaded |= self._states.keys()
+        uuids = tuple(gpu.uuid for gpu in reading.gpus if gpu.uuid)
+        for gpu in reading.gpus:
+            if gpu.uuid:
+                state = self._states.get(gpu.uuid, GpuState(uuid=gpu.uuid, boot=self._boot))
+                placed_at = gpu.pci or state.pci
+                if placed_at != state.pci:
+                    self._save_wanted.set()
+                self._states[gpu.uuid] = replace(state, pci=placed_at)
+        hears = reading.state is DriverState.READY and uuids and self._checks.listening
+        self._ears.want(
+            Wanted(library=reading.library, uuids=uuids, generation=self._generation)
+            if hears
+            else None
+        )
+        self._publish()
+        self._look_wanted.set()
+
+    def _heard(self, unheard: Mapping[str, str]) -> None:
+        for uuid, state in self._states.items():
+            if unheard.get(uuid, "") != state.unmonitored:
+                self._states[uuid] = replace(state, unmonitored=unheard.get(uuid, ""))
+        self._publish()
+        self._look_wanted.set()  # what happened until now was not heard
+
+    async def _poke_now_and_then(self) -> None:
+        while True:
+            await self._clock.sleep(self._times.beat)
+            self._look_wanted.set()
+
+    async def _look_when_wanted(self) -> None:
+        while True:
+            await self._look_wanted.wait()
+            self._look_wanted.clear()
+            await self._look_at_all()
+            await self._clock.sleep(self._times.breath)
+
+    async def _look_at_all(self) -> None:
+        if self._ears.overdue:
+            self._heard_nothing()
+        if self._lane.stuck_since is not None:
+            self._take(self._hanging, unanswered(self._clock.uptime(), self._lane.deadline))
+            return
+        reading = self._reading
+        if reading.state is not DriverState.READY:
+            try:
+                await self._lane.run(self._let_go)
+            except LaneStuckError as error:
+                log.warning("nvml cannot be ended", reason=str(error))
+            return
+        for gpu in reading.gpus:
+            if gpu.uuid not in self._states:
+                continue
+            try:
+                self._compare(await self._lane.run(self._load))
+                look = await self._lane.run(partial(self._look, reading, gpu))
+            except LaneStuckError:
+                self._hanging = gpu.uuid
+                self._take(gpu.uuid, unanswered(self._clock.uptime(), self._lane.deadline))
+                return
+            except HoldfastError as error:  # the library does not start: the inventory says so
+                log.debug("gpus cannot be looked at", reason=str(error))
+                return
+            if look.answered:
+                self._reloaded.discard(gpu.uuid)
+            self._take(gpu.uuid, look)
+
+    def _take(self, uuid: str, look: GpuLook) -> None:
+        """Judge the GPU by *look*, and publish and keep what changed."""
+        before = self._states.get(uuid)
+        if before is None:
+            return
+        after = after_look(before, look, self._clock.uptime(), quiet=self._times.quiet)
+        self._states[uuid] = after
+        for mark in before.marks:
+            if not any(each.first == mark.first and each.xid == mark.xid for each in after.marks):
+                log.info("gpu is over an error", gpu=uuid, was=mark.text)
+        self._publish()
+        if before.condition.lost and look.answered:
+            self._begin_anew()  # it was not listened to, or is another to the driver by now
+        if before.kept != after.kept:
+            self._save_wanted.set()
+
+    def _look(self, reading: GpuReading, gpu: Gpu) -> GpuLook:
+        """Ask the GPU; on the lane."""
+        look = look_at(
+            self._begun(reading.library),
+            gpu,
+            self._states[gpu.uuid],
+            at=self._clock.uptime(),
+            users=self._users,
+        )
+        version, load = reading.driver_version, self._loaded
+        return replace(
+            look,
+            driver=version if load is None else f"{version}/{load}",
+            reloaded=gpu.uuid in self._reloaded,
+        )
+
+    def _begin_anew(self) -> None:
+        """Begin NVML anew, and listen to every GPU again."""
+        self._generation += 1
+        self._follow(self._reading)
+
+    def _compare(self, load: int | None) -> None:
+        """Begin NVML anew with a driver that was loaded anew: the old one is deaf by now."""
+        if load is None:  # between two loads, or no module that sysfs shows
+            return
+        before, self._loaded = self._loaded, load
+        if before not in {None, load}:
+            self._begin_anew()
+
+    def _begun(self, library: str) -> Probe:
+        wanted = (library, self._generation)
+        if self._probe is not None and self._probe[0] == wanted:
+            return self._probe[1]
+        self._let_go()
+        probe = self._source(library)
+        probe.open()
+        self._probe = (wanted, probe)
+        return probe
+
+    def _let_go(self) -> None:
+        """End NVML, so that the driver can be replaced and the library begun anew."""
+        former, self._probe = self._probe, None
+        if former is not None:
+            former[1].close()
+
+    def _heard_nothing(self) -> None:
+        reason = "its events cannot be heard: NVML does not come back from waiting"
+        for uuid, state in self._states.items():
+            self._states[uuid] = replace(state, unmonitored=reason)
+
+    def _publish(self) -> None:
+        found = healths(self._states, self._reading.gpus, conditions=self._checks.conditions)
+        before = self.health.value
+        self.health.set(found)
+        self.faults.set({uuid: health.faults for uuid, health in found.items() if health.faults})
+        for uuid, health in found.items():
+            known = before.get(uuid, GpuHealth())
+            if health.faults != known.faults:
+                log.info("gpu health changed", gpu=uuid, reasons=[f.text for f in health.faults])
+
+    async def _save_when_wanted(self) -> None:
+        while True:
+            await self._save_wanted.wait()
+            self._save_wanted.clear()
+            try:
+                await self._save({uuid: state.kept for uuid, state in self._states.items()})
+            except HoldfastError as error:
+                log.warning("health of gpus not kept", reason=str(error))
+                self._save_wanted.set()
+            await self._clock.sleep(self._times.breath)
+
+    async def _save(self, kept: Mapping[str, GpuState]) -> None:
+        if kept != self._ledger.book.value.gpus:
+            await self._ledger.apply(lambda draft: draft.remember(kept))

@@ -1,0 +1,110 @@
+"""Looks at one GPU: how it is, and, where that decides something, who is on it."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.discovery.nvidia.events import EventSource
+from holdfast.model.book.locks import DeviceLock
+from holdfast.model.ids import DeviceName, HardwareKey
+from holdfast.model.nvidia.free import GpuRules, Granted, bystander, granted_on, grips_of
+from holdfast.model.nvidia.gpu import Gpu, GpuCondition, GpuUse
+from holdfast.model.nvidia.health import GpuState
+from holdfast.model.nvidia.xid_marks import GpuLook, Place
+from holdfast.model.nvidia.xids import Cure
+from holdfast.model.use.use import Holder
+
+
+class HealthTimes(Struct, frozen=True, kw_only=True):
+    """In seconds: `beat` between looks without cause, `quiet` the quiet period, `wait` per wait.
+
+    `breath` is the least between two looks, and two commits: Xids come in storms.
+    """
+
+    beat: float = 10.0
+    quiet: float = 60.0
+    wait: float = 1.0
+    breath: float = 1.0
+
+
+class Probe(EventSource, Protocol):
+    """What is needed of NVML besides."""
+
+    def condition(self, uuid: str, /) -> GpuCondition:
+        """Return what is told of the GPU's state."""
+        ...
+
+    def use(self, uuid: str, /) -> GpuUse:
+        """Return who uses the GPU or slice."""
+        ...
+
+
+class GpuUsers:
+    """Tells which of the processes that NVML names on a GPU are somebody's work.
+
+    The MPS server, a display and monitoring agents stay when the work is over.
+    """
+
+    def __init__(
+        self,
+        named: Callable[[int], Holder | None] = lambda _pid: None,
+        *,
+        locks: Callable[[], Mapping[DeviceName, DeviceLock]] = dict,
+        rules: GpuRules | None = None,
+    ) -> None:
+        """Describe a pid by *named*, which blocks; None where nothing is known of it."""
+        self._named = named
+        self._locks = locks
+        self._rules = rules or GpuRules()
+
+    def at_work(self, use: GpuUse, keys: frozenset[HardwareKey]) -> frozenset[int]:
+        """Return the pids on the GPU or slice with *keys* that are no bystanders; it blocks."""
+        to = granted_on(keys, self._locks())
+        kinds: dict[int, set[str]] = defaultdict(set)
+        for each in use.processes:
+            kinds[each.pid].add(each.kind)
+        return frozenset(pid for pid, ways in kinds.items() if self._works(pid, ways, to))
+
+    def _works(self, pid: int, ways: set[str], to: Granted) -> bool:
+        holder = self._named(pid)
+        if holder is None:
+            return True
+        return bystander(replace(holder, grips=grips_of(ways)), to, self._rules) is None
+
+
+def look_at(probe: Probe, gpu: Gpu, state: GpuState, *, at: float, users: GpuUsers) -> GpuLook:
+    """Ask *gpu*, of which *state* is known; it blocks. *at* is now."""
+    waits_for_users = any(mark.cure is Cure.RESTART for mark in state.marks)
+    return GpuLook(
+        at=at,
+        driver=state.driver,
+        condition=probe.condition(gpu.uuid),
+        users=_users(probe, gpu, users) if waits_for_users else None,
+        mig=gpu.mig,
+    )
+
+
+def unanswered(at: float, patience: float) -> GpuLook:
+    """Return the look at a GPU that gave no answer for *patience* seconds."""
+    condition = GpuCondition(lost=f"no answer within {patience:g} s")
+    return GpuLook(at=at, driver="", condition=condition)
+
+
+def _users(probe: Probe, gpu: Gpu, users: GpuUsers) -> Mapping[Place, frozenset[int] | None]:
+    """Return who is at work on the GPU, slice by slice in MIG mode."""
+    places: dict[Place, tuple[str, frozenset[HardwareKey]]] = (
+        {
+            (each.gi, each.ci): (each.uuid, frozenset({gpu.key_of(each), gpu.key}))
+            for each in gpu.slices
+        }
+        if gpu.mig
+        else {None: (gpu.uuid, gpu.keys)}
+    )
+    found: dict[Place, frozenset[int] | None] = {}
+    for place, (uuid, keys) in places.items():
+        use = probe.use(uuid)
+        found[place] = None if use.problem else users.at_work(use, keys)
+    return found

@@ -1,0 +1,1 @@
+"""Checks of gVisor on the node."""

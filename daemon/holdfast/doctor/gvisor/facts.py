@@ -1,0 +1,233 @@
+"""What a node shows of gVisor: its tables, its shim and runsc, and what pods will ask of them."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct, field
+
+from holdfast.doctor.cdi.nodes import nodes_without_mode
+from holdfast.doctor.containerd.facts import ContainerdFacts
+from holdfast.doctor.containerd.files import Unreadable, read_toml
+from holdfast.doctor.containerd.merge import RuntimeTable, table
+from holdfast.doctor.node import Node
+from holdfast.doctor.nvidia.facts import loaded_version
+from holdfast.doctor.nvidia.runtime import LowLevel, low_level
+from holdfast.doctor.programs import Ask, find_program, is_program
+from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import read_text
+from holdfast.host.pci.sysfs import Sysfs
+from holdfast.model.tpu.generations import generation_of
+
+SHIM = "containerd-shim-runsc-v1"
+RUNSC = "runsc"
+TYPE = "io.containerd.runsc.v1"
+_SHIM_CONFIGS = ("/run/containerd/runsc/config.toml", "/etc/containerd/runsc/config.toml")
+"""Where the shim looks for a configuration when the table has no ConfigPath."""
+_RELEASE = re.compile(r"\bversion (?:release-|0\.0~)([0-9]{8})\.([0-9]+)")
+"""As gVisor's own builds and Debian's say it."""
+_NAMES = ("runsc", "gvisor")
+_VFIO = "vfio-pci"
+_DRIVER = re.compile(r"[0-9]+(\.[0-9]+)+")
+
+
+class Release(Struct, frozen=True, kw_only=True, order=True):
+    """A release of gVisor: its date as one number, and its count on that day."""
+
+    date: int
+    count: int = 0
+
+    def __str__(self) -> str:
+        return f"release-{self.date}.{self.count}"
+
+
+class ShimConfig(Struct, frozen=True, kw_only=True):
+    """What a table's runsc.toml says; `problem` is why it cannot be told."""
+
+    path: str
+    problem: str = ""
+    binary: str = ""
+    """binary_name: what the shim runs in place of runsc."""
+    binary_missing: bool = False
+    """Whether the node has no such program."""
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """runsc's flags, as texts."""
+    odd: tuple[str, ...] = ()
+    """Flags that are no texts: the shim cannot read a file with one of them."""
+
+    def on(self, flag: str) -> bool:
+        """Tell whether a flag is set to true."""
+        return self.flags.get(flag, "").lower() in {"true", "1", "t"}
+
+
+class SandboxRuntime(Struct, frozen=True, kw_only=True):
+    """A runtime table that means gVisor, with the configuration of its shim; None: it has none."""
+
+    table: RuntimeTable
+    config: ShimConfig | None = None
+    low_level: LowLevel | None = None
+    """What it starts through nvidia-container-runtime; None: it does not start that."""
+
+    def on(self, flag: str) -> bool:
+        """Tell whether a flag of runsc is set for it."""
+        return self.config is not None and self.config.on(flag)
+
+
+class GvisorFacts(Struct, frozen=True, kw_only=True):
+    """All that findings about gVisor are made of."""
+
+    runtimes: tuple[SandboxRuntime, ...] = ()
+    containerd_config: str = ""
+    folders: tuple[str, ...] = ()
+    """Where containerd looks for the shim, and the shim for runsc."""
+    shim: str = ""
+    runsc: str = ""
+    release: Release | None = None
+    release_problem: str = ""
+    max_map_count: int | None = None
+    tpus: int = 0
+    """TPU functions that are bound to vfio-pci."""
+    vfio_devices: bool = False
+    driver: str = ""
+    """The version of NVIDIA's driver that is loaded; empty: none is."""
+    drivers: tuple[str, ...] = ()
+    """The versions that runsc lists."""
+    drivers_problem: str = ""
+    bare_nodes: tuple[str, ...] = ()
+    """CDI spec files with a device node that has no fileMode."""
+
+    @property
+    def installed(self) -> bool:
+        """Tell whether there is anything of gVisor on the node."""
+        return bool(self.runtimes or self.shim or self.runsc)
+
+
+def gvisor_facts(node: Node, ask: Ask, containerd: ContainerdFacts) -> GvisorFacts:
+    """Look at *node*; nothing of it is needed, and nothing raises."""
+    runtimes = tuple(
+        _sandbox_runtime(node, each, containerd.folders)
+        for each in containerd.cri.runtimes
+        if is_gvisor(each)
+    )
+    runsc = _runsc(node, runtimes, containerd.folders)
+    shim = find_program(node, SHIM, containerd.folders)
+    if not (runtimes or runsc or shim):
+        return GvisorFacts()
+    release, release_problem = _release(ask, runsc)
+    driver = loaded_version(node.host)
+    drivers, drivers_problem = _drivers(ask, runsc) if driver and runsc else ((), "")
+    return GvisorFacts(
+        runtimes=runtimes,
+        containerd_config=containerd.path,
+        folders=containerd.folders,
+        shim=shim,
+        runsc=runsc,
+        release=release,
+        release_problem=release_problem,
+        max_map_count=_number(node, "sys/vm/max_map_count"),
+        tpus=_tpus(node),
+        vfio_devices=(node.host.dev / "vfio/devices").is_dir(),
+        driver=driver,
+        drivers=drivers,
+        drivers_problem=drivers_problem,
+        bare_nodes=nodes_without_mode(node, containerd.cri.cdi_spec_dirs),
+    )
+
+
+def is_gvisor(runtime: RuntimeTable) -> bool:
+    """Tell whether a table is meant for gVisor, by its type, its program or its name."""
+    texts = (runtime.runtime_type, runtime.binary.rpartition("/")[2], runtime.name.lower())
+    return any(name in text for text in texts for name in _NAMES)
+
+
+def shim_config(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> ShimConfig | None:
+    """Return what the shim of a table reads; None where nothing tells it to read anything."""
+    path = runtime.config_path or next(
+        (path for path in _SHIM_CONFIGS if node.path(path).is_file()), ""
+    )
+    if not path:
+        return None
+    read = read_toml(node, path)
+    if isinstance(read, Unreadable):
+        return ShimConfig(path=path, problem=read.reason)
+    flags = table(read.content, "runsc_config")
+    told = read.content.get("binary_name")
+    binary = told if isinstance(told, str) else ""
+    return ShimConfig(
+        path=path,
+        binary=binary,
+        binary_missing=bool(binary) and not _program(node, binary, folders),
+        flags={name: value for name, value in flags.items() if isinstance(value, str)},
+        odd=tuple(name for name, value in flags.items() if not isinstance(value, str)),
+    )
+
+
+def _sandbox_runtime(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> SandboxRuntime:
+    config = shim_config(node, runtime, folders)
+    return SandboxRuntime(
+        table=runtime,
+        config=config,
+        low_level=low_level(node, config.binary, folders) if config is not None else None,
+    )
+
+
+def _runsc(node: Node, runtimes: tuple[SandboxRuntime, ...], folders: tuple[str, ...]) -> str:
+    """Return the runsc that the shim starts, or that a wrapper finds; "" without one."""
+    for runtime in runtimes:
+        told = runtime.config.binary if runtime.config is not None else ""
+        if RUNSC in told:
+            return _program(node, told, folders)
+    return find_program(node, RUNSC, folders)
+
+
+def _program(node: Node, name: str, folders: tuple[str, ...]) -> str:
+    if "/" in name:
+        return name if is_program(node, name) else ""
+    return find_program(node, name, folders)
+
+
+def release_of(said: str) -> Release | None:
+    """Return the release in what ``runsc --version`` *said*; None where it names none."""
+    match = _RELEASE.search(said)
+    return None if match is None else Release(date=int(match[1]), count=int(match[2]))
+
+
+def _release(ask: Ask, runsc: str) -> tuple[Release | None, str]:
+    if not runsc:
+        return None, ""
+    answer = ask((runsc, "--version"))
+    found = release_of(answer.text)
+    if found is not None:
+        return found, ""
+    said = answer.text.strip().splitlines()[:1]
+    return None, answer.problem or f"{runsc} --version says {said[0] if said else 'nothing'}"
+
+
+def _drivers(ask: Ask, runsc: str) -> tuple[tuple[str, ...], str]:
+    command = (runsc, "nvproxy", "list-supported-drivers")
+    answer = ask(command)
+    found = tuple(line for line in answer.text.split() if _DRIVER.fullmatch(line))
+    if found or answer.problem:
+        return found, answer.problem
+    return (), f"{' '.join(command)} lists none"
+
+
+def _tpus(node: Node) -> int:
+    return sum(1 for _ in _tpu_functions(node))
+
+
+def _tpu_functions(node: Node) -> Iterator[str]:
+    try:
+        functions = Sysfs(node.host).pci_functions()
+    except HostError:
+        return
+    for each in functions:
+        if each.driver == _VFIO and generation_of(each.vendor, each.device, each.subsystem_device):
+            yield each.address
+
+
+def _number(node: Node, name: str) -> int | None:
+    try:
+        text = read_text(node.host.proc / name)
+    except HostError:
+        return None
+    return int(text) if text is not None and text.isascii() and text.isdecimal() else None

@@ -1,0 +1,1 @@
+"""Checks of kubelet, its plugin folder and its checkpoint."""

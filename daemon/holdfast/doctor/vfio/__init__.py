@@ -1,0 +1,1 @@
+"""Checks of VFIO and the functions that are to be granted."""

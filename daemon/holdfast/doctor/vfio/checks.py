@@ -1,0 +1,175 @@
+"""Checks VFIO: the IOMMU, the kernel's modules, and each function that is to be granted."""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from holdfast.doctor.area import Area
+from holdfast.doctor.finding import Finding
+from holdfast.doctor.node import Node
+from holdfast.doctor.vfio.functions import (
+    Wanted,
+    function_findings,
+    unknown_findings,
+    wanted_functions,
+)
+from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import list_names, read_text
+from holdfast.host.pci.sysfs import Sysfs
+from holdfast.host.root import HostRoot
+from holdfast.model.devices import DeviceKind
+from holdfast.model.vfio.viability import is_vfio_driver
+
+_AREA = Area("vfio")
+_OFF = frozenset({"intel_iommu=off", "amd_iommu=off", "iommu=off"})
+_ANYBODY = stat.S_IROTH | stat.S_IWOTH
+
+
+def vfio_findings(node: Node) -> Iterator[Finding]:
+    """Yield what was found of the functions that are granted through VFIO."""
+    root = node.host
+    try:
+        functions = Sysfs(root).pci_functions()
+    except HostError as error:
+        yield _AREA.warn(
+            check="devices",
+            reason=str(error),
+            remedy="run the doctor as root, with the host's /sys",
+        )
+        return
+    wanted = wanted_functions(functions, node.settings)
+    yield _devices(root, wanted, len(functions))
+    yield from unknown_findings(functions)
+    if any(each.kind is DeviceKind.VFIO for each in wanted):
+        yield _iommu(root)
+        yield _no_iommu(root)
+        yield from _modules(root)
+        yield _container(node)
+    yield from function_findings(node, wanted, functions)
+
+
+def _devices(root: HostRoot, wanted: Sequence[Wanted], functions: int) -> Finding:
+    if wanted:
+        names = ", ".join(f"{each.function.address} ({each.model})" for each in wanted)
+        return _AREA.ok(check="devices", reason=f"to be granted: {names}")
+    where = root.sys / "bus/pci/devices"
+    return _AREA.ok(
+        check="devices",
+        reason=f"no TPU and no function of a pool among {functions} PCI functions in {where}",
+    )
+
+
+def _iommu(root: HostRoot) -> Finding:
+    folder = root.sys / "kernel/iommu_groups"
+    try:
+        groups = len(list_names(folder))
+    except HostError as error:
+        return _AREA.warn(check="iommu", reason=str(error), remedy="run the doctor as root")
+    if groups:
+        return _AREA.ok(check="iommu", reason=f"it is on: {folder} has {groups} groups")
+    line = _text(root.proc / "cmdline").split()
+    told = [word for word in line if word in _OFF]
+    why = f"; the kernel was started with {' '.join(told)}" if told else ""
+    amd = "AuthenticAMD" in _text(root.proc / "cpuinfo")
+    word = "amd_iommu=on" if amd else "intel_iommu=on"
+    return _AREA.fail(
+        check="iommu",
+        reason=f"it is off: {folder} has no group{why}",
+        remedy=f"turn it on in the firmware (VT-d, AMD-Vi) and start the kernel with {word} "
+        "iommu=pt; a virtual machine needs a virtual IOMMU from its host",
+    )
+
+
+def _no_iommu(root: HostRoot) -> Finding:
+    path = root.sys / "module/vfio/parameters/enable_unsafe_noiommu_mode"
+    groups = root.sys / "kernel/iommu_groups"
+    unsafe = [name for name in _names(groups) if _text(groups / name / "name") == "vfio-noiommu"]
+    if unsafe:
+        return _AREA.fail(
+            check="no-iommu",
+            reason=f"groups {', '.join(unsafe)} in {groups} have no IOMMU: their devices could "
+            "write anywhere in the node's memory, and holdfast grants none of them",
+            remedy="turn the IOMMU on, set enable_unsafe_noiommu_mode to N and bind them again",
+        )
+    if _text(path) in {"Y", "1"}:
+        return _AREA.warn(
+            check="no-iommu",
+            reason=f"{path} is Y: a device without an IOMMU would be bound all the same",
+            remedy=f"echo N > {path}, and remove it from /etc/modprobe.d and the kernel's command "
+            "line",
+        )
+    return _AREA.ok(check="no-iommu", reason="VFIO takes no device without an IOMMU")
+
+
+def _modules(root: HostRoot) -> Iterator[Finding]:
+    load = "modprobe vfio-pci, and name it in a file of /etc/modules-load.d for the next boot"
+    folder = root.sys / "bus/pci/drivers"
+    drivers = [name for name in _names(folder) if is_vfio_driver(name)]
+    if not drivers:
+        yield _AREA.fail(
+            check="module",
+            reason=f"{folder} has neither vfio-pci nor a variant of it: no such driver is loaded",
+            remedy=load,
+        )
+    elif not (root.sys / "module/vfio_iommu_type1").is_dir():
+        yield _AREA.warn(
+            check="module",
+            reason="vfio_iommu_type1 is not loaded: unless the kernel loads it at the first use, "
+            "no program can map memory for its device",
+            remedy="modprobe vfio_iommu_type1",
+        )
+    else:
+        yield _AREA.ok(
+            check="module", reason=f"{', '.join(drivers)} and vfio_iommu_type1 are loaded"
+        )
+
+
+def _container(node: Node) -> Finding:
+    path = node.host.node("/dev/vfio/vfio")
+    try:
+        found = path.stat()
+    except PermissionError:
+        raise  # the daemon may see what we may not
+    except OSError as error:
+        if not node.live and not path.parent.is_dir():
+            return _AREA.warn(
+                check="container",
+                reason=f"{path} is not there: a copy has no device nodes",
+                remedy="run the doctor on the node itself to have its nodes checked",
+            )
+        return _AREA.fail(
+            check="container",
+            reason=f"{path} cannot be looked at ({error.strerror}): no program can open a group "
+            "without it",
+            remedy="modprobe vfio; where the daemon runs in a container mount the host's /dev/vfio",
+        )
+    if not stat.S_ISCHR(found.st_mode):
+        return _AREA.fail(
+            check="container",
+            reason=f"{path} is not a character device",
+            remedy="remove it, and let the kernel make it again: modprobe -r vfio; modprobe vfio",
+        )
+    if found.st_mode & _ANYBODY != _ANYBODY:
+        return _AREA.warn(
+            check="container",
+            reason=f"{path} has mode {stat.S_IMODE(found.st_mode):o}: pods that are not root "
+            "cannot open it",
+            remedy=f"chmod 666 {path}: it gives nothing away, the groups' nodes do",
+        )
+    number = f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+    return _AREA.ok(check="container", reason=f"{path} is there ({number})")
+
+
+def _names(folder: Path) -> tuple[str, ...]:
+    try:
+        return list_names(folder)
+    except HostError:
+        return ()
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path) or ""
+    except HostError:
+        return ""

@@ -1,0 +1,300 @@
+"""Pods' cgroups: finding them by UID, listing what lives in them, and ending them as one."""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import read_link, read_text
+from holdfast.host.root import HostRoot
+from holdfast.model.ids import PodUid
+from holdfast.model.node.cgroup_names import is_root, pod_of, pod_paths
+
+_DEEPEST = 6
+"""How far below the top kubelet's cgroup is looked for: kind nests it five deep."""
+
+_SEARCH_PAUSE = 5.0
+"""Seconds between searches of the whole tree while it has no cgroup of kubelet's."""
+
+# Version 1 has a tree for each controller; kubelet makes the pods' folders in all of them. The
+# first ones are never left out of a kernel that runs containers.
+_V1_TREES = ("pids", "memory", "cpu,cpuacct", "cpu", "cpuset", "freezer", "devices", "systemd")
+_GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH})
+_INIT_CGROUP_NAMESPACE = "cgroup:[4026531835]"
+"""PROC_CGROUP_INIT_INO, the same on every kernel."""
+
+
+class PodCgroup(Struct, frozen=True, kw_only=True):
+    """A pod's cgroup. `path` is absolute in the host's tree; `pids` also lists what is below.
+
+    `unlisted` says what of it could not be read, so that there may be others; empty: nothing.
+    """
+
+    path: str
+    inode: int
+    pids: tuple[int, ...]
+    unlisted: str = ""
+
+    @property
+    def populated(self) -> bool:
+        """Tell whether any process is in it; a zombie counts until it is reaped."""
+        return bool(self.pids)
+
+
+class Cgroups:
+    """Reads, and where it may writes, the host's cgroup tree. Belongs to one lane."""
+
+    def __init__(self, root: HostRoot) -> None:
+        """Work below *root*'s cgroup folder; version 1 and 2 are told apart by what is there."""
+        self._mount = root.cgroup
+        self._proc = root.proc
+        self._is_v2 = (root.cgroup / "cgroup.controllers").exists()
+        self._kubepods: tuple[Path, ...] = ()
+        self._search_again = 0.0
+        self._own: str | None = None
+
+    @property
+    def is_v2(self) -> bool:
+        """Tell whether this is the unified hierarchy."""
+        return self._is_v2
+
+    @property
+    def is_private(self) -> bool:
+        """Tell whether this process is in a cgroup namespace of its own."""
+        try:
+            namespace = read_link(self._proc / "self/ns/cgroup")
+        except HostError:
+            return False
+        return namespace not in {None, _INIT_CGROUP_NAMESPACE}
+
+    def pod(self, uid: PodUid) -> PodCgroup | None:
+        """Return the cgroup of the pod, or None when it has none now."""
+        folder = self._find(uid)
+        if folder is None:
+            return None
+        try:
+            inode = folder.stat().st_ino
+        except OSError:
+            return None
+        pids, unlisted = _pids_below(folder)
+        return PodCgroup(path=self._name(folder), inode=inode, pids=pids, unlisted=unlisted)
+
+    def inode(self, path: str) -> int | None:
+        """Return the inode of the cgroup at *path*, or None when there is none (any more)."""
+        try:
+            return self._folder(path).stat().st_ino
+        except OSError:
+            return None
+
+    def members(self, path: str) -> tuple[int, ...]:
+        """Return the pids in the cgroup at *path* and below; none where it is gone.
+
+        Raise HostError where one of them cannot be read.
+        """
+        pids, unlisted = _pids_below(self._folder(path))
+        if unlisted:
+            raise HostError(unlisted)
+        return pids
+
+    def events_path(self, path: str) -> Path | None:
+        """Return the file that the kernel touches when the cgroup empties; None where none is."""
+        events = self._folder(path) / "cgroup.events"
+        return events if events.exists() else None
+
+    def of_process(self, pid: int) -> str:
+        """Return the cgroup of a process, absolute in the host's tree; empty when it is gone."""
+        try:
+            text = read_text(self._proc / str(pid) / "cgroup")
+        except HostError:
+            return ""
+        return self.absolute(cgroup_of(text or ""))
+
+    def absolute(self, path: str) -> str:
+        """Return *path* as the host calls it.
+
+        In a private cgroup namespace the kernel writes paths relative to that namespace's root,
+        as ``/../../pod…``. Where a path cannot be made absolute it is returned as it is.
+        """
+        if not path.startswith("/.."):
+            return path
+        uid, _ = pod_of(path)
+        folder = self._find(uid) if uid is not None else None
+        if folder is not None:  # a pod's cgroup is the only one of its name
+            below = path.split("/")
+            at = next(i for i, part in enumerate(below) if pod_of("/".join(below[: i + 1]))[0])
+            return "/".join((self._name(folder), *below[at + 1 :]))
+        own = self.namespace_root()
+        return path if own is None else os.path.normpath(f"{own}{path}")
+
+    def kill(self, path: str, inode: int) -> None:
+        """End every process in the cgroup and below as one.
+
+        Raise HostError where the kernel cannot (version 1, before Linux 5.14), or when *path* is
+        not the cgroup with *inode* any more.
+        """
+        self._write(path, inode, "cgroup.kill", b"1")
+
+    def freeze(self, path: str, inode: int, *, frozen: bool) -> None:
+        """Stop every process in the cgroup and below, or let them go on.
+
+        Raise HostError where the kernel cannot (version 1), or when *path* is not the cgroup with
+        *inode* any more.
+        """
+        self._write(path, inode, "cgroup.freeze", b"1" if frozen else b"0")
+
+    def _write(self, path: str, inode: int, name: str, content: bytes) -> None:
+        """Write into the cgroup; its folder is held open so that it cannot become another one."""
+        what = f"cannot write {name} of cgroup {path}"
+        try:
+            folder = os.open(self._folder(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise HostError(f"{what}: {error.strerror}") from error
+        try:
+            if os.fstat(folder).st_ino != inode:
+                raise HostError(f"{what}: another cgroup has its name now")
+            file = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                os.write(file, content)
+            finally:
+                os.close(file)
+        except OSError as error:
+            hint = " (cgroup v1, or an older kernel)" if error.errno == errno.ENOENT else ""
+            raise HostError(f"{what}: {error.strerror}{hint}") from error
+        finally:
+            os.close(folder)
+
+    def _find(self, uid: PodUid) -> Path | None:
+        for root in self._kubepods:
+            found = _pod_below(root, uid)
+            if found is not None:
+                return found
+        # Not where pods were seen before. Kubelet makes its cgroup at its start, mostly at the top;
+        # the whole tree is searched only while none is known, and not at each question.
+        known = tuple(root for root in self._kubepods if root.is_dir())
+        depth = 1
+        if not known and time.monotonic() >= self._search_again:
+            depth = _DEEPEST
+            self._search_again = time.monotonic() + _SEARCH_PAUSE
+        seen = dict.fromkeys(known)
+        for tree in self._trees():
+            seen.update(dict.fromkeys(_roots(tree, depth)))
+        new = [root for root in seen if root not in self._kubepods]
+        self._kubepods = tuple(seen)
+        return next((found for root in new if (found := _pod_below(root, uid))), None)
+
+    def _trees(self) -> tuple[Path, ...]:
+        if self._is_v2:
+            return (self._mount,)
+        trees = (self._mount / name for name in _V1_TREES)
+        return tuple(tree for tree in trees if tree.is_dir())
+
+    def _tree_of(self, folder: Path) -> Path:
+        return next((tree for tree in self._trees() if folder.is_relative_to(tree)), self._mount)
+
+    def _folder(self, path: str) -> Path:
+        relative = path.lstrip("/")
+        folders = [tree / relative for tree in self._trees()]
+        return next((folder for folder in folders if folder.is_dir()), self._mount / relative)
+
+    def _name(self, folder: Path) -> str:
+        return f"/{folder.relative_to(self._tree_of(folder))}"
+
+    def namespace_root(self) -> str | None:
+        """Return where the root of our own cgroup namespace is in the host's tree, if it shows.
+
+        It takes a walk through the tree until it was found.
+        """
+        if self._own is not None:
+            return self._own
+        try:
+            text = read_text(self._proc / "self/cgroup")
+            pid = int(os.path.basename(os.path.realpath(self._proc / "self")))
+        except (HostError, ValueError):
+            return None
+        inside = cgroup_of(text or "")
+        for tree in self._trees():
+            folder = _folder_with(tree, pid)
+            name = None if folder is None else self._name(folder)
+            if name is not None and name.endswith(inside.rstrip("/")):
+                self._own = name.removesuffix(inside.rstrip("/"))
+                return self._own
+        return None
+
+
+def cgroup_of(text: str) -> str:
+    """Return the path that the text of a cgroup file names, of the hierarchy with the pods.
+
+    Version 2 has one line ``0::/path``; version 1 one for each controller, where the pods' are
+    all the same and others may stay at the top.
+    """
+    paths = [line.split(":", 2)[2] for line in text.splitlines() if line.count(":") > 1]
+    named = (path for path in paths if pod_of(path)[0] is not None)
+    longest = max(paths, key=len, default="")
+    return next(named, longest)
+
+
+def _roots(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield every cgroup below *folder* that kubelet keeps its pods in."""
+    try:
+        names = [entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for name in names:
+        if is_root(name):
+            yield folder / name
+        elif depth > 1:
+            yield from _roots(folder / name, depth - 1)
+
+
+def _pod_below(root: Path, uid: PodUid) -> Path | None:
+    folders = (root.parent / path for path in pod_paths(root.name, uid))
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+def _folder_with(folder: Path, pid: int) -> Path | None:
+    """Return the cgroup below *folder* that *pid* is in."""
+    for path, _, files in os.walk(folder):
+        if "cgroup.procs" in files:
+            with contextlib.suppress(HostError):
+                if pid in _pids_in(path):
+                    return Path(path)
+    return None
+
+
+def _pids_below(folder: Path) -> tuple[tuple[int, ...], str]:
+    """Return the pids in a cgroup and below, and what of it could not be read, empty for nothing.
+
+    What cannot be read may have processes as well as not.
+    """
+    pids: set[int] = set()
+    problems: list[str] = []
+
+    def refused(error: OSError) -> None:
+        if error.errno not in _GONE:
+            problems.append(f"cannot list {error.filename}: {error.strerror}")
+
+    for path, _, _ in os.walk(folder, onerror=refused):
+        try:
+            pids.update(_pids_in(path))
+        except HostError as error:
+            problems.append(str(error))
+    return tuple(sorted(pids)), problems[0] if problems else ""
+
+
+def _pids_in(folder: str) -> list[int]:
+    """Return the pids in one cgroup; raise HostError where they cannot be read."""
+    name = f"{folder}/cgroup.procs"
+    try:
+        return [int(word) for word in (read_text(name) or "").split()]
+    except HostError as error:
+        # A threaded cgroup refuses to list processes; the domain above it lists them.
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EOPNOTSUPP:
+            return []
+        raise
+    except ValueError as error:
+        raise HostError(f"cannot read {name}: it does not list numbers") from error

@@ -1,0 +1,203 @@
+"""How much memory a process may use: the node's, or the tightest cgroup limit around it."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+
+from holdfast.errors import HostError
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.files.kernelfile import read_text
+from holdfast.host.root import HostRoot
+from holdfast.model.node.memory import UNSEEN, CgroupMemory, Memlock, Memory
+
+_KIB = 1024
+_NUMBER = re.compile(r"[0-9]{1,20}")
+_IPC_LOCK = 14
+"""CAP_IPC_LOCK as a bit of CapEff."""
+
+
+class _Files(Struct, frozen=True, kw_only=True):
+    """What a version of the memory controller calls its files."""
+
+    limit: str
+    usage: str
+    cache: tuple[str, ...]
+    high: str = ""
+
+
+_V2 = _Files(
+    limit="memory.max",
+    usage="memory.current",
+    cache=("active_file", "inactive_file"),
+    high="memory.high",
+)
+_V1 = _Files(
+    limit="memory.limit_in_bytes",
+    usage="memory.usage_in_bytes",
+    cache=("total_active_file", "total_inactive_file"),
+)
+_V1_HIERARCHY = "hierarchical_memory_limit"
+"""The tightest limit of all ancestors, also of those that no mount shows us."""
+
+
+class MemoryReader:
+    """Reads limits and use below one root. It blocks: run it on a lane. Never raises.
+
+    What is unreadable or odd counts as no limit, for a wrong one would stop what works.
+    """
+
+    def __init__(self, root: HostRoot) -> None:
+        """Read *root*'s proc and cgroup folders."""
+        self._root = root
+        self._cgroups = Cgroups(root)
+        self._own: str | None = None
+
+    def own(self) -> Memory:
+        """Return what this process may use.
+
+        From a private cgroup namespace the limits above it show only where the host's tree is
+        mounted.
+        """
+        return self._memory("self", ours=True)
+
+    def of_process(self, pid: int) -> Memory:
+        """Return what process *pid* may use; without any cgroup where its own is out of sight."""
+        return self._memory(str(pid), ours=False)
+
+    def resident(self) -> int | None:
+        """Return how many bytes of this process are in memory."""
+        return _kib_of(self._text("self/status"), "VmRSS")
+
+    def memlock(self, pid: int) -> Memlock | None:
+        """Return how much *pid* may lock; None where that cannot be read."""
+        match = re.search(r"^Max locked memory +(\S+)", self._text(f"{pid}/limits"), re.MULTILINE)
+        if match is None or not (match[1] == "unlimited" or _NUMBER.fullmatch(match[1])):
+            return None
+        status = self._text(f"{pid}/status")
+        able = re.search(r"^CapEff:\s*([0-9a-fA-F]{1,16})$", status, re.MULTILINE)
+        return Memlock(
+            limit=None if match[1] == "unlimited" else int(match[1]),
+            exempt=able is not None and bool(int(able[1], 16) >> _IPC_LOCK & 1),
+            locked=_kib_of(status, "VmLck"),
+        )
+
+    def _memory(self, process: str, *, ours: bool) -> Memory:
+        node = self._text("meminfo")
+        found = tuple(self._around(self._text(f"{process}/cgroup"), ours=ours))
+        # The host's own root is a cgroup that tells nothing: it is seen, and limits nobody.
+        telling = tuple(each for each in found if each != CgroupMemory(path=each.path))
+        return Memory(
+            total=_kib_of(node, "MemTotal") or None,
+            available=_kib_of(node, "MemAvailable"),
+            cgroups=telling or found[:1],
+        )
+
+    def _around(self, text: str, *, ours: bool) -> Iterator[CgroupMemory]:
+        """Yield the cgroup that *text* names and every one above it, as far as they show."""
+        mount = self._root.cgroup
+        for line in text.splitlines():
+            _, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            if controllers == "":
+                # Both can be: version 2 alone, or beside version 1, mostly without memory then.
+                for tree in (mount, mount / "unified"):
+                    yield from self._up(tree, path, _V2, ours=ours)
+            elif "memory" in controllers.split(","):
+                yield from self._up(mount / "memory", path, _V1, ours=ours)
+
+    def _up(self, tree: Path, path: str, files: _Files, *, ours: bool) -> Iterator[CgroupMemory]:
+        place = self._place(tree, path)
+        if place is None or not (tree / place.lstrip("/")).is_dir():
+            if not ours:
+                return
+            # Seen from a container, our path may not be below the mount: its top is ourselves.
+            place = "/"
+        inside = PurePosixPath(place.lstrip("/"))
+        lowest = None
+        for folder in (inside, *inside.parents):
+            name = "/" if folder == PurePosixPath() else f"/{folder}"
+            found = _read(tree / folder, name, files)
+            yield found
+            limits = [each for each in (lowest, found.limit) if each is not None]
+            lowest = min(limits, default=None)
+        beyond = _line_of(_text(tree / inside / "memory.stat"), _V1_HIERARCHY)
+        if beyond is not None and (lowest is None or beyond < lowest):
+            yield CgroupMemory(path=UNSEEN, limit=beyond)
+
+    def _place(self, tree: Path, path: str) -> str | None:
+        """Return where the cgroup that a process calls *path* is below *tree*; None: nowhere."""
+        top = self._mounted(tree)
+        if path.startswith("/.."):
+            found = None if top == "/" else self._cgroups.absolute(path)
+            return None if found is None or found.startswith("/..") else found
+        if top is None or top.startswith("/.."):
+            return os.path.normpath(f"{self._namespace()}{path}")
+        # A part of the tree alone may be mounted, as older runtimes give containers theirs.
+        if top == "/" or not PurePosixPath(path).is_relative_to(top):
+            return path
+        return f"/{PurePosixPath(path).relative_to(top)}"
+
+    def _mounted(self, tree: Path) -> str | None:
+        """Return which cgroup, as this process calls it, is at the top of *tree*, if that shows."""
+        top = None
+        for line in self._text("self/mountinfo").splitlines():
+            mount, _, filesystem = line.partition(" - ")
+            fields = mount.split()
+            if fields[4:5] == [str(tree)] and filesystem.startswith("cgroup"):
+                top = fields[3]
+        return top
+
+    def _namespace(self) -> str:
+        """Return where our own cgroup namespace begins, empty where it is the host's."""
+        if self._own is None:  # looked for once: it takes a walk through the tree
+            private = self._cgroups.is_private
+            self._own = (self._cgroups.namespace_root() if private else None) or ""
+        return self._own
+
+    def _text(self, name: str) -> str:
+        return _text(self._root.proc / name) or ""
+
+
+def _read(folder: Path, name: str, files: _Files) -> CgroupMemory:
+    """Return what the cgroup tells; the files are not there where the controller is off."""
+    used = _number(_text(folder / files.usage))
+    stat = _text(folder / "memory.stat")
+    cache = sum(_line_of(stat, each) or 0 for each in files.cache)
+    return CgroupMemory(
+        path=name,
+        limit=_number(_text(folder / files.limit)) or None,
+        high=_number(_text(folder / files.high)) if files.high else None,
+        usage=None if used is None else max(0, used - cache),
+    )
+
+
+def _line_of(stat: str | None, name: str) -> int | None:
+    for line in (stat or "").splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return _number(value)
+    return None
+
+
+def _kib_of(text: str, name: str) -> int | None:
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            number = _number(value.removesuffix("kB").strip())
+            return None if number is None else number * _KIB
+    return None
+
+
+def _number(text: str | None) -> int | None:
+    """Return the number; version 1's sentinel for "no limit" is one, above every node's memory."""
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return read_text(path)
+    except HostError:
+        return None

@@ -1,0 +1,122 @@
+"""The folder of CDI spec files, in which container runtimes look devices up by name."""
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import yaml
+
+from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import list_names, read_bytes
+
+_MODE = 0o644
+_SUFFIXES = (".json", ".yaml")
+
+
+class SpecFolder:
+    """Our files in a folder that others write to as well, told by how their names begin.
+
+    A file is replaced whole or not at all, and only when its content changes: each change makes
+    every runtime on the node read the folder anew.
+    """
+
+    def __init__(self, folder: Path, *, prefix: str, joint: str = "_") -> None:
+        """Count as ours what begins with *prefix* and *joint*."""
+        self._folder = folder
+        self._prefix = f"{prefix}{joint}"
+
+    def hold(self, files: Mapping[str, str]) -> tuple[str, ...]:
+        """Let our files be exactly *files*, by the end of their names; return which ones changed.
+
+        The folder itself is never made: in a container that lacks the host's, it would be one that
+        no runtime reads. Raise HostError with what to do; files before it may have been changed.
+        """
+        wanted = {f"{self._prefix}{name}": text.encode() for name, text in files.items()}
+        # Not by Path, which lets errors through that mean neither yes nor no.
+        if wanted and not os.path.isdir(self._folder):
+            raise HostError(
+                f"cannot write CDI specs to {self._folder}: there is no such folder; make it on "
+                "the host, and mount it where holdfast runs in a container"
+            )
+        changed = [
+            name
+            for name, content in wanted.items()
+            if read_bytes(self._folder / name) != content and self._write(name, content)
+        ]
+        changed += [
+            name
+            for name in list_names(self._folder)
+            if name.startswith(self._prefix) and name not in wanted and self._remove(name)
+        ]
+        return tuple(changed)
+
+    def rivals(self, kinds: Collection[str]) -> Mapping[str, Path]:
+        """Return the names of *kinds* that files of others explain too, each with such a file.
+
+        Runtimes then take neither explanation. Files that make no sense are nothing to them.
+        """
+        found: dict[str, Path] = {}
+        for name in list_names(self._folder):
+            if name.startswith(self._prefix) or not name.endswith(_SUFFIXES):
+                continue
+            try:
+                content = read_bytes(self._folder / name) or b""
+            except HostError:  # a folder by that name, which runtimes pass over
+                continue
+            # Specs of GPUs are long, and YAML is slow: most files need not be understood.
+            if any(kind.encode() in content for kind in kinds):
+                names = (each for each in _names(content) if each.partition("=")[0] in kinds)
+                found |= dict.fromkeys(names, self._folder / name)
+        return found
+
+    def _write(self, name: str, content: bytes) -> bool:
+        path = self._folder / name
+        # Runtimes read *.json and *.yaml only, so a temporary file of a crash means nothing to
+        # them; it has our prefix, and goes with the next call.
+        temporary = path.with_name(f"{name}.tmp")
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
+            with os.fdopen(fd, "wb") as file:
+                os.fchmod(fd, _MODE)  # whatever the umask
+                file.write(content)
+                file.flush()
+                os.fsync(fd)
+            temporary.replace(path)
+            self._sync()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise HostError(
+                f"cannot write {path}: {error.strerror}; let holdfast write to {self._folder}"
+            ) from error
+        return True
+
+    def _remove(self, name: str) -> bool:
+        path = self._folder / name
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise HostError(f"cannot remove {path}: {error.strerror}; remove it") from error
+        return True
+
+    def _sync(self) -> None:
+        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _names(content: bytes) -> Iterator[str]:
+    """Yield the names that a spec explains; none where it is no spec."""
+    try:
+        # Every scalar as it is spelled (0000:00:05.0 would be a number to others). JSON is YAML.
+        spec = yaml.BaseLoader(content).get_single_data()
+    except (yaml.YAMLError, RecursionError):
+        return
+    devices = spec.get("devices") if isinstance(spec, dict) else None
+    if isinstance(spec, dict) and isinstance(devices, list):
+        for device in devices:
+            if isinstance(device, dict):
+                yield f"{spec.get('kind')}={device.get('name')}"

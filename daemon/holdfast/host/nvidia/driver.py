@@ -1,0 +1,221 @@
+"""Finds NVIDIA's driver on the node: in the kernel, its library and its device nodes."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from holdfast.errors import HostError
+from holdfast.host.files.below import below
+from holdfast.host.files.mounts import mount_of, mounts
+from holdfast.host.nvidia.mig_caps import MigCaps, read_mig_caps
+from holdfast.host.proc.procfs import Procfs
+from holdfast.host.root import HostRoot
+from holdfast.model.nvidia.roots import DriverFacts, RootFacts
+
+_LIBRARY = "libnvidia-ml.so.1"
+LIBRARY_FOLDERS = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+)
+"""Where distributions keep libraries, below a root."""
+OPERATOR = "nvidia/driver"
+"""Where GPU Operator mounts the driver container's root, below /run."""
+_VALIDATIONS, _READY = "nvidia/validations", ".driver-ctr-ready"
+"""The folder below /run in which GPU Operator's containers tell of themselves, and the file that is
+there while its driver container is up: it takes it away before it unloads the driver."""
+_IMEX, _IMEX_MAJOR = "nvidia-caps-imex-channels/channel0", "nvidia-caps-imex-channels"
+# In the order in which drivers have called the device over time.
+_MAJORS = ("nvidia-frontend", "nvidia", "nvidiactl")
+_CONTROL: Mapping[str, tuple[str, ...]] = {
+    "nvidiactl": _MAJORS,
+    "nvidia-uvm": ("nvidia-uvm",),
+    "nvidia-uvm-tools": ("nvidia-uvm",),
+    "nvidia-modeset": ("nvidia-modeset", *_MAJORS),
+}
+"""What /proc/devices may call the driver of each node."""
+
+
+class NvidiaFiles:
+    """Reads what the node shows of the driver. Blocking: it belongs on a lane."""
+
+    def __init__(
+        self,
+        root: HostRoot,
+        *,
+        driver_root: str = "",
+        driver_root_on_host: str = "",
+        dev_root: str = "",
+        host_dev: str = "/dev",
+    ) -> None:
+        """Look below *root*, and first in what was configured.
+
+        *driver_root* and *dev_root* are the roots of file systems; empty: not configured. The host
+        calls the first *driver_root_on_host*, or the same where that is empty.
+        """
+        self._root = root
+        self._procfs = Procfs(root)
+        self._driver_root = driver_root
+        self._dev_root = dev_root or driver_root
+        self._dev_root_on_host = dev_root or driver_root_on_host or driver_root
+        self._host_dev = host_dev
+
+    @property
+    def present(self) -> bool:
+        """Tell whether the kernel has the driver: one stat, for questions asked often."""
+        return (self._root.proc / "driver/nvidia").is_dir()
+
+    @property
+    def ready(self) -> bool | None:
+        """Tell whether GPU Operator's driver container says that it is up; None: it has no say."""
+        for run in (self._root.run, self._root.proc / "1/root/run"):
+            folder = run / _VALIDATIONS
+            try:
+                os.stat(folder)
+                return (folder / _READY).exists()
+            except OSError:
+                continue
+        return None
+
+    def look(self) -> DriverFacts:
+        """Return all that decides which library and which nodes are the driver's."""
+        if not self.present:
+            return DriverFacts(present=False)
+        majors = (self._procfs.char_major(name) for name in _MAJORS)
+        return DriverFacts(
+            present=True,
+            libraries=tuple(self._libraries()),
+            roots=tuple(self._device_roots()),
+            major=next((major for major in majors if major is not None), None),
+            load=f"{self._version()} load {driver_load(self._root)}",
+            ready=self.ready,
+        )
+
+    def rdev(self, root: RootFacts, minor: int) -> int | None:
+        """Return the device number of a GPU's node in *root*; None without one of its major."""
+        found = _rdev(root.folder / f"nvidia{minor}")
+        return found if found is not None and os.major(found) == root.control else None
+
+    def mig_caps(self) -> MigCaps:
+        """Return which nodes let a process use a MIG slice; none where that cannot be read."""
+        try:
+            return read_mig_caps(self._root)
+        except HostError:
+            return MigCaps()
+
+    def control(self, root: RootFacts) -> tuple[str, ...]:
+        """Return, as the host calls them, the nodes that all users of GPUs need and that exist.
+
+        One of another driver's major is none of them: it was left by a driver that had that number.
+        """
+        return tuple(
+            f"{root.host}/{name}"
+            for name, drivers in _CONTROL.items()
+            if self._is_of(_major(root.folder / name), drivers)
+        )
+
+    def imex(self, root: RootFacts) -> str:
+        """Return what the host calls the node of IMEX channel 0 in *root*; empty: there is none."""
+        found = _major(root.folder / _IMEX)
+        return f"{root.host}/{_IMEX}" if self._is_of(found, (_IMEX_MAJOR,)) else ""
+
+    def numa_node(self, address: str) -> int | None:
+        """Return the NUMA node of a PCI function; None when it has none."""
+        try:
+            text = (self._root.sys / "bus/pci/devices" / address / "numa_node").read_text()
+            node = int(text)
+        except (OSError, ValueError):
+            return None
+        return node if node >= 0 else None
+
+    def is_on_driver(self, address: str) -> bool:
+        """Tell whether a PCI function is on the bus and NVIDIA's driver has it."""
+        try:
+            driver = (self._root.sys / "bus/pci/devices" / address / "driver").readlink()
+        except OSError:
+            return False
+        return driver.name == "nvidia"
+
+    def _version(self) -> str:
+        """Return what the kernel says of its driver's version; empty where it says nothing."""
+        try:
+            return (self._root.proc / "driver/nvidia/version").read_text("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def _libraries(self) -> Iterator[Path]:
+        roots = [Path(self._driver_root)] if self._driver_root else []
+        for root in (*roots, self._root.run / OPERATOR):
+            for folder in LIBRARY_FOLDERS:
+                file = _resolved(root, f"{folder}/{_LIBRARY}")
+                if file is not None:
+                    yield file
+
+    def _is_of(self, major: int | None, drivers: tuple[str, ...]) -> bool:
+        """Tell whether a node is of one of *drivers*, or nobody says which number they have."""
+        known = {self._procfs.char_major(name) for name in drivers} - {None}
+        return major is not None and (not known or major in known)
+
+    def _device_roots(self) -> Iterator[RootFacts]:
+        seen = mounts(self._root)
+        for folder, host in self._device_folders():
+            on = mount_of(seen, str(folder.resolve()))
+            own = host == self._host_dev
+            yield RootFacts(
+                folder=folder,
+                host=host,
+                control=_major(folder / "nvidiactl"),
+                own=own,
+                place=_place(folder),
+                nodev=on is not None and not on.devices,
+                # The kernel's own file system is everybody's; a runtime makes each container one.
+                private=own and on is not None and on.kind == "tmpfs",
+            )
+
+    def _device_folders(self) -> Iterator[tuple[Path, str]]:
+        if self._dev_root:
+            yield Path(self._dev_root) / "dev", f"{self._dev_root_on_host.rstrip('/')}/dev"
+        yield self._root.dev, self._host_dev
+        yield self._root.run / OPERATOR / "dev", f"/run/{OPERATOR}/dev"
+
+
+def _place(folder: Path) -> tuple[int, int] | None:
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _resolved(root: Path, path: str) -> Path | None:
+    """Return the file that *path* means to a process whose root is *root*; None without one."""
+    found = below(root, path)
+    return found if found is not None and found.is_file() else None
+
+
+def _rdev(path: Path) -> int | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_rdev if stat.S_ISCHR(found.st_mode) else None
+
+
+def _major(path: Path) -> int | None:
+    rdev = _rdev(path)
+    return None if rdev is None else os.major(rdev)
+
+
+def driver_load(root: HostRoot) -> int | None:
+    """Return a number that tells one load of the kernel's module from the next; None: no module.
+
+    It is the inode of its folder in sysfs, which is made with the module and never used again.
+    """
+    try:
+        return (root.sys / "module/nvidia").stat().st_ino
+    except OSError:
+        return None

@@ -1,0 +1,146 @@
+"""Finds what of NVIDIA's driver lies below the root of a file system: libraries, programs, sockets.
+
+Nothing here raises: what cannot be read is not there for a container either. So os.path asks
+whether a file is there; Path lets errors through that mean neither yes nor no.
+"""
+
+import fnmatch
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from holdfast.host.files.below import below
+from holdfast.host.nvidia.driver import LIBRARY_FOLDERS
+from holdfast.model.nvidia.cdi import SpecFile
+
+_CUDA = "libcuda.so"
+_CORE = (_CUDA, "libnvidia-ml.so")
+"""A root without either of the driver's version has not the driver."""
+_LIBRARY_PARTS = ("", "vdpau/", "gbm/")
+_OTHER_LIBRARIES = ("libnvidia-nvvm70.so.*",)
+_OTHER_LINKS = ("libGLX_indirect.so.0", "nvidia-drm_gbm.so")
+_PROGRAM_FOLDERS = ("usr/bin", "usr/sbin", "usr/local/bin", "bin", "sbin")
+_PROGRAMS = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+)
+_FIRMWARE_FOLDERS = ("lib/firmware/nvidia", "usr/lib/firmware/nvidia")
+_SETTINGS_FOLDERS = ("etc", "usr/share")
+_SETTINGS = (
+    "glvnd/egl_vendor.d/10_nvidia.json",
+    "egl/egl_external_platform.d/10_nvidia_wayland.json",
+    "egl/egl_external_platform.d/15_nvidia_gbm.json",
+    "vulkan/icd.d/nvidia_icd.json",
+    "vulkan/implicit_layer.d/nvidia_layers.json",
+    "OpenCL/vendors/nvidia.icd",
+    "X11/xorg.conf.d/10-nvidia.conf",
+    "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+)
+_SOCKETS = (
+    "run/nvidia-persistenced/socket",
+    "run/nvidia-fabricmanager/socket",
+    "tmp/nvidia-mps",
+)
+
+
+def library_folders(root: Path, version: str) -> Iterator[Path]:
+    """Yield the folders with libraries of the driver, each once: some are links to others."""
+    seen: set[Path] = set()
+    for name in LIBRARY_FOLDERS:
+        folder = below(root, name)
+        if folder is None or folder in seen:
+            continue
+        seen.add(folder)
+        if any(os.path.isfile(folder / f"{core}.{version}") for core in _CORE):
+            yield folder
+
+
+def libraries(root: Path, folders: tuple[Path, ...], version: str) -> Iterator[SpecFile]:
+    """Yield the libraries of that version, and those of its own version that go with it."""
+    patterns = (f"*.so.{version}", *_OTHER_LIBRARIES)
+    for folder in folders:
+        for name in _names(folder):
+            if any(fnmatch.fnmatchcase(PurePosixPath(name).name, each) for each in patterns):
+                yield from _file(root, folder, name)
+
+
+def links(root: Path, folders: tuple[Path, ...], found: tuple[SpecFile, ...]) -> Iterator[SpecFile]:
+    """Yield the links that lead to libraries that were *found*, by which programs ask for them.
+
+    The one to CUDA's is there in any case: a driver without its parts for developers has it not,
+    and some programs open the library by that name.
+    """
+    known = {each.source for each in found}
+    stems = {PurePosixPath(each.path).name.partition(".so")[0] for each in found}
+    cuda = {
+        str(path.with_name(_CUDA)): each.source
+        for each in found
+        if (path := PurePosixPath(each.path)).name.startswith(f"{_CUDA}.")
+    }
+    for folder in folders:
+        for name in _names(folder):
+            last = PurePosixPath(name).name
+            if last.partition(".so")[0] not in stems and last not in _OTHER_LINKS:
+                continue
+            for file in _file(root, folder, name):
+                if file.source in known and file.path != file.source:
+                    cuda.pop(file.path, None)
+                    yield file
+    yield from (SpecFile(path=path, source=source) for path, source in cuda.items())
+
+
+def files(root: Path, version: str) -> Iterator[SpecFile]:
+    """Yield programs, firmware and configuration, each once."""
+    seen: set[str] = set()
+    firmware = (f"{folder}/{version}" for folder in _FIRMWARE_FOLDERS)
+    wanted = (
+        *((folder, _PROGRAMS) for folder in _PROGRAM_FOLDERS),
+        *((folder, ("gsp*.bin",)) for folder in firmware),
+        *((folder, _SETTINGS) for folder in _SETTINGS_FOLDERS),
+    )
+    for place, patterns in wanted:
+        folder = below(root, place)
+        if folder is None:
+            continue
+        for pattern in patterns:
+            for path in sorted(folder.glob(pattern)):
+                for file in _file(root, folder, str(path.relative_to(folder))):
+                    if file.path not in seen:
+                        seen.add(file.path)
+                        yield file
+
+
+def sockets(root: Path) -> Iterator[SpecFile]:
+    """Yield the sockets by which programs reach what runs beside the driver."""
+    for name in _SOCKETS:
+        path = below(root, name)
+        if path is not None and os.path.exists(path):
+            yield SpecFile(path=f"/{name}", source=_inside(root, path))
+
+
+def _file(root: Path, folder: Path, name: str) -> Iterator[SpecFile]:
+    """Yield the file called *name* in *folder*, which is below *root* and no link itself."""
+    path = _inside(root, folder / name)
+    source = below(root, path)
+    if source is not None and os.path.isfile(source):
+        yield SpecFile(path=path, source=_inside(root, source))
+
+
+def _inside(root: Path, path: Path) -> str:
+    return f"/{path.relative_to(root)}"
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names in a folder of libraries and in its parts that drivers use, in order."""
+    names: list[str] = []
+    for part in _LIBRARY_PARTS:
+        try:
+            names += sorted(f"{part}{name}" for name in os.listdir(folder / part))
+        except OSError:
+            continue
+    return names

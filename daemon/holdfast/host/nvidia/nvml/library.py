@@ -1,0 +1,309 @@
+"""One NVML library: what GPUs there are, who uses them, how they are, what happens to them."""
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pynvml
+
+from holdfast.errors import HostError
+from holdfast.host.nvidia.nvml.answers import (
+    Handle,
+    answered,
+    bus,
+    error_name,
+    hint,
+    problem,
+    supported,
+    unless_lost,
+)
+from holdfast.host.nvidia.nvml.links import links, nvlinks_of, peer_of
+from holdfast.host.nvidia.nvml.loading import LIBRARY, enter, leave, users
+from holdfast.host.nvidia.nvml.recovery import recovery_of
+from holdfast.model.ids import PciAddress
+from holdfast.model.nvidia.gpu import (
+    DriverState,
+    Gpu,
+    GpuCondition,
+    GpuEvent,
+    GpuEventKind,
+    GpuLinks,
+    GpuProblem,
+    GpuProcess,
+    GpuReading,
+    GpuUse,
+    MigSlice,
+)
+
+T = TypeVar("T")
+
+_DISPLAYS = frozenset({"DGX Display", "NVIDIA DGX Display"})
+"""Cards that drive a DGX's monitor; nobody computes on them."""
+_EVENTS: Mapping[int, GpuEventKind] = {
+    pynvml.nvmlEventTypeXidCriticalError: GpuEventKind.XID,
+    pynvml.nvmlEventTypeDoubleBitEccError: GpuEventKind.DOUBLE_BIT_ECC,
+    pynvml.nvmlEventTypeSingleBitEccError: GpuEventKind.SINGLE_BIT_ECC,
+}
+_NO_SLICE = 0xFFFFFFFF
+"""What an event says of the GPU instance when it is about the whole GPU."""
+
+
+class Nvml:
+    """One NVML library, opened once. Not for two threads at once, but for `wait_event`."""
+
+    def __init__(self, library: Path | None = None) -> None:
+        """Use the library at *library*, or the one that the system finds by name."""
+        self._library = library
+        self._known: dict[str, str] = {}
+        self._events: Any = None
+        self._begun = 0
+        self._named: dict[int, str] = {}
+        self._peers: dict[str, dict[int, PciAddress | None]] = {}
+
+    @property
+    def in_use(self) -> bool:
+        """Tell whether this process has a library open, which `open` then starts once more."""
+        return users() > 0
+
+    def open(self) -> None:
+        """Load and start the library. Raise HostError while it, or the driver, is not there.
+
+        After an upgrade of the driver the former library answers with a version mismatch. The file
+        that is there now is loaded as soon as nobody in this process has the former one open.
+        """
+        try:
+            enter(self._library)
+        except OSError as error:
+            raise HostError(
+                f"cannot load {self._library}: {error}; is it of this machine?"
+            ) from error
+        except pynvml.NVMLError as error:
+            raise _not_started(error) from error
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            leave()
+            raise _not_started(error) from error
+        self._begun += 1
+
+    def close(self) -> None:
+        """Let the driver go, once for each `open`: the process's other users of it keep theirs."""
+        self.unsubscribe()
+        begun, self._begun = self._begun, 0
+        for _ in range(begun):
+            answered(pynvml.nvmlShutdown)
+            leave()
+
+    def read(self) -> GpuReading:
+        """Enumerate the GPUs, in NVML's order. One that errors is among them with its problems."""
+        try:
+            version = str(pynvml.nvmlSystemGetDriverVersion())
+            count = int(pynvml.nvmlDeviceGetCount())
+        except (pynvml.NVMLError, UnicodeDecodeError) as error:
+            return GpuReading(
+                state=DriverState.NOT_READY, reason=f"NVML does not answer: {error_name(error)}"
+            )
+        gpus = [self._gpu(index) for index in range(count)]
+        return GpuReading(
+            state=DriverState.READY,
+            driver_version=version,
+            library=str(self._library or LIBRARY),
+            gpus=tuple(each for each in gpus if each.name not in _DISPLAYS),
+        )
+
+    def use(self, uuid: str) -> GpuUse:
+        """Return who uses the GPU or MIG slice *uuid*; whatever NVML fails to say is a problem.
+
+        A GPU in MIG mode has to be asked slice by slice: its own lists are not complete.
+        """
+        kinds: Mapping[str, Callable[[Handle], list[Any]]] = {
+            "compute": pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
+            "graphics": pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
+            "mps": pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+        }
+        found: list[GpuProcess] = []
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            for kind, ask in kinds.items():
+                listed = supported(ask, handle) or []
+                found += [
+                    GpuProcess(pid=int(each.pid), kind=kind, memory=each.usedGpuMemory)
+                    for each in listed
+                ]
+            memory = supported(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
+            works = unless_lost(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+        except pynvml.NVMLError as error:
+            return GpuUse(problem=f"NVML cannot tell who uses {uuid}: {error_name(error)}")
+        return GpuUse(processes=tuple(found), memory_used=memory, utilization=works)
+
+    def condition(self, uuid: str) -> GpuCondition:
+        """Return what NVML tells of the GPU's state; `lost` when the GPU itself does not answer.
+
+        It answers when it has a handle and tells its UUID, and says to nothing that it is lost. Any
+        other question that fails is one answer less.
+        """
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            pynvml.nvmlDeviceGetUUID(handle)
+            rows = unless_lost(pynvml.nvmlDeviceGetRemappedRows, handle)
+            retired = unless_lost(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
+            heat = unless_lost(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
+            most = unless_lost(
+                pynvml.nvmlDeviceGetTemperatureThreshold,
+                handle,
+                pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
+            )
+            links = nvlinks_of(handle)
+            recovery = unless_lost(recovery_of, handle)
+        except pynvml.NVMLError as error:
+            return GpuCondition(lost=error_name(error))
+        return GpuCondition(
+            remap_pending=None if rows is None else bool(rows[2]),
+            remap_failed=None if rows is None else bool(rows[3]),
+            retired_pending=None if retired is None else bool(retired),
+            links_down=tuple(link for link, up in links.items() if not up),
+            peers=self._peers_of(handle, uuid, links),
+            temperature=heat,
+            shutdown_temperature=most,
+            recovery=recovery,
+        )
+
+    def _peers_of(
+        self, handle: Handle, uuid: str, links: Mapping[int, bool]
+    ) -> Mapping[int, PciAddress]:
+        """Return what is at the end of each link; a link that is up is asked once."""
+        known = self._peers.setdefault(uuid, {})
+        for link, up in links.items():
+            if up and link not in known:
+                known[link] = answered(peer_of, handle, link)
+        return {link: peer for link, peer in known.items() if peer is not None}
+
+    def links(self, uuids: Iterable[str]) -> GpuLinks:
+        """Return how the GPUs *uuids* reach each other; a GPU that does not answer has no links."""
+        return links(uuids)
+
+    def subscribe(self, uuids: Iterable[str]) -> Mapping[str, str]:
+        """Begin to hear of the GPUs' events; return why some cannot be heard of, by UUID.
+
+        What happens before this is called is never told. Raise HostError where there can be no
+        events at all.
+        """
+        self.unsubscribe()
+        try:
+            self._events = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as error:
+            raise HostError(f"cannot wait for GPUs' events: {error_name(error)}") from error
+        unheard: dict[str, str] = {}
+        wanted = sum(_EVENTS)
+        for uuid in uuids:
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+                known = int(pynvml.nvmlDeviceGetSupportedEventTypes(handle)) & wanted
+                pynvml.nvmlDeviceRegisterEvents(handle, known, self._events)
+                self._named[_address(handle)] = uuid
+            except pynvml.NVMLError as error:
+                unheard[uuid] = f"its events cannot be heard: {error_name(error)}"
+        return unheard
+
+    def unsubscribe(self) -> None:
+        """Hear of no more events."""
+        events, self._events = self._events, None
+        self._named.clear()
+        if events is not None:
+            answered(pynvml.nvmlEventSetFree, events)
+
+    def wait_event(self, timeout: float) -> GpuEvent | None:
+        """Return the next event, None when there was none for *timeout* seconds.
+
+        It blocks the whole time, for a thread of its own. Raise HostError when NVML fails to wait:
+        then nothing is known of any GPU's events.
+        """
+        if self._events is None:
+            raise HostError("cannot wait for GPUs' events: nobody has subscribed to any")
+        try:
+            data = pynvml.nvmlEventSetWait_v2(self._events, int(timeout * 1000))
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                return None
+            raise HostError(f"cannot wait for GPUs' events: {error_name(error)}") from error
+        kind = _EVENTS.get(int(data.eventType))
+        if kind is None:
+            return None
+        whole = data.gpuInstanceId == _NO_SLICE
+        return GpuEvent(
+            kind=kind,
+            # A GPU that fell off the bus is not told its UUID; its handle is the one from before.
+            uuid=answered(lambda: str(pynvml.nvmlDeviceGetUUID(data.device)))
+            or self._named.get(_address(data.device), ""),
+            xid=int(data.eventData) if kind is GpuEventKind.XID else 0,
+            gi=None if whole else int(data.gpuInstanceId),
+            ci=None if whole else int(data.computeInstanceId),
+        )
+
+    def _gpu(self, index: int) -> Gpu:
+        problems: list[GpuProblem] = []
+
+        def told(asked: str, ask: Callable[[], T]) -> T | None:
+            try:
+                return supported(ask)
+            except (pynvml.NVMLError, ValueError) as error:
+                problems.append(problem(asked, error))
+                return None
+
+        handle = told("handle", lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
+        if handle is None:
+            return Gpu(index=index, uuid=self._known.get(str(index), ""), problems=tuple(problems))
+        pci = told("PCI address", lambda: bus(handle))
+        place = pci or str(index)
+        uuid = told("UUID", lambda: str(pynvml.nvmlDeviceGetUUID(handle)))
+        if uuid:
+            self._known[place] = self._known[str(index)] = uuid
+        memory = told("memory", lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).total))
+        mode = told("MIG mode", lambda: bool(pynvml.nvmlDeviceGetMigMode(handle)[0]))
+        slices = told("MIG devices", lambda: _slices(handle)) if mode else ()
+        return Gpu(
+            index=index,
+            uuid=uuid or self._known.get(place, ""),
+            minor=told("minor number", lambda: int(pynvml.nvmlDeviceGetMinorNumber(handle))),
+            pci=pci,
+            name=told("name", lambda: str(pynvml.nvmlDeviceGetName(handle))) or "",
+            memory=memory,
+            mig=bool(mode),
+            slices=slices or (),
+            problems=tuple(problems),
+        )
+
+
+def _not_started(error: Any) -> HostError:  # noqa: ANN401 - as pynvml
+    return HostError(f"cannot start NVML: {error_name(error)}{hint(error)}")
+
+
+def _slices(handle: Handle) -> tuple[MigSlice, ...]:
+    found: list[MigSlice] = []
+    for index in range(int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))):
+        try:
+            mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except pynvml.NVMLError as error:
+            if error.value in {pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT}:
+                continue  # there is none at this place
+            raise
+        has = pynvml.nvmlDeviceGetAttributes_v2(mig)
+        found.append(
+            MigSlice(
+                uuid=str(pynvml.nvmlDeviceGetUUID(mig)),
+                gi=int(pynvml.nvmlDeviceGetGpuInstanceId(mig)),
+                ci=int(pynvml.nvmlDeviceGetComputeInstanceId(mig)),
+                # "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+                profile=str(pynvml.nvmlDeviceGetName(mig)).rpartition("MIG ")[2],
+                slices=(int(has.gpuInstanceSliceCount), int(has.computeInstanceSliceCount)),
+                memory=int(has.memorySizeMB) << 20,
+                index=index,
+            )
+        )
+    return tuple(found)
+
+
+def _address(handle: Handle) -> int:
+    """Return what tells one GPU's handle from another's; it stays the same while NVML is open."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,0 +1,36 @@
+"""What the driver itself says has to be done about a GPU before it is used again."""
+
+from collections.abc import Mapping
+
+import pynvml
+
+from holdfast.host.nvidia.nvml.answers import Handle
+
+_ACTIONS: Mapping[int, str] = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_NONE: "",
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset the GPU",
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot the node",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "drain peer-to-peer",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain and reset the GPU",
+    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "recover the IMEX domain",
+    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: "reset its bus",
+    pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: "reboot the system",
+}
+_WHOLE_NUMBERS = frozenset(
+    {
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT,
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG,
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
+    }
+)
+
+
+def recovery_of(handle: Handle) -> str | None:
+    """Return what has to be done; None where this driver has no such field, or a word of its own.
+
+    Raise NVMLError where the GPU does not answer.
+    """
+    (field,) = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    if field.nvmlReturn != pynvml.NVML_SUCCESS or field.valueType not in _WHOLE_NUMBERS:
+        return None
+    return _ACTIONS.get(int(field.value.uiVal))

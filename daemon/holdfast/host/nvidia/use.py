@@ -1,0 +1,163 @@
+"""Asks, on a lane, who uses GPUs, and remembers what they show when nobody does."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from holdfast.errors import LaneStuckError
+from holdfast.model.book.locks import DeviceLock
+from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.ids import DeviceName
+from holdfast.model.nvidia.free import (
+    GpuRules,
+    Granted,
+    granted_on,
+    sort,
+    unused,
+    uuids,
+    with_level,
+)
+from holdfast.model.nvidia.gpu import GpuUse
+from holdfast.model.nvidia.idle import IdleMemory, Level, follow, restored
+from holdfast.model.use.free import KernelFacts
+from holdfast.model.use.use import Holder
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+_MOST_LEVELS = 512
+"""How many GPUs and slices are remembered; slices come and go with each layout."""
+
+
+class UseSource(Protocol):
+    """What tells who uses a GPU: NVML. It may block."""
+
+    def use(self, uuid: str) -> GpuUse:
+        """Return who uses the GPU or MIG slice *uuid*; what it cannot tell is a problem."""
+        ...
+
+
+class GpuUses:
+    """Gathers who uses GPUs; the rules are model.gpu_free's. Its state belongs to the loop."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        source: Callable[[], UseSource | None],
+        *,
+        rules: GpuRules | None = None,
+        load: Callable[[], str] = str,
+        kept: Mapping[str, IdleMemory] | None = None,
+        patience: float = 5.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Ask what *source* gives, None while the driver is not there, on *lane*.
+
+        *load* tells one load of the driver from any other, in any boot; *kept* is what the ledger
+        has of them, and `idle` publishes what it is to keep. *patience* is how long NVML may take
+        for all GPUs of one look, in seconds: who waits here looks after other devices too.
+        """
+        self._lane = lane
+        self._source = source
+        self._rules = rules or GpuRules()
+        self._patience = patience
+        self._monotonic = monotonic
+        self._load = load
+        self._loaded: str | None = None
+        self._levels: dict[str, Level] = {}
+        self._unknown_since: dict[DeviceName, float] = {}
+        self.idle: Watched[Mapping[str, IdleMemory]] = Watched(dict(kept or {}))
+
+    async def ask(self, devices: Iterable[Device]) -> dict[DeviceName, GpuUse]:
+        """Return what NVML tells of the GPUs among *devices*; it is never nobody by mistake."""
+        wanted = tuple(each for each in devices if each.kind is DeviceKind.GPU)
+        if not wanted:
+            return {}
+        source = self._source()
+        if self._lane.stuck_since is not None:
+            # Each that waits here would hold up those who look after other devices.
+            return _unknown(wanted, "it has not come back from a call")
+        try:
+            return await self._lane.run(lambda: _ask(source, wanted), deadline=self._patience)
+        except LaneStuckError as error:
+            return _unknown(wanted, str(error))
+
+    def judged_on(
+        self,
+        device: Device,
+        use: GpuUse,
+        facts: KernelFacts,
+        *,
+        named: Mapping[int, Holder],
+        locks: Mapping[DeviceName, DeviceLock],
+    ) -> KernelFacts:
+        """Return *facts* of *device* with those alone as holders that are in anybody's way."""
+        to, now, rules = self._granted(device, locks), self._monotonic(), self._rules.idle
+        found = sort(use, facts.holders or (), named, to, self._rules)
+        level = follow(self._level(device), unused(found, to), now=now, rules=rules)
+        self._remember(device, level)
+        found = with_level(found, level, now=now, rules=rules)
+        return replace(facts, holders=found.holders, gpu=found.sight)
+
+    def _granted(self, device: Device, locks: Mapping[DeviceName, DeviceLock]) -> Granted:
+        """Return to whom *device* was granted, as far as that still tells of open nodes.
+
+        A process that merely has a node open may be of a pod that was never identified. One that
+        neither computes nor has memory for the whole deadline is somebody's who looks after GPUs.
+        """
+        to = granted_on(device.keys, locks)
+        if None not in to.pods:
+            self._unknown_since.pop(device.name, None)
+            return to
+        now = self._monotonic()
+        if now - self._unknown_since.setdefault(device.name, now) < self._rules.idle.deadline:
+            return to
+        return replace(to, pods=to.pods - {None})
+
+    def _level(self, device: Device) -> Level:
+        load = self._load()
+        if load != self._loaded:
+            self._levels.clear()
+            self._loaded = load
+        name = _called(device)
+        if name not in self._levels:
+            return restored(self.idle.value.get(name), load)
+        return self._levels[name]
+
+    def _remember(self, device: Device, level: Level) -> None:
+        name = _called(device)
+        self._levels[name] = level
+        kept = level.kept(self._loaded or "")
+        if kept is not None and kept != self.idle.value.get(name):
+            others = {each: it for each, it in self.idle.value.items() if each != name}
+            self.idle.set(dict([*others.items(), (name, kept)][-_MOST_LEVELS:]))
+
+
+def _called(device: Device) -> str:
+    """Return what the idle memory of *device* is kept under: divided anew it may need more."""
+    return ",".join(uuids(device)) or device.name.id
+
+
+def _unknown(devices: tuple[Device, ...], reason: str) -> dict[DeviceName, GpuUse]:
+    problem = GpuUse(problem=f"NVML does not answer who uses it: {reason}")
+    return dict.fromkeys((each.name for each in devices), problem)
+
+
+def _ask(source: UseSource | None, devices: tuple[Device, ...]) -> dict[DeviceName, GpuUse]:
+    if source is None:
+        problem = GpuUse(problem="NVIDIA's driver is not there to tell who uses it")
+        return dict.fromkeys((each.name for each in devices), problem)
+    return {each.name: _use_of(source, each) for each in devices}
+
+
+def _use_of(source: UseSource, device: Device) -> GpuUse:
+    asked = [source.use(uuid) for uuid in uuids(device)]
+    if not asked:
+        return GpuUse(problem=f"{device.name} has no UUID to ask NVML about")
+    return GpuUse(
+        processes=tuple(process for each in asked for process in each.processes),
+        memory_used=asked[0].memory_used,
+        utilization=asked[0].utilization,
+        problem=next((each.problem for each in asked if each.problem), ""),
+    )

@@ -1,0 +1,1 @@
+"""What this process is and may do: boot id, privileges, memory, open files."""

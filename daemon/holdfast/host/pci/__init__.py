@@ -1,0 +1,1 @@
+"""PCI functions and their IOMMU groups: sysfs, VFIO, resets, events."""

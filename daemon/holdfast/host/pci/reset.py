@@ -1,0 +1,131 @@
+"""Reads how a PCI function can be reset, resets it, sees if it answers, and binds it again."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from enum import Enum
+
+from msgspec import Struct
+
+from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import read_text
+from holdfast.host.pci.sysfs import Sysfs
+from holdfast.host.pci.vfio import holding
+from holdfast.host.root import HostRoot
+from holdfast.model.devices import DeviceNode
+from holdfast.model.ids import PciAddress
+from holdfast.model.reclaim.reset import FunctionLook
+from holdfast.model.use.free import Opened
+
+_FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_NO_RESET = frozenset({errno.ENOENT, errno.ENOTTY})
+_NO_OVERRIDE = "(null)"
+_VENDOR_BYTES = 2
+
+
+class Written(Enum):
+    """What became of a write to sysfs; FORBIDDEN: not ours to write here (a read-only /sys)."""
+
+    DONE = "done"
+    FORBIDDEN = "forbidden"
+    UNSUPPORTED = "unsupported"
+    FAILED = "failed"
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What became of a write, and the kernel's words for it."""
+
+    written: Written
+    text: str = ""
+
+
+class FunctionControl:
+    """Acts on PCI functions. Every call but `look` can hang for ever: it belongs on its own lane.
+
+    The kernel resets a function that somebody uses without a word: the caller holds its group
+    meanwhile (`holding`), so that nobody can begin to.
+    """
+
+    def __init__(self, root: HostRoot) -> None:
+        """Act on the functions below *root*."""
+        self._root = root
+        self._sysfs = Sysfs(root)
+        self._bus = root.sys / "bus/pci"
+
+    def look(self, address: PciAddress) -> FunctionLook:
+        """Return what the function shows now; reading it may wake it."""
+        folder = self._bus / "devices" / address
+        return FunctionLook(
+            address=address,
+            present=folder.is_dir(),
+            driver=self._sysfs.driver(address),
+            enable=self._sysfs.enable(address),
+            vendor=self._vendor(address),
+            methods=self._methods(address),
+            override=_text(folder / "driver_override").replace(_NO_OVERRIDE, ""),
+        )
+
+    @contextlib.contextmanager
+    def holding(self, nodes: Sequence[DeviceNode]) -> Iterator[Opened]:
+        """Have every group open meanwhile, which only one at a time can; yield how that went."""
+        with holding(self._root, nodes) as opened:
+            yield opened
+
+    def reset(self, address: PciAddress) -> Answer:
+        """Reset the function by the first of its methods; return when the kernel has done it."""
+        return _write(f"{self._bus}/devices/{address}/reset", "1")
+
+    def rebind(self, address: PciAddress) -> Answer:
+        """Have vfio-pci take a function that has no driver."""
+        answer = _write(f"{self._bus}/devices/{address}/driver_override", "vfio-pci")
+        if answer.written is not Written.DONE:
+            return answer
+        return _write(f"{self._bus}/drivers_probe", address)
+
+    def _vendor(self, address: PciAddress) -> int | None:
+        """Read the vendor id from the function itself: the file `vendor` is the kernel's memory."""
+        try:
+            with (self._bus / "devices" / address / "config").open("rb", buffering=0) as config:
+                content = config.read(_VENDOR_BYTES)
+        except OSError:
+            return None
+        return int.from_bytes(content, "little") if len(content) == _VENDOR_BYTES else None
+
+    def _methods(self, address: PciAddress) -> tuple[str, ...] | None:
+        """Return the methods of a reset in the kernel's order; None where it does not tell them.
+
+        A function without any has neither file; before Linux 5.15 none has the list.
+        """
+        folder = self._bus / "devices" / address
+        try:
+            methods = read_text(folder / "reset_method")
+        except HostError:
+            return None
+        if methods is None:
+            return None if (folder / "reset").exists() else ()
+        return tuple(methods.split())
+
+
+def _text(path: os.PathLike[str]) -> str:
+    try:
+        return read_text(os.fspath(path)) or ""
+    except HostError:
+        return ""
+
+
+def _write(path: str, text: str) -> Answer:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+    except OSError as error:
+        problem = f"cannot write {path}: {error.strerror}"
+        if error.errno in _FORBIDDEN:
+            return Answer(written=Written.FORBIDDEN, text=problem)
+        if error.errno in _NO_RESET:
+            return Answer(written=Written.UNSUPPORTED, text=problem)
+        return Answer(written=Written.FAILED, text=problem)
+    return Answer(written=Written.DONE)

@@ -1,0 +1,1 @@
+"""Processes: what they have open, who started them, how they end."""

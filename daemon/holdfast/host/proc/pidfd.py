@@ -1,0 +1,138 @@
+"""Following processes by pidfd: hearing of their exit, and signals that cannot hit another one."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from holdfast.errors import HostError
+from holdfast.host.proc.procfs import Procfs
+from holdfast.model.ids import ProcessId
+
+
+@dataclass(slots=True)
+class _Held:
+    fd: int
+    times: int = 0
+
+
+class Pidfds:
+    """Open pidfds, each checked against the start time of the process it is meant to be."""
+
+    def __init__(self, procfs: Procfs) -> None:
+        """Check start times through *procfs*."""
+        self._procfs = procfs
+        self._watched: dict[ProcessId, int] = {}
+        self._held: dict[ProcessId, _Held] = {}
+
+    @property
+    def watched(self) -> frozenset[ProcessId]:
+        """Return the processes whose exit is waited for."""
+        return frozenset(self._watched)
+
+    def watch(self, process: ProcessId, exited: Callable[[ProcessId], None]) -> bool:
+        """Call *exited* on the loop once, when all threads of the process are gone.
+
+        Returns False when it is gone already; *exited* is then not called. Raise HostError where
+        the kernel gives no pidfd.
+        """
+        if process in self._watched:
+            return True
+        fd = self._open(process)
+        if fd is None:
+            return False
+        self._watched[process] = fd
+
+        def readable() -> None:
+            self.unwatch(process)
+            exited(process)
+
+        asyncio.get_running_loop().add_reader(fd, readable)
+        return True
+
+    def unwatch(self, process: ProcessId) -> None:
+        """Stop waiting for the exit of a process."""
+        fd = self._watched.pop(process, None)
+        if fd is not None:
+            asyncio.get_running_loop().remove_reader(fd)
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def holding(self, processes: Iterable[ProcessId]) -> Iterator[frozenset[ProcessId]]:
+        """Hold *processes* meanwhile; yield those of them that are not gone.
+
+        Raise HostError where the kernel gives no pidfd.
+        """
+        held: list[ProcessId] = []
+        try:
+            held.extend(each for each in processes if self.hold(each))
+            yield frozenset(held)
+        finally:
+            for each in held:
+                self.release(each)
+
+    def hold(self, process: ProcessId) -> bool:
+        """Open a pidfd for `send`; returns False when the process is gone.
+
+        Several may hold one process; each of them releases it once. Raise HostError where the
+        kernel gives no pidfd.
+        """
+        held = self._held.get(process)
+        if held is None:
+            fd = self._open(process)
+            if fd is None:
+                return False
+            held = self._held[process] = _Held(fd)
+        held.times += 1
+        return True
+
+    def release(self, process: ProcessId) -> None:
+        """Close what `hold` opened, unless others hold the process still."""
+        held = self._held.get(process)
+        if held is None:
+            return
+        held.times -= 1
+        if not held.times:
+            del self._held[process]
+            os.close(held.fd)
+
+    def send(self, process: ProcessId, number: signal.Signals) -> str:
+        """Signal a process that is held; returns ``sent``, ``gone``, or ``refused``.
+
+        Raise HostError for one that is not held: a bare pid could be somebody else's by now.
+        """
+        held = self._held.get(process)
+        if held is None:
+            raise HostError(f"cannot signal pid {process}: no pidfd of it is held")
+        try:
+            signal.pidfd_send_signal(held.fd, number)
+        except ProcessLookupError:
+            return "gone"
+        except PermissionError:
+            return "refused"
+        return "sent"
+
+    def close(self) -> None:
+        """Close everything."""
+        for process in list(self._watched):
+            self.unwatch(process)
+        while self._held:
+            _, held = self._held.popitem()
+            os.close(held.fd)
+
+    def _open(self, process: ProcessId) -> int | None:
+        try:
+            fd = os.pidfd_open(process.pid)
+        except OSError as error:
+            # A thread's id is none of a process: EINVAL, since Linux 6.9 ENOENT.
+            if error.errno in {errno.ESRCH, errno.EINVAL, errno.ENOENT}:
+                return None
+            raise HostError(f"cannot open a pidfd of {process.pid}: {error.strerror}") from error
+        # Only now can the pid not be given to another process any more.
+        if self._procfs.start_ticks(process.pid) != process.start_ticks:
+            os.close(fd)
+            return None
+        return fd

@@ -1,0 +1,212 @@
+"""Processes and drivers from /proc; what vanishes while it is read is None."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import list_names, read_bytes, read_link, read_text
+from holdfast.host.proc.inparts import open_files
+from holdfast.host.proc.visits import Visits
+from holdfast.host.root import HostRoot
+from holdfast.model.ids import ProcessId
+
+INIT_PID_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO, the same on every kernel."""
+
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD among the flags of a process."""
+_MACHINE = "anon_inode:kvm-vm"
+_LONGEST = 1 << 16
+_LONGEST_NAME = 64
+
+
+class ProcessFacts(Struct, frozen=True, kw_only=True):
+    """One process at one moment. `threads` counts a leader that has exited before its threads.
+
+    `state` is the letter that the kernel gives: ``Z`` for a leader that has exited.
+    """
+
+    process: ProcessId
+    comm: str
+    state: str
+    ppid: int
+    threads: int
+    kernel_thread: bool = False
+
+    @property
+    def can_act(self) -> bool:
+        """Tell whether anything of it still runs: a zombie with live threads does."""
+        return self.state not in {"Z", "X"} or self.threads > 1
+
+
+class Procfs:
+    """Reads below one root. What cannot be read is as good as gone: None, or empty."""
+
+    def __init__(self, root: HostRoot, *, patience: float = 2.0) -> None:
+        """Read below *root*'s proc folder; *patience*: how long arguments may take, in seconds."""
+        self._root = root
+        self._proc = str(root.proc)
+        self._visits = Visits(self.start_ticks, patience=patience)
+
+    def pids(self) -> list[int]:
+        """Return the pids that are there now; raise HostError where /proc cannot be listed.
+
+        One that is missing or empty is none of a kernel's: to see nobody in it proves nothing.
+        """
+        names = list_names(self._proc)
+        if not names:
+            raise HostError(
+                f"cannot list {self._proc}: there is nothing in it; mount the host's /proc"
+            )
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+    def own_pid(self) -> int:
+        """Return the pid that this process has in this /proc."""
+        name = os.path.basename(os.path.realpath(f"{self._proc}/self"))
+        return int(name) if name.isascii() and name.isdecimal() else os.getpid()
+
+    @property
+    def hanging(self) -> frozenset[int]:
+        """Return the processes whose arguments are being read still, by threads left behind."""
+        return self._visits.hanging
+
+    def process(self, pid: int) -> ProcessFacts | None:
+        """Return the process, or None when there is none."""
+        try:
+            text = read_bytes(f"{self._proc}/{pid}/stat") or b""
+            # The name is in parentheses and may have any character in it, a parenthesis too.
+            head, _, tail = text.rpartition(b")")
+            fields = tail.split()
+            return ProcessFacts(
+                process=ProcessId(pid, int(fields[19])),
+                comm=head.partition(b"(")[2].decode(errors="replace"),
+                state=fields[0].decode(),
+                ppid=int(fields[1]),
+                threads=int(fields[17]),
+                kernel_thread=bool(int(fields[6]) & _KERNEL_THREAD),
+            )
+        except (HostError, IndexError, ValueError):
+            return None
+
+    def start_ticks(self, pid: int) -> int | None:
+        """Return when the process started, in clock ticks since boot."""
+        facts = self.process(pid)
+        return None if facts is None else facts.process.start_ticks
+
+    def started_at(self, process: ProcessId) -> float:
+        """Return when the process started, in seconds since the machine booted."""
+        return process.start_ticks / os.sysconf("SC_CLK_TCK")
+
+    def namespace(self, pid: int, kind: str) -> str | None:
+        """Return the namespace that a process is in, of *kind* ``mnt`` or ``pid``."""
+        try:
+            return read_link(f"{self._proc}/{pid}/ns/{kind}")
+        except HostError:
+            return None
+
+    def children(self, pid: int) -> frozenset[int]:
+        """Return the pids of those whose parent it is; none where the kernel does not tell.
+
+        Kernels tell that are built with CONFIG_PROC_CHILDREN, as the distributions' are.
+        """
+        try:
+            threads = list_names(f"{self._proc}/{pid}/task")
+        except HostError:
+            return frozenset()
+        told = (self._text(f"{pid}/task/{each}/children") or "" for each in threads)
+        return frozenset(int(child) for text in told for child in text.split() if child.isdecimal())
+
+    def runs_a_machine(self, pid: int) -> bool:
+        """Tell whether a process has a virtual machine of KVM's, whatever it is called.
+
+        Raise HostError where its files cannot be read: it may have one as well as not.
+        """
+        folder = f"{self._proc}/{pid}/fd"
+        try:
+            names = open_files(folder)
+        except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise HostError(f"cannot list {folder}: {error.strerror}") from error
+        return any(read_link(f"{folder}/{fd.decode()}") == _MACHINE for fd in names)
+
+    def uid(self, pid: int) -> int | None:
+        """Return the effective uid of a process."""
+        for line in (self._text(f"{pid}/status") or "").splitlines():
+            name, _, numbers = line.partition(":")
+            if name == "Uid":
+                fields = numbers.split()
+                return int(fields[1]) if fields[1:2] and fields[1].isdecimal() else None
+        try:
+            return os.stat(f"{self._proc}/{pid}/stat").st_uid
+        except OSError:
+            return None
+
+    def arguments(self, pid: int) -> tuple[str, ...]:
+        """Return what a process was started with, its own name first; none where it has none.
+
+        Of a very long line only the beginning: a program can have megabytes of arguments. They are
+        in the process's own memory, which can be out of reach for ever: then there are none.
+        """
+        found, _ = self._visits.each([pid], lambda: self._command_line)
+        line = found.get(pid, b"")
+        words = line.removesuffix(b"\0").split(b"\0") if line else ()
+        return tuple(word.decode(errors="replace") for word in words)
+
+    def program(self, pid: int) -> str | None:
+        """Return the name that a process was started by, without its folder."""
+        first = next(iter(self.arguments(pid)), "")
+        return first.rpartition("/")[2][:_LONGEST_NAME] or None
+
+    def char_major(self, name: str) -> int | None:
+        """Return the major number that a character driver has now, or None when it has none."""
+        text = self._text("devices") or ""
+        for line in text.partition("Block devices:")[0].splitlines():
+            number, _, driver = line.strip().partition(" ")
+            if driver == name and number.isdecimal():
+                return int(number)
+        return None
+
+    def flock_holder(self, file: str) -> int | None:
+        """Return who has *file*, given as ``MAJOR:MINOR:INODE``, locked by flock(2); None: nobody.
+
+        0 stands for a process outside of our pid namespace.
+        """
+        for line in (self._text("locks") or "").splitlines():
+            fields = line.split()
+            # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234 0 EOF"; who waits has an arrow before it
+            if fields[1:2] == ["FLOCK"] and fields[5:6] == [file] and fields[4].isdecimal():
+                return int(fields[4])
+        return None
+
+    def _command_line(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> bytes | None:
+        if careful:
+            return None
+        beat()
+        try:
+            with open(f"{self._proc}/{pid}/cmdline", "rb", buffering=0) as file:
+                return file.read(_LONGEST)
+        except OSError:
+            return None
+
+    def _text(self, name: str) -> str | None:
+        try:
+            return read_text(f"{self._proc}/{name}")
+        except HostError:
+            return None
+
+
+def lock_holder(procfs: Procfs, lock: Path) -> int | None:
+    """Return who has *lock* locked by flock(2), by the kernel's list; taking it would be a change.
+
+    None where nobody has, or where the kernel does not tell by this file's number.
+    """
+    try:
+        found = lock.stat()
+    except OSError:
+        return None
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    return procfs.flock_holder(device)

@@ -1,0 +1,1 @@
+"""One look at who has a device open or mapped."""

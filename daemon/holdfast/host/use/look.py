@@ -1,0 +1,166 @@
+"""One look at the kernel: gathers, for given devices, the facts that decide if they are free."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from holdfast.host.nvidia.use import GpuUses
+from holdfast.host.pci.enabling import Enabled, EnableLevels
+from holdfast.host.pci.sysfs import Sysfs
+from holdfast.host.pci.vfio import are_groups, exclusive_open, holding
+from holdfast.host.root import HostRoot
+from holdfast.host.use.holders import HolderScan
+from holdfast.model.book.attribution import attribute
+from holdfast.model.book.locks import DeviceLock
+from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.ids import DeviceName, PciAddress
+from holdfast.model.nvidia.gpu import GpuUse
+from holdfast.model.use.free import KernelFacts, Opened
+from holdfast.model.use.use import Holder, Scan, ScanTarget
+from holdfast.runtime.lane import Lane
+
+
+class Look:
+    """Asks the kernel on a lane of its own; decides nothing.
+
+    `enabled` is the cheap question, `scan` the dear one, `open` the exclusive one that a starting
+    workload could feel: it is for the gate alone.
+    """
+
+    def __init__(self, root: HostRoot, lane: Lane, gpus: GpuUses | None = None) -> None:
+        """Look below *root*, with every blocking call on *lane*; *gpus* tells who uses GPUs."""
+        self._root = root
+        self._sysfs = Sysfs(root)
+        self._levels = EnableLevels(self._sysfs)
+        self._holders = HolderScan(root)
+        self._lane = lane
+        self._gpus = gpus
+        self.last_scan: Scan | None = None
+        self.full_scan_seconds = 0.0
+        """How long the last look at every process took."""
+        self.full_gaps: tuple[str, ...] = ()
+        """What that look could not see: a look at fewer processes says nothing about the rest."""
+        self.full_scan_at: float | None = None
+        """When it ended, in monotonic seconds."""
+
+    @property
+    def hanging(self) -> frozenset[int]:
+        """Return the processes of which the kernel has given no answer yet."""
+        return self._holders.hanging
+
+    async def enabled(self, devices: Iterable[Device]) -> dict[DeviceName, tuple[PciAddress, ...]]:
+        """Return each device's functions that are enabled, which for VFIO means in use."""
+        wanted = tuple(devices)
+        return await self._lane.run(
+            lambda: {device.name: self._enabling(device).above for device in wanted}
+        )
+
+    async def scan(
+        self,
+        devices: Iterable[Device],
+        locks: Mapping[DeviceName, DeviceLock],
+        *,
+        pids: Sequence[int] | None = None,
+    ) -> dict[DeviceName, KernelFacts]:
+        """Return what the kernel shows of each device, after a look at *pids* (None: at all)."""
+        wanted = tuple(devices)
+        # NVML first: whom it names is then found in /proc, or has ended since.
+        uses = await self._gpus.ask(wanted) if self._gpus is not None else {}
+        found = await self._lane.run(lambda: self._scan(wanted, locks, pids))
+        if self._gpus is None or not uses:
+            return found
+        named = await self._lane.run(lambda: self._named(uses.values()))
+        for device in wanted:
+            if device.name in uses:
+                found[device.name] = self._gpus.judged_on(
+                    device, uses[device.name], found[device.name], named=named, locks=locks
+                )
+        return found
+
+    def _named(self, uses: Iterable[GpuUse]) -> dict[int, Holder]:
+        pids = {each.pid for use in uses for each in use.processes}
+        found = {pid: self._holders.named(pid) for pid in pids}
+        return {pid: holder for pid, holder in found.items() if holder is not None}
+
+    async def open(self, device: Device) -> Opened:
+        """Open and close each group node of *device* exclusively, and tell what the kernel said."""
+        return await self._lane.run(lambda: self._open(device))
+
+    async def open_idle(self, device: Device, *, learn: bool) -> Opened:
+        """Do as `open` does with a device that is enabled although nobody seems to have it.
+
+        *learn*: the look that saw nobody was complete, so where the kernel agrees, how the device
+        is enabled is its idle level from now on. One that is not enabled any more is left alone.
+        """
+        return await self._lane.run(lambda: self._open_idle(device, learn=learn))
+
+    def _enabling(self, device: Device) -> Enabled:
+        return self._levels.of(device.functions)
+
+    def _scan(
+        self,
+        devices: tuple[Device, ...],
+        locks: Mapping[DeviceName, DeviceLock],
+        pids: Sequence[int] | None,
+    ) -> dict[DeviceName, KernelFacts]:
+        enabled = {device.name: self._enabling(device) for device in devices}
+        # One that does not tell may be in use as well as not.
+        busy = frozenset(name for name, each in enabled.items() if each.above or each.unread)
+        scan = self._holders.scan([self._target(device) for device in devices], pids=pids)
+        holders = attribute(scan, busy, locks)
+        gaps = {device.name: scan.gaps for device in devices}
+        unread = {device.name: scan.unread for device in devices}
+        # A mapping alone is rare, and reading every process's maps is dear: only where it is the
+        # one thing left that could explain the use, or where nothing else would show it.
+        puzzling = [device for device in devices if self._puzzles(device, busy, holders)]
+        if puzzling:
+            targets = [self._target(device) for device in puzzling]
+            scan = self._holders.scan(targets, pids=pids, maps=True)
+            names = frozenset(device.name for device in puzzling)
+            holders.update(attribute(scan, busy & names, locks))
+            gaps.update(dict.fromkeys(names, scan.gaps))
+            unread.update(dict.fromkeys(names, scan.unread))
+        self.last_scan = scan
+        if pids is None:
+            self.full_scan_seconds, self.full_gaps = scan.seconds, scan.gaps
+            self.full_scan_at = time.monotonic()
+        return {
+            device.name: KernelFacts(
+                kind=device.kind,
+                enabled=enabled[device.name].above,
+                holders=holders.get(device.name, ()),
+                gaps=(*gaps[device.name], *enabled[device.name].gaps),
+                unread=unread[device.name],
+            )
+            for device in devices
+        }
+
+    @staticmethod
+    def _puzzles(
+        device: Device,
+        busy: frozenset[DeviceName],
+        holders: Mapping[DeviceName, tuple[Holder, ...]],
+    ) -> bool:
+        if device.kind is DeviceKind.ACCEL:
+            return True
+        return device.name in busy and not holders.get(device.name)
+
+    def _target(self, device: Device) -> ScanTarget:
+        rdevs = {node.rdev for node in device.nodes}
+        for address in device.functions:
+            rdevs.update(rdev for _, rdev in self._sysfs.vfio_devices(address))
+        return ScanTarget(
+            device=device.name, rdevs=frozenset(rdevs), addresses=frozenset(device.functions)
+        )
+
+    def _open(self, device: Device) -> Opened:
+        if device.kind is not DeviceKind.VFIO:
+            return Opened.UNAVAILABLE
+        return exclusive_open(self._root, device.nodes)
+
+    def _open_idle(self, device: Device, *, learn: bool) -> Opened:
+        if not self._enabling(device).above or not are_groups(self._root, device.nodes):
+            return Opened.UNAVAILABLE
+        with holding(self._root, device.nodes) as opened:
+            if opened is Opened.SUCCEEDED and learn:  # and until it is closed nobody has it
+                self._levels.learn(device.functions)
+            return opened

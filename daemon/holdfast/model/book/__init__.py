@@ -1,0 +1,1 @@
+"""The book of Allocations and locks, and the rules by which it changes."""

@@ -1,0 +1,338 @@
+"""A draft of the next book: the few elementary moves from which every rule builds its change."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from msgspec.structs import replace
+
+from holdfast.errors import LedgerError
+from holdfast.model.book.book import Allocation, Book, Phase, PodRecord, same_pod
+from holdfast.model.book.locks import NEXT, DeviceLock, LockState, Move
+from holdfast.model.book.marks import Marks
+from holdfast.model.ids import (
+    NO_CHECKPOINT,
+    BootId,
+    CheckpointId,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    PodUid,
+    ResourceName,
+)
+from holdfast.model.nvidia.health import GpuState
+from holdfast.model.nvidia.idle import IdleMemory
+
+
+class Draft:
+    """Starts from a book, collects moves, and ends as the next book.
+
+    It lives inside one pure decision and is never shared; what it yields (`book`, `moves`) is
+    frozen. Every method keeps this true: no key is in two locks.
+    """
+
+    def __init__(self, book: Book, *, now: float, uptime: float, boot: BootId) -> None:
+        """Start from *book* at *uptime*, in seconds since *boot*.
+
+        *now* is the same in seconds since the epoch. It stamps every move, and decides nothing.
+        """
+        self._before = book
+        self._now = now
+        self._uptime = uptime
+        self._boot = boot
+        self._fence = book.fence
+        self._last_allocation = book.last_allocation
+        self._allocations = dict(book.allocations)
+        self._locks = dict(book.locks)
+        self._pods = dict(book.pods)
+        self._marks = book.marks
+        self._gpus = book.gpus
+        self._idle = book.idle
+        self._moves: list[Move] = []
+
+    @property
+    def now(self) -> float:
+        """Return the time of the decision, in seconds since the epoch, for people alone."""
+        return self._now
+
+    @property
+    def uptime(self) -> float:
+        """Return the moment of the decision, in seconds since the machine booted."""
+        return self._uptime
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Return the moves so far, in order."""
+        return tuple(self._moves)
+
+    @property
+    def allocations(self) -> Mapping[int, Allocation]:
+        """Return the live Allocations as they would stand now, by number."""
+        return MappingProxyType(self._allocations)
+
+    @property
+    def locks(self) -> Mapping[DeviceName, DeviceLock]:
+        """Return the locks as they would stand now, by device."""
+        return MappingProxyType(self._locks)
+
+    @property
+    def marks(self) -> Marks:
+        """Return what is withheld by hand as it would stand now."""
+        return self._marks
+
+    @property
+    def book(self) -> Book:
+        """Return the book as it would stand now; the very same object when nothing changed."""
+        book = Book(
+            fence=self._fence,
+            last_allocation=self._last_allocation,
+            allocations=dict(self._allocations),
+            locks=dict(self._locks),
+            pods=dict(self._pods),
+            marks=self._marks,
+            gpus=self._gpus,
+            idle=self._idle,
+        )
+        return self._before if book == self._before else book
+
+    def is_as(self, lock: DeviceLock) -> bool:
+        """Tell whether *lock* still stands as it was read: each of its moves has another fence."""
+        now = self._locks.get(lock.device)
+        return now is not None and now.fence == lock.fence
+
+    def allocate(
+        self,
+        resource: ResourceName,
+        devices: Mapping[DeviceId, frozenset[HardwareKey]],
+        *,
+        checkpoint: CheckpointId = NO_CHECKPOINT,
+        answered_at: float | None = None,
+        pod: PodUid | None = None,
+        phase: Phase = Phase.PENDING,
+    ) -> Allocation:
+        """Record an Allocation; it gets its locks when `settle` is called.
+
+        *checkpoint* is kubelet's as it was at *answered_at*, in seconds since this boot; None: now.
+        """
+        self._last_allocation += 1
+        allocation = Allocation(
+            id=self._last_allocation,
+            resource=resource,
+            devices=dict(sorted(devices.items())),
+            created_at=self._now,
+            boot=self._boot,
+            checkpoint=checkpoint,
+            answered_at=self._uptime if answered_at is None else answered_at,
+            phase=phase,
+            pod=pod,
+        )
+        self._allocations[allocation.id] = allocation
+        if pod is not None:
+            self.note_pod(PodRecord(uid=pod, boot=self._boot), only_new=True)
+        return allocation
+
+    def identify(self, allocation: Allocation, pod: PodUid) -> None:
+        """Write down whose *allocation* is, on its locks too."""
+        self._allocations[allocation.id] = replace(self._allocations[allocation.id], pod=pod)
+        self.note_pod(PodRecord(uid=pod, boot=self._boot), only_new=True)
+        for lock in list(self._locks.values()):
+            if lock.allocation == allocation.id and lock.pod != pod:
+                self._locks[lock.device] = replace(lock, pod=pod)
+
+    def activate(self, allocation: Allocation) -> None:
+        """Write down that a container of *allocation* passed the gate.
+
+        Kubelet replays its answers after a reboot: from its first start on it is of this boot.
+        """
+        now = self._allocations[allocation.id]
+        if now.boot != self._boot:
+            now = replace(now, boot=self._boot, answered_at=self._uptime)
+        self._allocations[allocation.id] = replace(now, phase=Phase.ACTIVE, started_at=self._uptime)
+        for lock in list(self._locks.values()):
+            if lock.allocation == allocation.id and not lock.started:
+                self._locks[lock.device] = replace(lock, started=True)
+
+    def end(self, allocation: Allocation, evidence: str) -> None:
+        """Take *allocation* out of the book; the locks it alone has start to be released."""
+        del self._allocations[allocation.id]
+        for lock in list(self._locks.values()):
+            if lock.allocation != allocation.id:
+                continue
+            heir = next(
+                (
+                    other
+                    for other in self._allocations.values()
+                    if same_pod(other.pod, lock.pod) and lock.keys & other.keys
+                ),
+                None,
+            )
+            if heir is not None:
+                self._locks[lock.device] = replace(lock, allocation=heir.id)
+            elif lock.state is LockState.HELD:
+                self.move(lock.device, LockState.RELEASING, evidence, allocation=None)
+            else:
+                self._locks[lock.device] = replace(lock, allocation=None)
+
+    def lock(
+        self,
+        device: DeviceName,
+        keys: frozenset[HardwareKey],
+        allocation: Allocation,
+        evidence: str,
+    ) -> None:
+        """Lock a free device for *allocation*."""
+        self._refuse_taken(device, keys)
+        self._enter(
+            DeviceLock(
+                device=device,
+                keys=keys,
+                state=LockState.HELD,
+                fence=self._next_fence(),
+                since=self._now,
+                boot=self._boot,
+                allocation=allocation.id,
+                pod=allocation.pod,
+                evidence=evidence,
+                started=allocation.phase is Phase.ACTIVE,
+            ),
+            LockState.FREE,
+        )
+
+    def withhold(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
+        """Record that something we did not grant has a free device."""
+        self._refuse_taken(device, keys)
+        self._enter(
+            DeviceLock(
+                device=device,
+                keys=keys,
+                state=LockState.FOREIGN,
+                fence=self._next_fence(),
+                since=self._now,
+                boot=self._boot,
+                evidence=evidence,
+            ),
+            LockState.FREE,
+        )
+
+    def move(
+        self,
+        device: DeviceName,
+        state: LockState,
+        evidence: str,
+        *,
+        allocation: int | None = None,
+    ) -> None:
+        """Move a lock to *state*; FREE takes it out of the book.
+
+        `allocation` is who has it from now on; its pod stays as it was.
+        """
+        lock = self._locks[device]
+        if state not in NEXT[lock.state]:
+            message = f"cannot move {device} from {lock.state.value} to {state.value}"
+            raise LedgerError(message)
+        moved = replace(
+            lock,
+            state=state,
+            fence=self._next_fence(),
+            since=self._now,
+            allocation=allocation,
+            evidence=evidence,
+            # Whoever is found to have it may have been at work for long.
+            started=lock.started or state is LockState.HELD,
+        )
+        self._enter(moved, lock.state)
+
+    def hand(self, lock: DeviceLock, allocation: Allocation, evidence: str) -> None:
+        """Give a lock to *allocation*, whoever had it before."""
+        moved = replace(
+            lock,
+            state=LockState.HELD,
+            fence=self._next_fence(),
+            since=self._now,
+            boot=self._boot,
+            allocation=allocation.id,
+            pod=allocation.pod,
+            evidence=evidence,
+            started=allocation.phase is Phase.ACTIVE,
+        )
+        if LockState.HELD not in NEXT[lock.state]:
+            message = f"cannot move {lock.device} from {lock.state.value} to held"
+            raise LedgerError(message)
+        self._enter(moved, lock.state)
+
+    def grow(self, lock: DeviceLock, keys: frozenset[HardwareKey], evidence: str) -> None:
+        """Add free *keys* to a lock, which stays whose it is."""
+        self._refuse_taken(lock.device, keys, but=lock)
+        grown = replace(lock, keys=lock.keys | keys, fence=self._next_fence(), evidence=evidence)
+        self._enter(grown, lock.state)
+
+    def note(self, lock: DeviceLock, evidence: str) -> None:
+        """Write a start on a HELD lock into the history; the lock stays whose it is."""
+        self._enter(
+            replace(lock, fence=self._next_fence(), evidence=evidence, boot=self._boot), lock.state
+        )
+
+    def mark(self, marks: Marks) -> None:
+        """Withhold by hand what *marks* say, and nothing else."""
+        self._marks = marks
+
+    def remember(self, gpus: Mapping[str, GpuState]) -> None:
+        """Write down what was seen of GPUs, and nothing else of them."""
+        self._gpus = dict(gpus)
+
+    def remember_idle(self, idle: Mapping[str, IdleMemory]) -> None:
+        """Write down how much memory GPUs need while nobody uses them."""
+        self._idle = dict(idle)
+
+    def tell(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
+        """Write into the history of *device* what a person asked for; its lock stays as it is."""
+        lock = self.book.lock_on(keys)
+        state = lock.state if lock is not None else LockState.FREE
+        self._moves.append(
+            Move(
+                at=self._now,
+                device=device,
+                fence=self._next_fence(),
+                before=state,
+                after=state,
+                pod=lock.pod if lock is not None else None,
+                evidence=evidence,
+            )
+        )
+
+    def note_pod(self, record: PodRecord, *, only_new: bool = False) -> None:
+        """Write down what is known of a pod."""
+        if not (only_new and record.uid in self._pods):
+            self._pods[record.uid] = record
+
+    def forget_pod(self, uid: PodUid) -> None:
+        """Drop a pod that has nothing any more."""
+        self._pods.pop(uid, None)
+
+    def _refuse_taken(
+        self, device: DeviceName, keys: frozenset[HardwareKey], *, but: DeviceLock | None = None
+    ) -> None:
+        for lock in self._locks.values():
+            if lock is not but and (lock.keys & keys or lock.device == device):
+                message = f"cannot lock {device}: {lock.device} has the same hardware"
+                raise LedgerError(message)
+
+    def _enter(self, lock: DeviceLock, before: LockState) -> None:
+        if lock.state is LockState.FREE:
+            del self._locks[lock.device]
+        else:
+            self._locks[lock.device] = lock
+        self._moves.append(
+            Move(
+                at=self._now,
+                device=lock.device,
+                fence=lock.fence,
+                before=before,
+                after=lock.state,
+                pod=lock.pod,
+                evidence=lock.evidence,
+            )
+        )
+
+    def _next_fence(self) -> int:
+        self._fence += 1
+        return self._fence

@@ -1,0 +1,305 @@
+"""Where the truths about a device part: the ledger, kubelet's two books and the kernel."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+
+from msgspec import Struct, field
+
+from holdfast.model.book.book import Book
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.marks import why_withheld
+from holdfast.model.book.offers import Offers
+from holdfast.model.book.reconcile import translate
+from holdfast.model.devices import Inventory
+from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
+from holdfast.model.kubelet import KubeletView, ListedPod
+from holdfast.model.use.holding import named
+from holdfast.model.use.use import Holder
+
+
+class Drift(Enum):
+    """What two truths disagree about."""
+
+    STALE_ACCOUNTING = "stale-accounting"
+    """Kubelet keeps devices back that no pod of its own has (kubernetes#130145)."""
+    LOST_BOOKS = "lost-books"
+    """Kubelet runs a pod and has forgotten its devices: it will refuse to restart it."""
+    NEVER_GRANTED = "never-granted"
+    """A pod has, by kubelet, a device that holdfast does not know."""
+    COUNTED_TWICE = "counted-twice"
+    """Two pods have, by kubelet, the same device."""
+    LOCK_WITHOUT_POD = "lock-without-pod"
+    """The ledger has a device for a pod that kubelet does not have."""
+    NOT_OUR_LIST = "not-our-list"
+    """Kubelet has other devices of our resource than we sent: another plugin serves its name."""
+    HELD_BY_ANOTHER = "held-by-another"
+    """By the kernel, somebody else uses a device than who it was granted to."""
+
+
+class Disagreement(Struct, frozen=True, kw_only=True, order=True):
+    """Two truths that differ about *subject*, and what a person can do about it."""
+
+    kind: str
+    subject: str
+    one: str
+    other: str
+    advice: str
+
+
+class DriftFacts(Struct, frozen=True, kw_only=True):
+    """The truths at one moment.
+
+    `holders` are the processes known to use each device. `kept_back` are the devices that kubelet
+    left out of its last question for preferences, although to our knowledge it could grant them.
+    `list_answered`: kubelet has answered a question since it was sent the list as it is now.
+    `locked_at` is since when each lock is in its state, in seconds since the machine booted;
+    `lock_patience`: for so many seconds it may be without a pod that kubelet knows.
+    """
+
+    book: Book
+    view: KubeletView
+    inventory: Inventory
+    offers: Offers
+    holders: Mapping[DeviceName, tuple[Holder, ...]] = field(default_factory=dict)
+    kept_back: Mapping[ResourceName, frozenset[DeviceId]] = field(default_factory=dict)
+    list_answered: bool = True
+    locked_at: Mapping[DeviceName, float] = field(default_factory=dict)
+    lock_patience: float = 60.0
+
+
+def disagreements(facts: DriftFacts) -> tuple[Disagreement, ...]:
+    """Return every disagreement, in a stable order.
+
+    Kubelet is compared only by a complete answer of its own: a pod that it lacks in between may
+    be one that it is about to write down.
+    """
+    found = [*_held_by_another(facts)]
+    if comparable(facts.view):
+        for rule in (
+            _stale_accounting,
+            _kept_back,
+            _lost_books,
+            _never_granted,
+            _counted_twice,
+            _lock_without_pod,
+            _not_our_list,
+        ):
+            found += rule(facts)
+    return tuple(sorted(set(found)))
+
+
+def comparable(view: KubeletView) -> bool:
+    """Tell whether *view* is a complete answer of kubelet's, and nothing was written since."""
+    return view.readable and view.answered
+
+
+def undecided(each: Disagreement, facts: DriftFacts) -> bool:
+    """Tell whether *facts* can neither confirm a disagreement nor show that it is over."""
+    if each.kind == Drift.HELD_BY_ANOTHER.value:  # kubelet's books are no side of it
+        return False
+    if each.kind == Drift.NOT_OUR_LIST.value and not facts.list_answered:
+        return True
+    return not comparable(facts.view)
+
+
+def kept_back(
+    resource: ResourceName, available: Iterable[DeviceId], inventory: Inventory, book: Book
+) -> frozenset[DeviceId]:
+    """Return the devices that kubelet could grant, by our knowledge, and does not call available.
+
+    Under a topology policy kubelet names the devices of some NUMA nodes only: what it says tells
+    about those nodes alone.
+    """
+    named = frozenset(available)
+    devices = inventory.of(resource)
+    nodes = {device.numa_node for device in devices if device.name.id in named}
+    return frozenset(
+        device.name.id
+        for device in devices
+        if device.healthy
+        and device.name.id not in named
+        and device.numa_node in nodes
+        and book.lock_on(device.keys) is None
+        and why_withheld(book.marks, device.keys) is None
+    )
+
+
+def _stale_accounting(facts: DriftFacts) -> Iterator[Disagreement]:
+    """Yield pods whose devices kubelet counts, while its own list of pods lacks them."""
+    listed = {(pod.namespace, pod.name) for pod in facts.view.pods}
+    for uid, resource, ids in _entries(facts):
+        record = facts.book.pods.get(uid)
+        # The name was learned from that list: without it nothing could be compared.
+        if not facts.view.pods or record is None or not record.name:
+            continue
+        if (record.namespace, record.name) not in listed:
+            yield Disagreement(
+                kind=Drift.STALE_ACCOUNTING.value,
+                subject=_devices(resource, ids),
+                one=f"kubelet's checkpoint gives them to pod {record}",
+                other="kubelet's PodResources does not list that pod",
+                advice="pods wait in vain for these devices: restart kubelet if it stays so",
+            )
+
+
+def _kept_back(facts: DriftFacts) -> Iterator[Disagreement]:
+    """Yield devices that kubelet could grant by everybody's books, and does not."""
+    for resource, ids in facts.kept_back.items():
+        names = {name: DeviceName(resource, name) for name in ids}
+        left = {
+            id_
+            for id_, name in names.items()
+            if not facts.view.pods_with(name) and name not in facts.book.locks
+        }
+        if left:
+            yield Disagreement(
+                kind=Drift.STALE_ACCOUNTING.value,
+                subject=_devices(resource, left),
+                one="offered as healthy, and no pod in kubelet's checkpoint has them",
+                other="kubelet did not call them available when it last asked for a preference",
+                advice="kubelet has leaked them (kubernetes#130145): restart kubelet",
+            )
+
+
+def _lost_books(facts: DriftFacts) -> Iterator[Disagreement]:
+    listed = {(pod.namespace, pod.name): pod for pod in facts.view.pods}
+    for record in facts.book.pods.values():
+        pod = listed.get((record.namespace, record.name)) if record.name else None
+        if pod is None or facts.view.counts(record.uid) or _has_any(pod, facts.inventory):
+            continue
+        had = sorted(
+            str(lock.device)
+            for lock in facts.book.locks.values()
+            if lock.pod == record.uid and lock.state is not LockState.FOREIGN
+        )
+        if had:
+            yield Disagreement(
+                kind=Drift.LOST_BOOKS.value,
+                subject=f"pod {record}",
+                one=f"the ledger has {', '.join(had)} for it, and kubelet runs it",
+                other="kubelet's checkpoint has no devices for it",
+                advice=(
+                    "kubelet will not restart its containers (no devices found allocated in local "
+                    "cache): delete the pod"
+                ),
+            )
+
+
+def _never_granted(facts: DriftFacts) -> Iterator[Disagreement]:
+    for entry in facts.view.entries:
+        if entry.resource not in facts.inventory.resources:
+            continue
+        devices = {id_: translate(entry.resource, id_, facts.inventory) for id_ in entry.devices}
+        promised = set(entry.promised)
+        strange = {
+            id_
+            for id_, device in devices.items()
+            if (device is None and DeviceName(entry.resource, id_) not in facts.book.locks)
+            or (device and promised and not {node.path for node in device.nodes} <= promised)
+        }
+        if strange:
+            yield Disagreement(
+                kind=Drift.NEVER_GRANTED.value,
+                subject=_devices(entry.resource, strange),
+                one=f"kubelet's checkpoint gives them to {facts.book.pod(entry.pod)}",
+                other="holdfast never granted them as they are there",
+                advice="another plugin did, or group numbers changed since: delete the pod",
+            )
+
+
+def _counted_twice(facts: DriftFacts) -> Iterator[Disagreement]:
+    owners: dict[DeviceName, set[PodUid]] = {}
+    for uid, resource, ids in _entries(facts):
+        for id_ in ids:
+            device = translate(resource, id_, facts.inventory)
+            if device is not None:
+                owners.setdefault(device.name, set()).add(uid)
+    for name, pods in owners.items():
+        if len(pods) > 1:
+            lock = facts.book.locks.get(name)
+            yield Disagreement(
+                kind=Drift.COUNTED_TWICE.value,
+                subject=str(name),
+                one=f"the ledger has it for {facts.book.pod(lock.pod if lock else None)}",
+                other=f"kubelet's checkpoint gives it to {' and '.join(sorted(pods))}",
+                advice="the others wait at the gate: delete them",
+            )
+
+
+def _lock_without_pod(facts: DriftFacts) -> Iterator[Disagreement]:
+    for lock in facts.book.locks.values():
+        if lock.state is not LockState.HELD:
+            continue
+        since = facts.locked_at.get(lock.device)
+        if since is None or facts.view.asked_at - since < facts.lock_patience:
+            continue
+        counted = lock.pod is not None and facts.view.counts(lock.pod)
+        if not counted and not facts.view.pods_with(lock.device):
+            yield Disagreement(
+                kind=Drift.LOCK_WITHOUT_POD.value,
+                subject=str(lock.device),
+                one=f"the ledger has it for {facts.book.pod(lock.pod)}",
+                other="kubelet has no pod with it",
+                advice="its cgroup is still there: look at `holdfast holders`",
+            )
+
+
+def _not_our_list(facts: DriftFacts) -> Iterator[Disagreement]:
+    if not facts.list_answered:  # kubelet may not have written down yet what it was just sent
+        return
+    for resource, registered in facts.view.registered.items():
+        ours = facts.offers.of(resource)
+        if not ours:
+            continue
+        healthy = {each.id for each in ours if each.healthy}
+        strange = registered - {each.id for each in ours}
+        lacking = healthy - registered
+        if strange or lacking:
+            yield Disagreement(
+                kind=Drift.NOT_OUR_LIST.value,
+                subject=str(resource),
+                one=f"holdfast offers {_ids(healthy)} as healthy",
+                other=f"kubelet has {_ids(registered)}",
+                advice="another plugin serves this resource name: remove it",
+            )
+
+
+def _held_by_another(facts: DriftFacts) -> Iterator[Disagreement]:
+    for lock in facts.book.locks.values():
+        strangers = [
+            holder
+            for holder in facts.holders.get(lock.device, ())
+            if lock.state is LockState.FOREIGN or (lock.pod is not None and holder.pod != lock.pod)
+        ]
+        if strangers:
+            granted = (
+                "holdfast granted it to nobody"
+                if lock.state is LockState.FOREIGN
+                else f"the ledger has it for {facts.book.pod(lock.pod)}"
+            )
+            yield Disagreement(
+                kind=Drift.HELD_BY_ANOTHER.value,
+                subject=str(lock.device),
+                one=granted,
+                other=f"the kernel shows {named(strangers)}",
+                advice="end that process if it should not be; holdfast will not",
+            )
+
+
+def _entries(facts: DriftFacts) -> Iterator[tuple[PodUid, ResourceName, frozenset[DeviceId]]]:
+    """Yield the checkpoint's entries for what we advertise."""
+    for entry in facts.view.entries:
+        if entry.resource in facts.inventory.resources:
+            yield entry.pod, entry.resource, entry.devices
+
+
+def _has_any(pod: ListedPod, inventory: Inventory) -> bool:
+    return any(name.resource in inventory.resources for name in pod.devices)
+
+
+def _devices(resource: ResourceName, ids: Iterable[DeviceId]) -> str:
+    return f"{resource} {', '.join(sorted(ids))}"
+
+
+def _ids(ids: Iterable[DeviceId]) -> str:
+    return ", ".join(sorted(ids)) or "none"

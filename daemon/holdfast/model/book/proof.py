@@ -1,0 +1,42 @@
+"""Who has a device in truth, where that is another pod than its lock was given to."""
+
+from holdfast.model.book.book import Allocation, Book
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.queue import settle
+from holdfast.model.book.reconcile import could_have_started
+from holdfast.model.use.free import KernelFacts
+from holdfast.model.use.holding import named
+
+
+def true_owner(book: Book, lock: DeviceLock, facts: KernelFacts) -> Allocation | None:
+    """Return the Allocation of the one other pod that holds the device; None: all is as it seems.
+
+    Only a complete scan proves it, and only of a pod that was granted the very hardware: a pod
+    that took it by itself must not stand in the book as if it had been. A lock whose pod has passed
+    the gate stays: nobody else could have started then.
+    """
+    if lock.state is not LockState.HELD or lock.pod is None or facts.gaps:
+        return None
+    pods = {holder.pod for holder in facts.holders or ()} - {None}
+    if len(pods) != 1 or lock.pod in pods:
+        return None
+    return next(
+        (
+            each
+            for each in book.queue()
+            if each.pod in pods and lock.keys <= each.keys and could_have_started(each, book)
+        ),
+        None,
+    )
+
+
+def hand_to_true_owner(draft: Draft, lock: DeviceLock, facts: KernelFacts) -> None:
+    """Give *lock* to whom *facts* prove to hold its device, if it is still as it was then."""
+    book = draft.book
+    heir = true_owner(book, lock, facts)
+    if heir is None or book.locks.get(lock.device) != lock:
+        return
+    draft.hand(lock, heir, f"in truth it is held by {named(facts.holders or ())}")
+    draft.activate(heir)
+    settle(draft)

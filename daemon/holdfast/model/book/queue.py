@@ -1,0 +1,80 @@
+"""The queue: who gets the hardware that is free, and who has to give it back to an older claim."""
+
+from holdfast.model.book.book import Allocation, Phase, same_pod
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.marks import why_withheld
+from holdfast.model.ids import DeviceName, HardwareKey
+
+
+def settle(draft: Draft) -> None:
+    """Give every free key to the first in the queue, and take back what younger ones got early.
+
+    Walks the queue once, oldest pod first, all the keys of a pod before any of the next; so two
+    pods that wait for each other's devices cannot both get one. What has started comes before all
+    of them: it was so when its pod was adopted. What is withheld by hand stays free.
+    """
+    book = draft.book
+    wanted: set[HardwareKey] = set()
+    for allocation in sorted(book.queue(), key=lambda each: each.phase is Phase.PENDING):
+        for device, keys in allocation.names():
+            missing = keys - _had_by(draft, allocation)
+            if missing and not missing & wanted and not _is_withheld(draft, allocation, missing):
+                _lock_for(draft, allocation, device, missing)
+        wanted |= allocation.keys
+
+
+def _is_withheld(draft: Draft, allocation: Allocation, keys: frozenset[HardwareKey]) -> bool:
+    marks = draft.marks
+    return bool(marks) and why_withheld(marks, keys, draft.book.started(allocation)) is not None
+
+
+def _had_by(draft: Draft, allocation: Allocation) -> frozenset[HardwareKey]:
+    """Return the keys in locks of *allocation*, or of another of its pod's."""
+    return frozenset().union(
+        *(lock.keys for lock in draft.locks.values() if _is_own(lock, allocation))
+    )
+
+
+def _lock_for(
+    draft: Draft, allocation: Allocation, device: DeviceName, missing: frozenset[HardwareKey]
+) -> None:
+    """Lock *missing*, which its pod does not have yet, if those who have it yield."""
+    in_the_way = [lock for lock in draft.locks.values() if lock.keys & missing]
+    if not all(_yields(draft, lock, allocation) for lock in in_the_way):
+        return
+    same = draft.locks.get(device)
+    if same in in_the_way and same.keys == missing:
+        draft.hand(same, allocation, "the older Allocation goes first")
+        return
+    part = None if same in in_the_way else same
+    if part is not None and not (_is_own(part, allocation) and part.state is LockState.HELD):
+        return
+    for lock in in_the_way:
+        # Nobody could open it: the gate of the Allocation that had it never passed.
+        draft.move(lock.device, LockState.RELEASING, "an older Allocation has the hardware")
+        draft.move(lock.device, LockState.FREE, "its gate never passed")
+    if part is None:
+        draft.lock(device, missing, allocation, "allocated")
+    else:  # it has grown, or its pod has had a part of it under another name
+        draft.grow(part, missing, "more of its hardware")
+
+
+def _yields(draft: Draft, lock: DeviceLock, senior: Allocation) -> bool:
+    """Tell whether *lock* belongs to a younger Allocation whose pod has started nothing."""
+    owner = draft.allocations.get(lock.allocation) if lock.allocation else None
+    if owner is None or lock.state is not LockState.HELD:
+        return False
+    started = any(
+        other.phase is Phase.ACTIVE and (other is owner or same_pod(other.pod, owner.pod))
+        for other in draft.allocations.values()
+        if other.keys & lock.keys
+    )
+    if started:
+        return False
+    book = draft.book
+    return senior.phase is Phase.ACTIVE or book.rank(owner) > book.rank(senior)
+
+
+def _is_own(lock: DeviceLock, allocation: Allocation) -> bool:
+    return lock.allocation == allocation.id or same_pod(lock.pod, allocation.pod)

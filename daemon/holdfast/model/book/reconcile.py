@@ -1,0 +1,309 @@
+"""Bringing the book in line with kubelet's books: whose Allocations are, and which are over."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from holdfast.model.book.book import Allocation, Book, Phase, PodRecord, same_pod
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import ENDING, DeviceLock, LockState
+from holdfast.model.book.pending import AllocationFacts, is_newer, over
+from holdfast.model.book.queue import settle
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
+from holdfast.model.kubelet import CheckpointEntry, KubeletView
+
+
+class PodSighting(Struct, frozen=True, kw_only=True):
+    """A pod's cgroup as it was just seen; `processes` are the live pids in it and below.
+
+    `unlisted` says what of it could not be read, where there may be others; empty: nothing.
+    """
+
+    cgroup: str
+    inode: int
+    processes: tuple[int, ...] = ()
+    unlisted: str = ""
+
+
+class Surroundings(Struct, frozen=True, kw_only=True):
+    """What the book is compared with."""
+
+    view: KubeletView
+    inventory: Inventory
+    boot: BootId
+    sightings: Mapping[PodUid, PodSighting] = field(default_factory=dict)
+    pending_timeout: float = 60.0
+
+
+def reconcile(draft: Draft, around: Surroundings) -> None:
+    """Identify, end and adopt Allocations as *around* shows, then hand out what became free."""
+    _identify(draft, around)
+    _end(draft, around)
+    _adopt(draft, around)
+    _hand_back(draft, around)
+    _note_pods(draft, around)
+    settle(draft)
+
+
+def translate(resource: ResourceName, id_: DeviceId, inventory: Inventory) -> Device | None:
+    """Return the device that kubelet means by *id_*.
+
+    The plugin that was here before may have used the name of the node as id (the group's number,
+    ``accelN``, ``nvidiaN``), or have shared a GPU under ids such as ``GPU-...::1``.
+    """
+    whole = DeviceId(id_.partition("::")[0])
+    device = inventory.get(DeviceName(resource, whole))
+    if device is not None:
+        return device
+    return next(
+        (
+            candidate
+            for candidate in inventory.of(resource)
+            if any(node.path.rsplit("/", 1)[-1] == id_ for node in candidate.nodes)
+        ),
+        None,
+    )
+
+
+def _identify(draft: Draft, around: Surroundings) -> None:
+    view = around.view
+    if not view.readable:
+        return
+    for allocation in draft.book.queue():
+        if allocation.pod is not None or not is_newer(view, allocation, around.boot):
+            continue
+        pods = {entry.pod for entry in view.entries_of(allocation.resource, allocation.ids)}
+        if len(pods) == 1:
+            draft.identify(allocation, pods.pop())
+
+
+def _end(draft: Draft, around: Surroundings) -> None:
+    book = draft.book
+    for allocation in book.queue():
+        rebooted = allocation.boot != around.boot
+        cgroup = allocation.pod in around.sightings
+        reason = over(
+            AllocationFacts(
+                allocation=allocation,
+                view=around.view,
+                newer=is_newer(around.view, allocation, around.boot),
+                allocated_again=_allocated_again(allocation, book, around),
+                cgroup=cgroup,
+                cgroup_gone=not cgroup and _had_cgroup(allocation.pod, book, around.boot),
+                let_go=_let_go(allocation.pod, book, around),
+                started=_started(allocation, book),
+                rebooted=rebooted,
+                asked_after_start=(
+                    around.view.asked_at - allocation.started_at if around.view.answered else None
+                ),
+                # It is at least as old as this boot.
+                age=draft.uptime - (0.0 if rebooted else allocation.answered_at),
+                timeout=around.pending_timeout,
+            )
+        )
+        if reason is not None:
+            draft.end(allocation, reason)
+
+
+def _started(allocation: Allocation, book: Book) -> bool:
+    return any(
+        other.phase is Phase.ACTIVE
+        and same_pod(other.pod, allocation.pod)
+        and other.keys & allocation.keys
+        for other in book.allocations.values()
+    )
+
+
+def _had_cgroup(pod: PodUid | None, book: Book, boot: BootId) -> bool:
+    record = None if pod is None else book.pods.get(pod)
+    return record is not None and record.cgroup is not None and record.boot == boot
+
+
+def _let_go(pod: PodUid | None, book: Book, around: Surroundings) -> bool:
+    record = None if pod is None else book.pods.get(pod)
+    if record is None or record.let_go_at is None or record.counted_boot != around.boot:
+        return False
+    return record.counted_by is not None and record.counted_by == around.view.kubelet
+
+
+def _allocated_again(allocation: Allocation, book: Book, around: Surroundings) -> bool:
+    view = around.view
+    return any(
+        other.id > allocation.id
+        and other.resource == allocation.resource
+        and other.ids & allocation.ids
+        # Its own containers ask for the same ids one after another, each with an Allocate.
+        and not same_pod(other.pod, allocation.pod)
+        and (view.unreadable or is_newer(view, other, around.boot))
+        for other in book.allocations.values()
+    )
+
+
+def _adopt(draft: Draft, around: Surroundings) -> None:
+    """Give every pod in kubelet's books an Allocation, also those from before our time."""
+    if not around.view.readable:
+        return
+    for entry in around.view.entries:
+        book = draft.book
+        if entry.resource not in around.inventory.resources or not entry.devices:
+            continue
+        devices = _devices_of(entry, book, around.inventory)
+        live = [each for each in book.allocations.values() if each.resource == entry.resource]
+        if any(each.pod == entry.pod and each.ids >= devices.keys() for each in live):
+            continue
+        # An Allocation whose pod is not known yet may be this very one: the next view tells.
+        if not devices or any(each.pod is None and each.ids & devices.keys() for each in live):
+            continue
+        allocation = draft.allocate(
+            entry.resource,
+            devices,
+            checkpoint=around.view.file,
+            answered_at=around.view.read_at,
+            pod=entry.pod,
+        )
+        # Its pod lives, so it may have started; but not on what another had at that time.
+        if _lives(entry.pod, around) and could_have_started(allocation, draft.book):
+            draft.activate(allocation)
+
+
+def _hand_back(draft: Draft, around: Surroundings) -> None:
+    """Give a pod that kubelet counts what it has, where the book said that it was over.
+
+    Kubelet's absence of mind is no end, a static pod comes back under its UID, and what was called
+    foreign may be a pod's whose entry could not be read before.
+    """
+    for lock in list(draft.locks.values()):
+        if lock.state is LockState.HELD:
+            continue
+        heirs = [each for each in draft.book.queue() if _is_back(each, lock, around)]
+        if not heirs:
+            continue
+        heir = next((each for each in heirs if each.phase is Phase.ACTIVE), heirs[0])
+        draft.hand(lock, heir, "kubelet counts the pod")
+        # A process of its former start may have the device.
+        if _lives(heir.pod, around) and could_have_started(heir, draft.book):
+            draft.activate(heir)
+
+
+def _lives(pod: PodUid | None, around: Surroundings) -> bool:
+    sighting = None if pod is None else around.sightings.get(pod)
+    return sighting is not None and bool(sighting.processes or sighting.unlisted)
+
+
+def could_have_started(allocation: Allocation, book: Book) -> bool:
+    """Tell whether nobody else has started on its keys, or is still to let go of them."""
+    if any(
+        each.phase is Phase.ACTIVE and each.keys & allocation.keys
+        for each in book.allocations.values()
+        if each.id != allocation.id and not same_pod(each.pod, allocation.pod)
+    ):
+        return False
+    return not any(
+        lock.state in ENDING and not same_pod(lock.pod, allocation.pod)
+        for lock in book.locks_on(allocation.keys)
+    )
+
+
+def _is_back(each: Allocation, lock: DeviceLock, around: Surroundings) -> bool:
+    if each.pod is None or not each.keys & lock.keys or not around.view.readable:
+        return False
+    if not around.view.counts(each.pod):
+        return False
+    if lock.state in ENDING:
+        return each.pod == lock.pod
+    return lock.state is LockState.FOREIGN and each.phase is Phase.ACTIVE
+
+
+def _devices_of(
+    entry: CheckpointEntry, book: Book, inventory: Inventory
+) -> dict[DeviceId, frozenset[HardwareKey]]:
+    found: dict[DeviceId, frozenset[HardwareKey]] = {}
+    for id_ in sorted(entry.devices):
+        device = translate(entry.resource, id_, inventory)
+        lock = book.locks.get(DeviceName(entry.resource, id_))
+        if device is not None:
+            found[device.name.id] = device.keys
+        elif lock is not None:  # its hardware is gone, its pod is not
+            found[id_] = lock.keys
+    return found
+
+
+def _note_pods(draft: Draft, around: Surroundings) -> None:
+    book = draft.book
+    needed = {each.pod for each in book.allocations.values()}
+    needed |= {lock.pod for lock in book.locks.values()}
+    for record in book.pods.values():
+        if record.uid not in needed:
+            draft.forget_pod(record.uid)
+            continue
+        has_live = any(each.pod == record.uid for each in book.allocations.values())
+        seen = _with_sighting(record, around, has_live=has_live)
+        noted = _with_name(seen, around.view)
+        draft.note_pod(_with_count(noted, around.view, around.boot))
+
+
+def _with_sighting(record: PodRecord, around: Surroundings, *, has_live: bool) -> PodRecord:
+    """Return the record with the pod's cgroup as it is.
+
+    Once its Allocations are over, a cgroup that was seen stands: one with the same UID and another
+    inode is a later incarnation, whose processes the locks that are left do not concern.
+    """
+    sighting = around.sightings.get(record.uid)
+    if sighting is None or not (has_live or record.inode is None):
+        return record
+    return replace(record, cgroup=sighting.cgroup, inode=sighting.inode, boot=around.boot)
+
+
+def _with_name(record: PodRecord, view: KubeletView) -> PodRecord:
+    """Return the record with the pod's name, where the devices that it has tell which one it is.
+
+    PodResources names pods and no UIDs, the checkpoint UIDs and no names; List leaves out what
+    plain init containers have.
+    """
+    if record.name or not view.answered:
+        return record
+    devices = {
+        DeviceName(entry.resource, id_)
+        for entry in view.entries
+        if entry.pod == record.uid
+        for id_ in entry.devices
+    }
+    fitting = [pod for pod in view.pods if pod.devices and pod.devices <= devices]
+    if len(fitting) != 1:
+        return record
+    return replace(record, namespace=fitting[0].namespace, name=fitting[0].name)
+
+
+def _with_count(record: PodRecord, view: KubeletView, boot: BootId) -> PodRecord:
+    """Return the record with the evidence that kubelet let go of the pod, or that it did not.
+
+    Only a complete question tells that it did, and only when the kubelet that answers now is the
+    one that had the pod in a checkpoint it wrote itself. What was seen in another boot is void.
+    """
+    if record.counted_boot not in {None, boot}:
+        record = replace(record, counted_by=None, let_go_at=None, counted_boot=None)
+    if not view.readable:
+        return record
+    asked = view.answered and view.kubelet is not None
+    if view.counts(record.uid):  # seen at any time, it starts the evidence over
+        if asked:
+            record = replace(record, counted_by=view.kubelet, counted_boot=boot)
+        return replace(record, let_go_at=None)
+    if not asked:
+        return record
+    if record.counted_by != view.kubelet:
+        return replace(record, let_go_at=None)
+    if record.let_go_at is None:
+        return replace(record, let_go_at=view.asked_at)
+    return record
+
+
+def ending_locks(book: Book) -> tuple[DeviceName, ...]:
+    """Return the devices whose locks wait to become free, foreign ones among them."""
+    return tuple(
+        lock.device
+        for lock in book.locks.values()
+        if lock.state in ENDING or lock.state is LockState.FOREIGN
+    )

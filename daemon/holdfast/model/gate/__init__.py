@@ -1,0 +1,1 @@
+"""Whether a container may start, and what it was promised."""

@@ -1,0 +1,136 @@
+"""CDI: the spec files in which a container runtime looks up what a device's name stands for today.
+
+Names that kubelet replays after a reboot still lead to the right chip; the paths of nodes do not.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.grants import VFIO_CONTAINER
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.nvidia.names import GpuNames
+
+_KIND = re.compile(
+    r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/(?P<kind>[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?)"
+)
+_DEVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+
+# Runtimes refuse a file that uses more than its version has, and older ones a newer version: names
+# may begin with a digit, as PCI addresses do, since 0.5.0, and kinds may have dots since 0.6.0.
+_VERSION = "0.5.0"
+_VERSION_OF_DOTS = "0.6.0"
+_MODE = 0o666
+"""What runc gives a node without a mode; runsc does not start on such a node (gvisor#12616)."""
+
+
+class Published(Struct, frozen=True, kw_only=True):
+    """What the spec files on disk say: the nodes behind each name that a runtime can resolve.
+
+    `problem` says why they are not as they should be; empty when they are.
+    """
+
+    nodes: Mapping[str, tuple[DeviceNode, ...]] = field(default_factory=dict)
+    problem: str = ""
+    gpus: GpuNames = field(default_factory=GpuNames)
+    """What runtimes find of GPUs, whose specs have the driver's files as well."""
+    indexes: Mapping[DeviceId, str] = field(default_factory=dict)
+    """What NVIDIA's own runtime calls each GPU and slice where it is told of them by index."""
+
+    def covers(self, device: Device) -> bool:
+        """Tell whether *device*, handed over by its name, is what the container gets."""
+        return bool(device.nodes) and self.nodes.get(cdi_name(device.name)) == device.nodes
+
+
+def is_kind(resource: ResourceName) -> bool:
+    """Tell whether *resource* can be a CDI kind: both of its parts must begin with a letter."""
+    return _KIND.fullmatch(resource) is not None
+
+
+def cdi_name(device: DeviceName) -> str:
+    """Return the name by which kubelet hands *device* to the runtime: ``kind=device``."""
+    return f"{device.resource}={device.id}"
+
+
+def can_be_named(device: Device) -> bool:
+    """Tell whether a spec can have *device*: its names are legal and there is a node to give."""
+    legal = is_kind(device.name.resource) and _DEVICE.fullmatch(device.name.id) is not None
+    # A GPU is more than its node: a spec of one has the driver's libraries too.
+    return legal and bool(device.nodes) and device.kind is not DeviceKind.GPU
+
+
+def explained(inventory: Inventory, rivals: Mapping[str, str]) -> Published:
+    """Return what a runtime finds, once `spec_files` of the same inventory are on disk.
+
+    *rivals* are names that files of others explain too, each with such a file: a runtime takes no
+    explanation when there are two.
+    """
+    nodes = {cdi_name(each.name): each.nodes for each in inventory.devices if can_be_named(each)}
+    ambiguous = sorted(nodes.keys() & rivals.keys())
+    problem = ""
+    if ambiguous:
+        problem = (
+            f"{', '.join(ambiguous)}: {rivals[ambiguous[0]]} explains it as well, and runtimes "
+            "then take neither; remove that file"
+        )
+    return Published(
+        nodes={name: each for name, each in nodes.items() if name not in rivals}, problem=problem
+    )
+
+
+def spec_files(inventory: Inventory) -> Mapping[str, str]:
+    """Return the content of each spec file by the end of its name: one for each resource.
+
+    The same inventory has the same content to the byte. A resource without devices has no file,
+    because a spec must have one.
+    """
+    files: dict[str, str] = {}
+    for resource in inventory.resources:
+        devices = [device for device in inventory.of(resource) if can_be_named(device)]
+        if devices:
+            files[f"{resource.replace('/', '-')}.json"] = _spec(resource, devices)
+    return files
+
+
+def _spec(resource: ResourceName, devices: list[Device]) -> str:
+    found = _KIND.fullmatch(resource)
+    dotted = found is not None and "." in found["kind"]
+    content = {
+        "cdiVersion": _VERSION_OF_DOTS if dotted else _VERSION,
+        "kind": resource,
+        "devices": [
+            {"name": device.name.id, "containerEdits": {"deviceNodes": _nodes(device)}}
+            for device in sorted(devices, key=lambda device: device.name)
+        ],
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _nodes(device: Device) -> list[dict[str, object]]:
+    nodes: list[dict[str, object]] = [
+        {
+            "path": node.path,
+            "type": "c",
+            "major": _major(node.rdev),
+            "minor": _minor(node.rdev),
+            "fileMode": _MODE,
+            "permissions": "rw",
+        }
+        for node in device.nodes
+    ]
+    if device.kind is DeviceKind.VFIO:
+        # Its number is the runtime's to look up: it does not change with the groups.
+        nodes.append({"path": VFIO_CONTAINER, "fileMode": _MODE, "permissions": "rw"})
+    return nodes
+
+
+def _major(rdev: int) -> int:
+    """Return what os.major does: a number of the kernel's has its major in two places."""
+    return (rdev >> 8) & 0xFFF | (rdev >> 32) & ~0xFFF
+
+
+def _minor(rdev: int) -> int:
+    return rdev & 0xFF | (rdev >> 12) & 0xFFFFFF00

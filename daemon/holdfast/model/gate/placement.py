@@ -1,0 +1,196 @@
+"""Which devices kubelet should pick, when it may choose: free ones, close together, in a box."""
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import combinations, islice
+
+from msgspec import Struct, field
+
+from holdfast.model.devices import Device
+from holdfast.model.ids import DeviceId
+from holdfast.model.tpu.generations import HOST_SHAPES
+
+_MOST_NODE_SETS = 64
+_MOST_SHAPED = 32
+"""No host has a box of more chips; larger pools are only kept together, which is cheaper."""
+_UNKNOWN_NODE = -1
+
+
+def preferred(
+    host: Sequence[Device],
+    available: Collection[DeviceId],
+    must_include: Collection[DeviceId],
+    size: int,
+    *,
+    avoid: Collection[DeviceId] = frozenset(),
+) -> tuple[DeviceId, ...]:
+    """Return *size* of the *available* ids, all of *must_include* among them.
+
+    *host* are all devices of the resource in inventory order, which is the order of the chips in
+    the host's box. Ids of *avoid* (still being released) are taken only when there are too few
+    others. Then as few NUMA nodes as possible, then host shapes: aligned blocks of 1, 2, 4 and 8,
+    taken where they leave the largest blocks to others. The same question has the same answer.
+    Fewer than *size* ids come back when there are not enough; more only when *must_include* has
+    more. Never raises.
+    """
+    board = _Board.of(host, available, must_include)
+    must = board.mask(must_include)
+    free = board.mask(available) & ~board.mask(avoid) | must
+    spare = (board.mask(available) | must) & ~free
+    if size <= must.bit_count():
+        chosen = must
+    elif size <= free.bit_count():
+        chosen = board.choose(free, must, size, everything=free | spare)
+    elif size < (free | spare).bit_count():
+        chosen = board.choose(free | spare, free, size, everything=free | spare)
+    else:
+        chosen = free | spare
+    return tuple(board.ids[place] for place in _places(chosen))
+
+
+class _Board(Struct, frozen=True, kw_only=True):
+    """The devices at their places; sets of places are the bits of an int."""
+
+    ids: tuple[DeviceId, ...]
+    nodes: tuple[int, ...]
+    place: dict[DeviceId, int]
+    pairs: tuple[tuple[int, int], ...] = field(default=())
+    """For each step from a block to one of double size: its shift, and where blocks may start."""
+
+    @classmethod
+    def of(
+        cls, host: Sequence[Device], available: Collection[DeviceId], must: Collection[DeviceId]
+    ) -> "_Board":
+        """Place the host's devices in their order, and after them ids that it does not know."""
+        numa = {device.name.id: device.numa_node for device in host}
+        strangers = sorted({*available, *must} - numa.keys())
+        ids = (*numa, *strangers)
+        nodes = tuple(_UNKNOWN_NODE if (node := numa.get(name)) is None else node for name in ids)
+        return cls(
+            ids=ids,
+            nodes=nodes,
+            place={name: place for place, name in enumerate(ids)},
+            pairs=tuple(_doublings(len(ids))),
+        )
+
+    def mask(self, names: Collection[DeviceId]) -> int:
+        """Return the places of *names*."""
+        mask = 0
+        for name in names:
+            place = self.place.get(name)
+            if place is not None:
+                mask |= 1 << place
+        return mask
+
+    def blocks(self, mask: int) -> int:
+        """Return how many aligned blocks, each as large as can be, make up *mask*."""
+        count = mask.bit_count()
+        for shift, starts in self.pairs:
+            mask &= (mask >> shift) & starts
+            if not mask:
+                break
+            count -= mask.bit_count()
+        return count
+
+    def choose(self, items: int, fixed: int, size: int, *, everything: int) -> int:
+        """Return the best *size* places of *items* with all of *fixed*; both are possible."""
+        best: tuple[int, int, int] | None = None
+        chosen = 0
+        for nodes in self._node_sets(items, fixed, size):
+            here = items & nodes
+            picked = _Picker(board=self, items=here, fixed=fixed).pick(0, self._width(), size)
+            score = (self.blocks(picked), self.blocks(everything & ~picked), picked)
+            if best is None or score < best:
+                best, chosen = score, picked
+        return chosen
+
+    def _width(self) -> int:
+        return 1 << max(len(self.ids) - 1, 0).bit_length()
+
+    def _node_sets(self, items: int, fixed: int, size: int) -> Iterator[int]:
+        """Yield the places of each smallest set of NUMA nodes that has *size* of *items*."""
+        room: dict[int, int] = {}
+        for place in _places(items):
+            room[self.nodes[place]] = room.get(self.nodes[place], 0) | 1 << place
+        needed = [node for node, places in room.items() if places & fixed]
+        base = 0
+        for node in needed:
+            base |= room[node]
+        if base.bit_count() >= size:
+            yield base
+            return
+        others = sorted(
+            (node for node in room if node not in needed),
+            key=lambda node: (-room[node].bit_count(), node),
+        )
+        reach, more = base.bit_count(), 0
+        while reach < size and more < len(others):
+            reach += room[others[more]].bit_count()
+            more += 1
+        # The first set tried is always the roomiest one, so the limit never leaves us without.
+        for nodes in islice(combinations(others, more), _MOST_NODE_SETS):
+            places = base
+            for node in nodes:
+                places |= room[node]
+            if places.bit_count() >= size:
+                yield places
+
+
+class _Picker(Struct, frozen=True, kw_only=True):
+    """Halves the host's box again and again; each half's question is answered once."""
+
+    board: _Board
+    items: int
+    fixed: int
+    known: dict[tuple[int, int, int], int] = field(default_factory=dict)
+
+    def pick(self, low: int, high: int, size: int) -> int:
+        """Return the best *size* items within [low, high), all fixed ones among them."""
+        here = self.items & _span(low, high)
+        fixed = self.fixed & here
+        if size == here.bit_count():
+            return here
+        if size == fixed.bit_count():
+            return fixed
+        key = (low, high, size)
+        if key not in self.known:
+            options = [
+                self.pick(low, (low + high) // 2, left)
+                | self.pick((low + high) // 2, high, size - left)
+                for left in self._shares(low, high, size)
+            ]
+            blocks = self.board.blocks
+            self.known[key] = min(
+                options,
+                key=lambda mask: (blocks(mask), blocks(here & ~mask), mask),
+            )
+        return self.known[key]
+
+    def _shares(self, low: int, high: int, size: int) -> set[int]:
+        """Return how many of *size* the lower half may give: its least, its most, and shapes."""
+        middle = (low + high) // 2
+        left, right = self.items & _span(low, middle), self.items & _span(middle, high)
+        least = max((self.fixed & left).bit_count(), size - right.bit_count())
+        most = min(left.bit_count(), size - (self.fixed & right).bit_count())
+        if len(self.board.ids) > _MOST_SHAPED:
+            return {least, most}
+        return {least, most, *(shape for shape in HOST_SHAPES if least < shape < most)}
+
+
+def _doublings(places: int) -> Iterator[tuple[int, int]]:
+    width = 1 << max(places - 1, 0).bit_length()
+    for block in HOST_SHAPES[1:]:
+        if block > width:
+            return
+        starts = sum(1 << start for start in range(0, width, block))
+        yield block // 2, starts
+
+
+def _span(low: int, high: int) -> int:
+    return (1 << high) - (1 << low)
+
+
+def _places(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest

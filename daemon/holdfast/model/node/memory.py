@@ -1,0 +1,177 @@
+"""How much memory a process may use, and how much it may lock: what the node's numbers mean."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from holdfast.model.node.cgroup_names import pod_of
+
+UNSEEN = "/.."
+"""Stands for a cgroup above all that can be seen, of which only the limit is told (version 1)."""
+
+NEAR = 0.10
+"""Less of its limit than this is left: what a container near its limit is warned of."""
+
+_WARN_AT = 0.85
+_CALM_AT = 0.75
+"""Shares of its own limit at which the daemon warns, and below which it may warn anew."""
+
+VFIO_MEMLOCK = 64 << 30
+"""What GKE's documentation has TPU pods that are not privileged set by ``ulimit -l``."""
+
+_LARGER = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+class CgroupMemory(Struct, frozen=True, kw_only=True):
+    """One cgroup's memory in bytes; None: no such limit, or not told.
+
+    `usage` is without file cache: the kernel gives that up before it ends anybody, and a program
+    that reads a lot fills whatever limit it has. kubelet and ``kubectl top`` leave out only the
+    part that was not read twice. Above `high` the kernel slows the processes down, and ends none.
+    """
+
+    path: str
+    limit: int | None = None
+    high: int | None = None
+    usage: int | None = None
+
+    @property
+    def left(self) -> int | None:
+        """How much more it may use; None where there is no limit, or no usage to be seen."""
+        if self.limit is None or self.usage is None:
+            return None
+        return max(0, self.limit - self.usage)
+
+    @property
+    def share_left(self) -> float:
+        """How much of its limit is left, as a share; 1 where that is not known."""
+        return 1.0 if self.left is None or not self.limit else self.left / self.limit
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """What a process may use: the node's memory, or the tightest limit of all cgroups around it.
+
+    `cgroups` are those that could be seen, its own first. `total` and `available` are the node's,
+    None where they cannot be read. A program that trusts the node's alone is ended by the kernel
+    when it comes to a cgroup's.
+    """
+
+    total: int | None = None
+    available: int | None = None
+    cgroups: tuple[CgroupMemory, ...] = ()
+
+    @property
+    def limited(self) -> tuple[CgroupMemory, ...]:
+        """The cgroups whose limit is one: what is above the node's memory limits nothing."""
+        return tuple(
+            each
+            for each in self.cgroups
+            if each.limit is not None and (self.total is None or each.limit < self.total)
+        )
+
+    @property
+    def tightest(self) -> CgroupMemory | None:
+        """The cgroup with the lowest limit, the innermost of equals; None: the node has less."""
+        return min(self.limited, key=lambda each: each.limit or 0, default=None)
+
+    @property
+    def limit(self) -> int | None:
+        """The limit that counts, in bytes; None where nothing could be read."""
+        tightest = self.tightest
+        return self.total if tightest is None else tightest.limit
+
+    @property
+    def usage(self) -> int | None:
+        """What its own cgroup uses, with all below it; its own is the innermost that tells."""
+        return next((each.usage for each in self.cgroups if each.usage is not None), None)
+
+    @property
+    def headroom(self) -> int | None:
+        """How much more can be used before any limit around it, or the node's end, is reached.
+
+        That need not be at the tightest limit: neighbours fill the outer ones.
+        """
+        lefts = [each.left for each in self.limited if each.left is not None]
+        lefts += [] if self.available is None else [self.available]
+        return min(lefts, default=None)
+
+    @property
+    def near(self) -> CgroupMemory | None:
+        """The cgroup that is nearest to its limit, where less than a tenth is left; else None."""
+        nearest = min(self.limited, key=lambda each: each.share_left, default=None)
+        return nearest if nearest is not None and nearest.share_left < NEAR else None
+
+    @property
+    def slowed(self) -> CgroupMemory | None:
+        """The innermost cgroup above its `high`, where the kernel slows all in it; else None."""
+        return next(
+            (
+                each
+                for each in self.cgroups
+                if each.high is not None and each.usage is not None and each.usage >= each.high
+            ),
+            None,
+        )
+
+
+def own_share(memory: Memory, resident: int | None) -> float:
+    """Return how much of its limit the daemon uses, as a share; 0 where that cannot be told.
+
+    What counts is its own cgroup and its pod's, for there the kernel ends it. What neighbours use
+    of an outer limit is no business of the daemon's. Where no cgroup tells, *resident* counts, its
+    own memory with the files that it has mapped: too much rather than too little.
+    """
+    own = memory.cgroups[:1] + tuple(each for each in memory.cgroups[1:] if pod_of(each.path)[0])
+    told = [each for each in own if each in memory.limited and each.left is not None]
+    if told:
+        return max(1 - each.share_left for each in told)
+    return resident / memory.limit if resident is not None and memory.limit else 0.0
+
+
+def is_tight(share: float, *, before: bool) -> bool:
+    """Tell whether *share* of its limit is too much, given what the last answer was.
+
+    Between the two lines the last answer stands, so that one warning is not many.
+    """
+    return share >= (_CALM_AT if before else _WARN_AT)
+
+
+class Memlock(Struct, frozen=True, kw_only=True):
+    """How much memory a process may lock, in bytes; `limit` None: without limit.
+
+    `exempt`: it has CAP_IPC_LOCK, and no limit counts. `locked` is what it has locked now, with
+    what VFIO pinned for it; None where that is not told.
+    """
+
+    limit: int | None
+    exempt: bool = False
+    locked: int | None = None
+
+    @property
+    def bounded(self) -> int | None:
+        """The limit that counts; None: there is none."""
+        return None if self.exempt else self.limit
+
+    @property
+    def too_low(self) -> bool:
+        """Tell whether VFIO may refuse to map a TPU's memory: it counts every page it pins."""
+        return self.bounded is not None and self.bounded < VFIO_MEMLOCK
+
+
+class HolderMemory(Struct, frozen=True, kw_only=True):
+    """What a process that holds a device may use and lock; `memlock` None: not told."""
+
+    memory: Memory
+    memlock: Memlock | None = None
+
+
+def least(memories: Iterable[Memory]) -> Memory | None:
+    """Return the one with the least headroom; None where none of them tells any."""
+    known = [(each.headroom, each) for each in memories if each.headroom is not None]
+    return min(known, key=lambda pair: pair[0], default=(0, None))[1]
+
+
+def sized(count: int) -> str:
+    """Return *count* bytes for people."""
+    name, size = next((each for each in _LARGER if count >= each[1]), ("B", 1))
+    return f"{count / size:.1f} {name}" if size > 1 else f"{count} B"

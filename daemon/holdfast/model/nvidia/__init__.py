@@ -1,0 +1,1 @@
+"""The rules for NVIDIA's GPUs."""

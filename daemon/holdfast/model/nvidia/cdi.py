@@ -1,0 +1,240 @@
+"""The CDI specs of NVIDIA GPUs: which files and nodes of the driver are behind a GPU's name."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from msgspec import Struct, field
+
+from holdfast.model.ids import DeviceId
+from holdfast.model.nvidia.grant import CDI_VENDOR
+from holdfast.model.nvidia.names import GPU_KIND, Described
+
+# Runtimes refuse a file that uses more than its version has, and older ones a newer version: paths
+# on the host and names that begin with a digit came with 0.5.0, groups with 0.7.0.
+_PLAIN, _PATHS_AND_DIGITS, _GROUPS = "0.3.0", "0.5.0", "0.7.0"
+
+_READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+_SOCKET = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
+_EVERYBODY = 0o006
+_BITS = 0o777
+_VOID = "NVIDIA_VISIBLE_DEVICES=void"
+"""Keeps NVIDIA's own runtime from handing over what the image asks for as well."""
+
+Edits = dict[str, Any]
+
+
+class SpecNode(Struct, frozen=True, kw_only=True):
+    """A device node: `path` in the container, `host_path` where a runtime finds it.
+
+    `mode` are its permission bits, what runc would choose where they are not known; `gid` is its
+    group on the host.
+    """
+
+    path: str
+    host_path: str
+    major: int
+    minor: int
+    mode: int = 0o666
+    gid: int = 0
+
+
+class SpecFile(Struct, frozen=True, kw_only=True):
+    """A file below the driver's root: called `path` in the container, it lies at `source`.
+
+    Both are absolute and without the root; they differ where `path` is a link.
+    """
+
+    path: str
+    source: str
+
+
+class DriverFiles(Struct, frozen=True, kw_only=True):
+    """What of the driver every container with a GPU needs; `root` is what the host calls its root.
+
+    `links` are the links that lead to one of `libraries`, such as libcuda.so.1.
+    """
+
+    version: str = ""
+    root: str = "/"
+    libraries: tuple[SpecFile, ...] = ()
+    links: tuple[SpecFile, ...] = ()
+    files: tuple[SpecFile, ...] = ()
+    """Programs, firmware and configuration."""
+    sockets: tuple[SpecFile, ...] = ()
+    control: tuple[SpecNode, ...] = ()
+
+
+class SpecGpu(Struct, frozen=True, kw_only=True):
+    """A GPU or slice: `names` are its UUID and its index, `nodes` its own."""
+
+    id: DeviceId
+    names: tuple[str, ...]
+    nodes: tuple[SpecNode, ...]
+
+
+class BesideNodes(Struct, frozen=True, kw_only=True):
+    """What a mode or the IMEX channel hands over; `mounts` are paths of the host and the same."""
+
+    nodes: tuple[SpecNode, ...] = ()
+    mounts: tuple[str, ...] = ()
+
+
+class HookRules(Struct, frozen=True, kw_only=True):
+    """`path` is NVIDIA's nvidia-ctk or nvidia-cdi-hook on the host; empty: there is none.
+
+    `disabled` are the names of hooks that are left out, ``all`` for each of them.
+    """
+
+    path: str = ""
+    disabled: frozenset[str] = frozenset()
+
+
+class GpuSpecFacts(Struct, frozen=True, kw_only=True):
+    """All that the specs of a node's GPUs are made of. `beside` is by the kind's last part."""
+
+    driver: DriverFiles = field(default_factory=DriverFiles)
+    gpus: tuple[SpecGpu, ...] = ()
+    beside: Mapping[str, BesideNodes] = field(default_factory=dict)
+
+
+def described(facts: GpuSpecFacts, hooks: HookRules) -> Described:
+    """Return the specs of *facts*, and the names that they explain."""
+    return Described(
+        files=gpu_spec_files(facts, hooks),
+        devices={f"{GPU_KIND}={name}": each.id for each in facts.gpus for name in each.names},
+        beside=frozenset(
+            f"{CDI_VENDOR}/{kind}={_only(kind)}"
+            for kind, each in facts.beside.items()
+            if each.nodes
+        ),
+    )
+
+
+def gpu_spec_files(facts: GpuSpecFacts, hooks: HookRules) -> Mapping[str, str]:
+    """Return the content of each spec file by the end of its name: one for each kind.
+
+    The same facts have the same content to the byte. A kind with nothing to hand over has no file,
+    because a spec must have a device, and a device something to give.
+    """
+    files: dict[str, str] = {}
+    entries = {
+        name: _node_edits(each.nodes)
+        for each in sorted(facts.gpus, key=lambda gpu: gpu.id)
+        for name in each.names
+    }
+    if entries:
+        files["gpu.json"] = _spec("gpu", entries, _driver_edits(facts.driver, hooks))
+    for kind, each in sorted(facts.beside.items()):
+        if each.nodes:  # mounts alone would be settings without anything that they are for
+            edits = _node_edits(each.nodes)
+            if each.mounts:
+                edits["mounts"] = [_mount(path, path, _READ_ONLY) for path in each.mounts]
+            files[f"{kind}.json"] = _spec(kind, {_only(kind): edits}, {"env": [_VOID]})
+    return files
+
+
+def _only(kind: str) -> str:
+    """Return the name of the one device of a kind that is not GPUs."""
+    return "0" if kind == "imex-channel" else "all"
+
+
+def _spec(kind: str, devices: Mapping[str, Edits], common: Edits) -> str:
+    content = {
+        "cdiVersion": _version(devices, common),
+        "kind": f"{CDI_VENDOR}/{kind}",
+        "devices": [{"name": name, "containerEdits": edits} for name, edits in devices.items()],
+        "containerEdits": common,
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _version(devices: Mapping[str, Edits], common: Edits) -> str:
+    edits = [common, *devices.values()]
+    if any("additionalGids" in each for each in edits):
+        return _GROUPS
+    moved = any("hostPath" in node for each in edits for node in each.get("deviceNodes", ()))
+    digit = any(not name[0].isalpha() for name in devices)
+    return _PATHS_AND_DIGITS if moved or digit else _PLAIN
+
+
+def _driver_edits(driver: DriverFiles, hooks: HookRules) -> Edits:
+    folders = _folders(driver.libraries)
+    cuda = _folders(
+        each for each in driver.libraries if PurePosixPath(each.path).name.startswith("libcuda.so")
+    )
+    edits: Edits = {"env": [_VOID, *([f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(cuda)}"] if cuda else [])]}
+    edits |= _node_edits(driver.control)
+    called = _hooks(driver, folders, hooks)
+    if called:
+        edits["hooks"] = called
+    # Without the hook that makes the links, each is mounted as the file that it leads to.
+    linked = any("create-symlinks" in each["args"] for each in called)
+    files = (*driver.libraries, *(() if linked else driver.links), *driver.files)
+    root = driver.root.rstrip("/")
+    edits["mounts"] = [
+        _mount(root + each.source, each.path, options)
+        for group, options in ((files, _READ_ONLY), (driver.sockets, _SOCKET))
+        for each in group
+    ]
+    return edits
+
+
+def _folders(files: Iterable[SpecFile]) -> list[str]:
+    return list(dict.fromkeys(str(PurePosixPath(each.path).parent) for each in files))
+
+
+def _hooks(driver: DriverFiles, folders: Sequence[str], rules: HookRules) -> list[Edits]:
+    """Return the calls of NVIDIA's hook, in its plugin's order; none without the program."""
+    if not rules.path:
+        return []
+    program = PurePosixPath(rules.path).name
+    call = [program, "hook"] if program == "nvidia-ctk" else [program]
+    wanted = {
+        "create-symlinks": [
+            word for each in driver.links for word in ("--link", f"{each.source}::{each.path}")
+        ],
+        "enable-cuda-compat": [f"--host-driver-version={driver.version}"],
+        "update-ldcache": [word for folder in folders for word in ("--folder", folder)],
+        "disable-device-node-modification": [],
+    }
+    if not driver.links:
+        del wanted["create-symlinks"]
+    return [
+        {
+            "hookName": "createContainer",
+            "path": rules.path,
+            "args": [*call, name, *arguments],
+            "env": ["NVIDIA_CTK_DEBUG=false"],
+        }
+        for name, arguments in wanted.items()
+        if not rules.disabled & {name, "all"}
+    ]
+
+
+def _node_edits(nodes: Sequence[SpecNode]) -> Edits:
+    edits: Edits = {}
+    if nodes:
+        edits["deviceNodes"] = [_node(each) for each in nodes]
+    # The container's user joins the groups of nodes that not everybody may use.
+    closed = {each.gid for each in nodes if each.gid and each.mode & _EVERYBODY != _EVERYBODY}
+    if closed:
+        edits["additionalGids"] = sorted(closed)
+    return edits
+
+
+def _node(node: SpecNode) -> Edits:
+    entry: Edits = {"path": node.path}
+    if node.host_path != node.path:
+        entry["hostPath"] = node.host_path
+    entry |= {"type": "c", "major": node.major, "minor": node.minor}
+    # Never without: runsc does not start on a node that has no mode (gvisor#12616).
+    entry |= {"fileMode": node.mode & _BITS, "permissions": "rwm"}
+    if node.gid:
+        entry["gid"] = node.gid
+    return entry
+
+
+def _mount(host: str, path: str, options: tuple[str, ...]) -> Edits:
+    return {"hostPath": host, "containerPath": path, "options": list(options)}

@@ -1,0 +1,112 @@
+"""From what is known of the GPUs to the devices that kubelet can grant."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey
+from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuLinks
+from holdfast.model.nvidia.mig import GpuLayout, GpuPart
+from holdfast.model.nvidia.placement import GpuTopology
+
+_TOLERATED = frozenset({"memory", "name", "PCI address"})
+"""What a GPU can fail to tell and work all the same."""
+
+
+class GpuFacts(Struct, frozen=True, kw_only=True):
+    """All that decides what is advertised of the GPUs.
+
+    `layout` is what the last reading that had any showed: while the driver is away its parts stay
+    on the list, Unhealthy, and `reason` says why. `nodes` are the GPUs' device nodes by minor
+    number, `caps` those that a slice needs besides, `control` the host paths of those that every
+    GPU user needs; `no_nodes` says why there are none at all. `version` is the driver's.
+
+    `imex` is the host path of the node of IMEX channel 0, empty where none is to be handed over;
+    `no_imex` says why there is none although no container is to start without it.
+    """
+
+    state: DriverState = DriverState.ABSENT
+    reason: str = ""
+    layout: GpuLayout = field(default_factory=GpuLayout)
+    nodes: Mapping[int, DeviceNode] = field(default_factory=dict)
+    caps: Mapping[DeviceId, tuple[str, ...]] = field(default_factory=dict)
+    control: tuple[str, ...] = ()
+    no_nodes: str = ""
+    version: str = ""
+    imex: str = ""
+    no_imex: str = ""
+
+
+def gpu_devices(
+    facts: GpuFacts, locks: Mapping[DeviceName, frozenset[HardwareKey]] | None = None
+) -> tuple[Device, ...]:
+    """Return one device for each part of the layout, in its order.
+
+    What is among *locks* and no more, a slice or a GPU that has been divided since, still excludes
+    the whole GPU and the slices that have its place: its pod may open what these are reached by.
+
+    The node of a slice is its GPU's. A GPU that does not tell where its node is or how it is
+    divided has a fault, and so have its slices; the others have none of it.
+    """
+    parts = facts.layout.parts
+    names = {part.name for part in parts}
+    # A lock of what is there has taken over such keys, and must not keep them alive.
+    left = (keys for name, keys in (locks or {}).items() if name not in names)
+    locked: frozenset[HardwareKey] = frozenset().union(*left)
+    return tuple(_device(part, facts, locked) for part in parts)
+
+
+def gpu_topology(layout: GpuLayout, links: GpuLinks) -> GpuTopology:
+    """Return what preferred allocation goes by; it changes only with *layout* and *links*."""
+    parents = {part.name.id: part.gpu.uuid for part in layout.parts if part.slice is not None}
+    return GpuTopology(links=links, parents=parents)
+
+
+def _inherited(part: GpuPart, locked: frozenset[HardwareKey]) -> frozenset[HardwareKey]:
+    """Return those of *locked* by whose nodes *part* can be reached, though its GPU has changed."""
+    gpu, piece = part.gpu, part.slice
+    today = {gpu.key_of(each) for each in gpu.slices}
+    place = f"mig/{gpu.uuid}/" if piece is None else f"mig/{gpu.uuid}/{piece.gi}/"
+    return frozenset(
+        key
+        for key in locked
+        if (key.startswith(place) and key not in today) or (piece is not None and key == gpu.key)
+    )
+
+
+def _device(part: GpuPart, facts: GpuFacts, locked: frozenset[HardwareKey]) -> Device:
+    gpu = part.gpu
+    node = facts.nodes.get(gpu.minor) if gpu.minor is not None else None
+    model = gpu.name if part.slice is None else f"{gpu.name} MIG {part.slice.profile}".strip()
+    return Device(
+        name=part.name,
+        kind=DeviceKind.GPU,
+        keys=part.keys | _inherited(part, locked),
+        nodes=() if node is None else (node,),
+        functions=(),
+        numa_node=gpu.numa_node,
+        model=model,
+        faults=_faults(gpu, node, facts),
+    )
+
+
+def _faults(gpu: Gpu, node: DeviceNode | None, facts: GpuFacts) -> tuple[Fault, ...]:
+    if facts.state is not DriverState.READY:
+        text = f"its driver is away: {facts.reason}"
+        return (Fault(kind=FaultKind.NO_DRIVER, text=text),)
+    called = gpu.uuid if gpu.index == NOWHERE else f"GPU {gpu.index} ({gpu.uuid})"
+    faults = [
+        Fault(
+            kind=FaultKind.ILL if problem.lost else FaultKind.UNREADABLE,
+            text=f"{called}: {problem}",
+        )
+        for problem in gpu.problems
+        if problem.asked not in _TOLERATED and not problem.once
+    ]
+    if node is None and gpu.minor is not None:
+        text = facts.no_nodes or f"there is no device node nvidia{gpu.minor}"
+        faults.append(Fault(kind=FaultKind.NO_NODE, text=text))
+    if facts.no_imex:
+        faults.append(Fault(kind=FaultKind.NO_NODE, text=facts.no_imex))
+    return tuple(faults)

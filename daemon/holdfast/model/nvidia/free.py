@@ -1,0 +1,307 @@
+"""What is free of a GPU: who of those that NVML and /proc show uses it, and is its memory back."""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from holdfast.model.book.locks import ENDING, DeviceLock, LockState
+from holdfast.model.devices import Device
+from holdfast.model.ids import DeviceName, HardwareKey, PodUid
+from holdfast.model.nvidia.gpu import GpuUse
+from holdfast.model.nvidia.idle import SLACK, IdleRules, Level, Unused, is_busy
+from holdfast.model.use.holding import held_by
+from holdfast.model.use.use import Grip, Holder
+from holdfast.model.use.verdict import Freedom, Verdict
+
+MONITORS = (
+    "nvidia-persistenced",
+    "nv-hostengine",
+    "dcgm-exporter",
+    "dcgmi",
+    "nvidia-smi",
+    "nvtop",
+    "nvidia-fabricmanager",
+    "nv-fabricmanager",
+    "nvidia-device-plugin",
+    "gpu-feature-discovery",
+    "config-manager",
+    "nvidia-powerd",
+)
+"""Commands of programs that look after GPUs and compute on none."""
+DISPLAYS = ("Xorg", "X", "Xwayland", "gnome-shell", "kwin_wayland", "weston", "sddm")
+"""Commands of programs that draw on a node's own monitor."""
+
+_MPS = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
+_COMM = 15
+"""How many characters of a command the kernel keeps."""
+_GPU, _MIG = "gpu/", "mig/"
+_MIB = 1 << 20
+_GRIPS: Mapping[str, Grip] = {"graphics": Grip.DRAWS}
+_USES = frozenset({Grip.COMPUTES, Grip.DRAWS})
+
+
+class GpuRules(Struct, frozen=True, kw_only=True):
+    """What can be set: commands as /proc shows them, and what counts as idle."""
+
+    monitors: tuple[str, ...] = MONITORS
+    displays: tuple[str, ...] = DISPLAYS
+    idle: IdleRules = field(default_factory=IdleRules)
+
+
+class Bystander(Enum):
+    """What a process is that has to do with a GPU and is in nobody's way."""
+
+    MONITOR = "a monitoring agent"
+    MPS = "the MPS server"
+    DISPLAY = "the display"
+    ONLOOKER = "which has it open and does not use it"
+
+
+class GpuSight(Struct, frozen=True, kw_only=True):
+    """What NVML showed of a GPU besides processes that are in the way.
+
+    `problem` says why it could not be asked. `ended` are pids that it names and that are no
+    processes any more. `memory` is in use and no bystander's, in bytes, None where NVML does not
+    tell; `idle` is what it is when nobody uses the GPU, None until that was seen, and `least` the
+    least that `idle` has been. Up to `slack` more counts as idle. `overdue`: it has been above that
+    for longer than the deadline.
+
+    `utilization` is by how many percent it works though nobody is known to use it, None where NVML
+    does not tell or a bystander works on it; `restless`: it did so for longer than the deadline.
+    """
+
+    problem: str = ""
+    ended: tuple[int, ...] = ()
+    bystanders: tuple[tuple[Holder, Bystander], ...] = ()
+    memory: int | None = None
+    idle: int | None = None
+    least: int | None = None
+    slack: int = SLACK
+    overdue: bool = False
+    utilization: int | None = None
+    restless: bool = False
+
+    @property
+    def above(self) -> int:
+        """Return how many bytes are in use above the idle level and its slack, 0 for none."""
+        if self.memory is None or self.idle is None or self.memory <= self.idle + self.slack:
+            return 0
+        return self.memory - self.idle
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether it works for nobody that is known."""
+        return is_busy(self.utilization)
+
+
+class Granted(Struct, frozen=True, kw_only=True):
+    """To whom a GPU or slice was granted, and what its node alone tells of them.
+
+    None among `pods`: to a pod that is over, was never identified, and may have started a
+    container. `elsewhere` are the pods that have another device as well: the node of a slice is its
+    GPU's, so they may have it for that one.
+    `unowned`: the ledger gave it to nobody.
+    """
+
+    pods: frozenset[PodUid | None] = frozenset()
+    elsewhere: frozenset[PodUid | None] = frozenset()
+    unowned: bool = True
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """Everybody that has to do with a GPU, sorted: `holders` are in the way, others are told of."""
+
+    holders: tuple[Holder, ...] = ()
+    sight: GpuSight = field(default_factory=GpuSight)
+
+
+def uuids(device: Device) -> tuple[str, ...]:
+    """Return what NVML has to be asked for *device*: its own UUID first, then its slices'.
+
+    A GPU in MIG mode does not tell of the processes on its slices.
+    """
+    whole = sorted(key.partition("/")[2] for key in device.keys if key.startswith(_GPU))
+    slices = sorted(key.split("/", 3)[-1] for key in device.keys if key.startswith(_MIG))
+    return (*whole, *slices)
+
+
+def granted_on(keys: frozenset[HardwareKey], locks: Mapping[DeviceName, DeviceLock]) -> Granted:
+    """Return to whom the ledger gave the hardware of a device."""
+    mine = [lock for lock in locks.values() if lock.keys & keys]
+    mine = [lock for lock in mine if lock.state is not LockState.FOREIGN]
+    is_slice = all(key.startswith(_MIG) for key in keys)
+    return Granted(
+        pods=frozenset(lock.pod for lock in mine if lock.pod is not None or _may_have_run(lock)),
+        elsewhere=frozenset(
+            lock.pod
+            for lock in locks.values()
+            if is_slice and lock.state is LockState.HELD and not lock.keys & keys
+        ),
+        unowned=not mine,
+    )
+
+
+def sort(
+    use: GpuUse,
+    seen: tuple[Holder, ...],
+    named: Mapping[int, Holder],
+    to: Granted,
+    rules: GpuRules,
+) -> Found:
+    """Return who of all that were found is in the way of the next pod.
+
+    *seen* have the device's node open or mapped; *named* are the processes that NVML names, by pid:
+    one that is missing has ended, and what it had is being taken down.
+    """
+    known = {each.process.pid: each for each in seen}
+    for each in use.processes:
+        holder = known.get(each.pid) or named.get(each.pid)
+        if holder is not None:
+            known[each.pid] = replace(holder, grips=holder.grips | grips_of((each.kind,)))
+    roles = {pid: bystander(holder, to, rules) for pid, holder in known.items()}
+    at_work = any(role and known[pid].grips & _USES for pid, role in roles.items())
+    theirs = [each.memory for each in use.processes if roles.get(each.pid) is not None]
+    told = use.memory_used is not None and None not in theirs
+    return Found(
+        holders=tuple(known[pid] for pid in sorted(known) if roles[pid] is None),
+        sight=GpuSight(
+            problem=use.problem,
+            ended=tuple(sorted({each.pid for each in use.processes} - known.keys())),
+            bystanders=tuple(
+                (known[pid], role) for pid, role in sorted(roles.items()) if role is not None
+            ),
+            memory=max(0, (use.memory_used or 0) - sum(each or 0 for each in theirs))
+            if told
+            else None,
+            utilization=None if at_work else use.utilization,
+        ),
+    )
+
+
+def grips_of(kinds: Iterable[str]) -> frozenset[Grip]:
+    """Return what a process does on a GPU, from the kinds of NVML's lists that name it."""
+    return frozenset(_GRIPS.get(kind, Grip.COMPUTES) for kind in kinds)
+
+
+def bystander(holder: Holder, to: Granted, rules: GpuRules) -> Bystander | None:
+    """Return what *holder* is if it is in nobody's way, None if it is in the way.
+
+    What a process is called excuses nothing that it does in a pod to which the GPU was granted, nor
+    that it computes in any other.
+    """
+    uses = holder.grips & _USES
+    if holder.pod is not None and holder.pod in to.pods:
+        only_node = holder.grips == {Grip.NODE}
+        return Bystander.ONLOOKER if only_node and holder.pod in to.elsewhere else None
+    may_watch = holder.pod is None or not uses
+    if may_watch and _is(holder, _MPS):
+        return Bystander.MPS
+    if may_watch and _is(holder, rules.monitors):
+        return Bystander.MONITOR
+    if uses == {Grip.DRAWS} and holder.pod is None and _is(holder, rules.displays):
+        return Bystander.DISPLAY
+    # Of a pod that was never identified, any pod's process may be.
+    if uses or (holder.pod is not None and None in to.pods):
+        return None
+    return Bystander.ONLOOKER
+
+
+def unused(found: Found, to: Granted) -> Unused | None:
+    """Return what is to be learned of a GPU that nobody uses; None: somebody is on it."""
+    sight = found.sight
+    if sight.problem or found.holders or sight.ended:
+        return None
+    return Unused(memory=sight.memory, utilization=sight.utilization, unowned=to.unowned)
+
+
+def with_level(found: Found, level: Level, *, now: float, rules: IdleRules) -> Found:
+    """Return *found* with what is known of the GPU when nobody uses it."""
+
+    def is_over(since: float | None) -> bool:
+        return since is not None and now - since >= rules.deadline
+
+    sight = replace(
+        found.sight,
+        idle=level.idle,
+        least=level.least,
+        slack=rules.slack,
+        overdue=is_over(level.above_since),
+        restless=is_over(level.busy_since),
+    )
+    return replace(found, sight=sight)
+
+
+def judge_gpu(
+    sight: GpuSight | None, holders: tuple[Holder, ...] | None, gaps: tuple[str, ...]
+) -> Verdict:
+    """Return whether anybody uses a GPU; what NVML fails to tell is never taken for nobody."""
+    if holders:
+        return Verdict(freedom=Freedom.IN_USE, reason=held_by(holders), holders=holders)
+    if sight is None:
+        return _unknown("NVML has not been asked who uses it", final=True)
+    if sight.problem:
+        return _unknown(sight.problem, final=True)
+    if sight.ended:
+        pids = ", ".join(str(pid) for pid in sight.ended)
+        reason = f"in use: what pid {pids} had on it is still being taken down (NVML names it)"
+        return Verdict(freedom=Freedom.IN_USE, reason=reason)
+    if sight.above:
+        return Verdict(freedom=Freedom.IN_USE, reason=_memory(sight))
+    if sight.busy and not sight.restless:
+        return Verdict(freedom=Freedom.IN_USE, reason=f"in use: {_works(sight)}; it may be ending")
+    if holders is None:
+        return _unknown("nobody has looked for holders yet", final=True)
+    if sight.busy:
+        return _unknown(f"{_works(sight)}: reset it (nvidia-smi --gpu-reset) if a pod fails on it")
+    back = _back(sight)
+    beside = "".join(f"; beside it {who}, {role.value}" for who, role in sight.bystanders)
+    if gaps:
+        return _unknown(
+            f"NVML names nobody and {back}, but not every process can be seen: {gaps[0]}"
+        )
+    return Verdict(
+        freedom=Freedom.FREE, reason=f"NVML names nobody that uses it, and {back}{beside}"
+    )
+
+
+def _back(sight: GpuSight) -> str:
+    if sight.memory is None:
+        return "NVML does not tell its memory, so processes alone tell"
+    if sight.idle is None:
+        return "its idle memory is not known yet, so processes alone tell"
+    risen = (sight.idle - (sight.least or 0)) // _MIB
+    more = f", idle {risen} MiB more than at first" if risen > 0 else ""
+    return f"its memory is back ({sight.memory // _MIB} MiB in use{more})"
+
+
+def _works(sight: GpuSight) -> str:
+    return f"it works at {sight.utilization} % although NVML names nobody that uses it"
+
+
+def _may_have_run(lock: DeviceLock) -> bool:
+    """Tell whether a pod that is over and was never identified can have left a process."""
+    return lock.state in ENDING and lock.started
+
+
+def _memory(sight: GpuSight) -> str:
+    idle = (sight.idle or 0) // _MIB
+    text = (
+        f"in use: {sight.above // _MIB} MiB of its memory are not given back yet, although no "
+        f"process uses it (idle it has {idle} MiB in use)"
+    )
+    if sight.overdue:
+        text += (
+            "; it returns by itself when they are: reset the GPU (nvidia-smi --gpu-reset) or load "
+            "its driver anew; where the driver has come to need so much, raise gpu.memorySlackMib"
+        )
+    return text
+
+
+def _unknown(reason: str, *, final: bool = False) -> Verdict:
+    return Verdict(freedom=Freedom.UNKNOWN, reason=reason, final=final)
+
+
+def _is(holder: Holder, commands: tuple[str, ...]) -> bool:
+    return holder.command[:_COMM] in {each[:_COMM] for each in commands}

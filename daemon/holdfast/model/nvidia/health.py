@@ -1,0 +1,321 @@
+"""Which GPUs and MIG slices can be used: what was seen of each, what condemns it, what clears it.
+
+An Xid leaves a mark, and marks go one by one, each when what clears its class was seen: a later
+harmless Xid changes nothing about an earlier fatal one. What NVML tells of a GPU's state condemns
+it for as long as it is so. What NVML does not tell condemns nobody.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from holdfast.model.devices import Fault, FaultKind
+from holdfast.model.ids import BootId, PciAddress
+from holdfast.model.nvidia.gpu import Gpu, GpuCondition, GpuEvent, GpuEventKind
+from holdfast.model.nvidia.xid_marks import GpuLook, Place, XidMark, mark_after_look, with_mark
+from holdfast.model.nvidia.xids import Cure, XidChecks
+
+COOL = 5
+"""Degrees below its shutdown temperature that a GPU that reached it must come down to."""
+
+_LOST = frozenset({"NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED"})
+# The whole library is not there, or has never heard of the GPU: the inventory says so, and better.
+_NOT_OF_ONE_GPU = frozenset(
+    {
+        "NVML_ERROR_UNINITIALIZED",
+        "NVML_ERROR_DRIVER_NOT_LOADED",
+        "NVML_ERROR_LIB_RM_VERSION_MISMATCH",
+        "NVML_ERROR_NO_PERMISSION",
+        "NVML_ERROR_NOT_FOUND",
+    }
+)
+
+
+class GpuState(Struct, frozen=True, kw_only=True):
+    """All that is remembered of one GPU.
+
+    `pci` is where it was last seen. `boot` and `driver`, its version and load, are those that
+    `marks` are of. `awaits` are the signs that it needs a reset, each of which goes by a reset
+    alone. `resting` are the NVLinks that were down when this daemon first looked at this load of
+    the driver; None: not looked at yet. `peers` are the GPUs at the other end of its NVLinks.
+    `condition` is the last that NVML told, and its `lost` why it told none the last `unanswered`
+    times. `unmonitored` says why events cannot be heard.
+    """
+
+    uuid: str
+    boot: BootId
+    pci: PciAddress | None = None
+    driver: str = ""
+    marks: tuple[XidMark, ...] = ()
+    awaits: frozenset[str] = frozenset()
+    resting: frozenset[int] | None = None
+    peers: Mapping[int, PciAddress] = field(default_factory=dict)
+    condition: GpuCondition = field(default_factory=GpuCondition)
+    hot: bool = False
+    unanswered: int = 0
+    unmonitored: str = ""
+
+    @property
+    def kept(self) -> "GpuState":
+        """What outlives a restart of the daemon: all that condemns and no look tells again.
+
+        What was known of its NVLinks does not: that one is down may be its peer's doing.
+        """
+        return GpuState(
+            uuid=self.uuid,
+            boot=self.boot,
+            pci=self.pci,
+            driver=self.driver,
+            marks=tuple(replace(mark, pids=None, gone_at=None) for mark in self.marks),
+            awaits=self.awaits,
+        )
+
+
+class GpuHealth(Struct, frozen=True, kw_only=True):
+    """What is wrong with a GPU or a slice; `notes` are reasons to show that condemn nobody."""
+
+    faults: tuple[Fault, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def after_event(state: GpuState, event: GpuEvent, now: float, checks: XidChecks) -> GpuState:
+    """Return *state* once *event* was heard, of this GPU or of one that the driver did not name.
+
+    Only Xids condemn, as in NVIDIA's plugin: the same fault sends the ECC events too.
+    """
+    if event.kind is not GpuEventKind.XID or not checks.watches(event.xid):
+        return state
+    if event.uuid not in {"", state.uuid}:
+        return state
+    return replace(state, marks=with_mark(state.marks, event, now))
+
+
+def after_look(state: GpuState, look: GpuLook, now: float, *, quiet: float) -> GpuState:
+    """Return *state* once *look* was taken. *quiet* is the quiet period, in seconds.
+
+    Nothing is cleared by a look that the GPU did not answer.
+    """
+    if not look.answered:
+        return replace(
+            state,
+            marks=tuple(_attributed(mark, look) for mark in state.marks),
+            awaits=state.awaits | _awaits(look.condition),
+            condition=replace(state.condition, lost=look.condition.lost),
+            unanswered=state.unanswered + 1,
+        )
+    awaits = _awaits(look.condition, before=state.awaits)
+    anew = _driver_began_anew(state, look)
+    reset = anew or bool(state.awaits - awaits)
+    marks = tuple(
+        left
+        for mark in state.marks
+        if (left := mark_after_look(mark, look, now, reset=reset, quiet=quiet)) is not None
+    )
+    return replace(
+        state,
+        marks=marks,
+        driver=look.driver,
+        resting=_resting(None if anew else state.resting, look),
+        peers={**state.peers, **look.condition.peers},
+        awaits=_awaits(look.condition) if reset else awaits,
+        condition=look.condition,
+        hot=_hot(look.condition, was=state.hot),
+        unanswered=0,
+    )
+
+
+def condemning(state: GpuState, place: Place = None) -> tuple[XidMark, ...]:
+    """Return the marks that condemn the GPU, or the slice at *place* of it."""
+    return tuple(mark for mark in state.marks if mark.concerns(place) and not mark.suspected)
+
+
+def verdict(
+    state: GpuState,
+    place: Place = None,
+    *,
+    conditions: bool = True,
+    reachable: frozenset[PciAddress] | None = None,
+) -> GpuHealth:
+    """Return what is wrong with the GPU, or with the slice at *place* of it.
+
+    *conditions*: whether what NVML tells besides events counts. *reachable* are the GPUs that an
+    NVLink could lead to; None: all of them.
+    """
+    texts = [mark.text for mark in condemning(state, place)]
+    texts += _conditions(state, reachable) if conditions else []
+    notes = [state.unmonitored] if state.unmonitored else []
+    suspected = [mark for mark in state.marks if mark.suspected and mark.concerns(place)]
+    notes += [f"{state.uuid}: {mark.text}" for mark in suspected]
+    error = state.condition.lost
+    if error and not _condemns(state):
+        notes.append(f"its state cannot be asked for: {error}")
+    return GpuHealth(
+        faults=tuple(Fault(kind=FaultKind.ILL, text=f"{state.uuid}: {text}") for text in texts),
+        notes=tuple(notes),
+    )
+
+
+def healths(
+    states: Mapping[str, GpuState], gpus: Iterable[Gpu], *, conditions: bool = True
+) -> Mapping[str, GpuHealth]:
+    """Return the health of each GPU and of each of its slices, by UUID."""
+    gpus = tuple(gpus)
+    reachable = _reachable(states, gpus)
+    found = {
+        uuid: verdict(state, conditions=conditions, reachable=reachable)
+        for uuid, state in states.items()
+    }
+    for gpu in gpus:
+        state = states.get(gpu.uuid)
+        if state is not None:
+            found |= {
+                each.uuid: verdict(
+                    state, (each.gi, each.ci), conditions=conditions, reachable=reachable
+                )
+                for each in gpu.slices
+            }
+    return found
+
+
+def placed(event: GpuEvent, gpus: Iterable[Gpu]) -> GpuEvent:
+    """Return *event* with the GPU, and the slice of it, that it is about.
+
+    Of a GPU that is not divided NVML may say slice 0/0.
+    """
+    gpus = tuple(gpus)
+    uuid, place = place_of(event.uuid, gpus)
+    if place is not None:
+        return replace(event, uuid=uuid, gi=place[0], ci=place[1])
+    whole = any(gpu.uuid == uuid and not gpu.mig for gpu in gpus)
+    return replace(event, gi=None, ci=None) if whole else event
+
+
+def place_of(uuid: str, gpus: Iterable[Gpu]) -> tuple[str, Place]:
+    """Return the GPU that *uuid* is, or is a slice of, and where on it."""
+    for gpu in gpus:
+        for each in gpu.slices:
+            if each.uuid == uuid:
+                return gpu.uuid, (each.gi, each.ci)
+    return uuid, None
+
+
+def restored(state: GpuState, boot: BootId, now: float, checks: XidChecks) -> GpuState:
+    """Return what still counts of a state that was kept over a restart of the daemon.
+
+    *boot* is this boot, and *now* the seconds since it. A moment of another boot, or of the time of
+    day, which older ledgers have, counts as now: its quiet period begins anew.
+
+    What a boot clears is dropped at once when this is another boot, and an Xid that is ignored by
+    now is dropped too: so a person can overrule a mark. Whether the driver was loaded anew since
+    shows at the first look.
+    """
+    marks = tuple(mark for mark in state.marks if checks.watches(mark.xid))
+    if boot == state.boot:
+        marks = tuple(_moved(mark, now) if mark.last > now else mark for mark in marks)
+        return replace(state, marks=marks)
+    marks = tuple(_moved(mark, now) for mark in marks if mark.cure is Cure.OPERATOR)
+    return GpuState(uuid=state.uuid, boot=boot, pci=state.pci, marks=marks)
+
+
+def _moved(mark: XidMark, now: float) -> XidMark:
+    return replace(mark, first=now, last=now)
+
+
+def _attributed(mark: XidMark, look: GpuLook) -> XidMark:
+    """Return *mark* as this GPU's own, if it is of an unnamed GPU and this one is lost."""
+    return replace(mark, suspected=False) if look.condition.lost in _LOST else mark
+
+
+def _driver_began_anew(state: GpuState, look: GpuLook) -> bool:
+    return look.reloaded or bool(state.driver and look.driver != state.driver)
+
+
+def _awaits(condition: GpuCondition, *, before: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Return the signs that a reset is due; of what is not told, those of *before* stand.
+
+    Lost: the driver speaks with such a GPU again only once it has begun anew with it. Bad rows and
+    pages are replaced at a reset and at no other time; of a GPU with MIG devices NVML tells no
+    rows. And the driver may say so itself.
+    """
+    asked = condition.recovery
+    signs = {
+        "lost": condition.lost in _LOST,
+        "rows": condition.remap_pending,
+        "pages": condition.retired_pending,
+        "driver": None if asked is None else "reset" in asked or "reboot" in asked,
+    }
+    return frozenset(
+        sign for sign, shown in signs.items() if (sign in before if shown is None else shown)
+    )
+
+
+def _resting(known: frozenset[int] | None, look: GpuLook) -> frozenset[int] | None:
+    """Return the links that have been down ever since the first look: nothing is at their end.
+
+    A card without its bridge shows its links as down, and so does a GPU in MIG mode. What MIG mode
+    shows is no first look: afterwards its links are learned anew.
+    """
+    down = frozenset(look.condition.links_down)
+    if look.mig:
+        return None
+    return down if known is None else known & down
+
+
+def _hot(condition: GpuCondition, *, was: bool) -> bool:
+    now, most = condition.temperature, condition.shutdown_temperature
+    if now is None or most is None:
+        return False
+    return now >= (most - COOL if was else most)
+
+
+def _condemns(state: GpuState) -> bool:
+    """Tell whether a GPU that does not answer is out of order; one odd answer may pass."""
+    error = state.condition.lost
+    if not error or error in _NOT_OF_ONE_GPU:
+        return False
+    suspected = any(mark.suspected for mark in state.marks)
+    return error in _LOST or suspected or state.unanswered > 1
+
+
+def _reachable(states: Mapping[str, GpuState], gpus: Iterable[Gpu]) -> frozenset[PciAddress]:
+    """Return the GPUs that NVLinks can lead to: MIG mode turns them off, and so does being lost."""
+    lost = {uuid for uuid, state in states.items() if state.condition.lost in _LOST}
+    return frozenset(
+        gpu.pci
+        for gpu in gpus
+        if gpu.pci is not None
+        and not gpu.mig
+        and gpu.uuid not in lost
+        and not any(problem.lost for problem in gpu.problems)
+    )
+
+
+def _conditions(state: GpuState, reachable: frozenset[PciAddress] | None) -> list[str]:
+    condition = state.condition
+    if _condemns(state):
+        if condition.lost in _LOST:
+            return [f"it is lost ({condition.lost}): it needs a reset or a reboot"]
+        return [f"it does not answer: {condition.lost}"]
+    found = []
+    if condition.remap_failed:
+        found.append("a bad memory row could not be replaced: have the GPU exchanged")
+    if condition.remap_pending:
+        found.append("a bad memory row waits for a reset of the GPU to be replaced")
+    if condition.retired_pending:
+        found.append("bad memory pages wait for a reset of the GPU to be retired")
+    if condition.recovery:
+        found.append(f"the driver asks to {condition.recovery}")
+    if state.hot:
+        found.append(
+            f"it is at {condition.temperature} degrees and shuts down at "
+            f"{condition.shutdown_temperature}"
+        )
+    if state.resting is not None:
+        found += [
+            f"its NVLink {link} went down"
+            for link in condition.links_down
+            if link not in state.resting
+            and (reachable is None or link not in state.peers or state.peers[link] in reachable)
+        ]
+    return found

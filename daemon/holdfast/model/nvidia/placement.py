@@ -1,0 +1,257 @@
+"""Which GPUs kubelet should pick, when it may choose: close by NVLink, and big islands kept whole.
+
+The answer takes what is closest together and, of those, what leaves the others closest together:
+so a request of one goes to the island that is already the most broken. GPUs that the topology
+cannot tell apart are counted, not enumerated, and the search is bounded.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Self
+
+from msgspec import Struct, field
+
+from holdfast.model.devices import Device
+from holdfast.model.ids import DeviceId
+from holdfast.model.nvidia.gpu import GpuLinks, Link
+
+_PCI = {
+    Link.SAME_BOARD: 60,
+    Link.SINGLE_SWITCH: 50,
+    Link.MULTI_SWITCH: 40,
+    Link.HOST_BRIDGE: 30,
+    Link.SAME_CPU: 20,
+    Link.CROSS_CPU: 10,
+}
+_NVLINK = 100
+"""One NVLink outweighs every way over PCI."""
+_SWITCHED = 20 * _NVLINK
+"""More than the 18 NVLinks that two GPUs can have at most; all pairs behind switches are equal."""
+_STEP = 1 << 16
+"""What one point of nearness is worth in NUMA pairs, so that NUMA only decides between equals."""
+_FIRST = 1 << 48
+"""What the chosen ones' nearness is worth in that of the rest, for the same reason."""
+_MOST_WAYS = 600
+"""So many ways to choose are compared one by one; of more, some are built step by step."""
+_MOST_SEEDS = 24
+_MOST_SWAPS = 32
+
+
+class GpuTopology(Struct, frozen=True, kw_only=True):
+    """How the node's GPUs reach each other, and the GPU that each MIG slice (by id) is part of."""
+
+    links: GpuLinks = field(default_factory=GpuLinks)
+    parents: Mapping[DeviceId, str] = field(default_factory=dict)
+
+
+class GpuBoard(Struct, frozen=True, kw_only=True):
+    """The devices of a resource by how near they are; made once for an inventory and a topology.
+
+    `kinds` are sets of devices, in inventory order, that nothing distinguishes: all are equally
+    near to each other, and to every other device. `near` is the nearness of two devices by their
+    kinds' places.
+    """
+
+    order: Mapping[DeviceId, int]
+    kinds: tuple[tuple[DeviceId, ...], ...]
+    near: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, devices: Sequence[Device], topology: GpuTopology) -> Self:
+        """Compare all *devices*; one that *topology* does not know is near by NUMA node alone."""
+        table = [[_near(one, other, topology) for other in devices] for one in devices]
+        kinds: list[list[int]] = []
+        for place, row in enumerate(table):
+            for kind in kinds:
+                if _alike(row, table[kind[0]], place, kind[0]):
+                    kind.append(place)
+                    break
+            else:
+                kinds.append([place])
+        return cls(
+            order={device.name.id: place for place, device in enumerate(devices)},
+            kinds=tuple(tuple(devices[place].name.id for place in kind) for kind in kinds),
+            # Within a kind any two differ in nothing, so its first and last stand for all.
+            near=tuple(tuple(table[one[0]][other[-1]] for other in kinds) for one in kinds),
+        )
+
+    def preferred(
+        self,
+        available: Collection[DeviceId],
+        must_include: Collection[DeviceId],
+        size: int,
+        *,
+        avoid: Collection[DeviceId] = frozenset(),
+    ) -> tuple[DeviceId, ...]:
+        """Return *size* of the *available* ids, all of *must_include* among them.
+
+        Ids of *avoid* (still being released) are taken only when there are too few others; but
+        they count when it is weighed what is left for others. The same question has the same
+        answer. Fewer than *size* ids come back when there are not enough; more only when
+        *must_include* has more. Never raises; ids that the board does not know come last.
+        """
+        must = frozenset(must_include)
+        everything = must.union(available)
+        free = (everything - frozenset(avoid)) | must
+        if size <= len(must):
+            chosen = must
+        elif size <= len(free):
+            chosen = self._choose(everything, free, must, size)
+        elif size < len(everything):
+            chosen = self._choose(everything, everything, free, size)
+        else:
+            chosen = everything
+        return tuple(sorted(chosen, key=self._place))
+
+    def _choose(
+        self,
+        everything: frozenset[DeviceId],
+        items: frozenset[DeviceId],
+        fixed: frozenset[DeviceId],
+        size: int,
+    ) -> frozenset[DeviceId]:
+        strangers = sorted(everything - self.order.keys())
+        kinds = (*self.kinds, tuple(strangers)) if strangers else self.kinds
+        open_ = [[name for name in kind if name in items and name not in fixed] for kind in kinds]
+        places = [place for place, names in enumerate(open_) if names]
+        near = self.near
+        if strangers:
+            near = (*((*row, 0) for row in near), (0,) * len(kinds))
+        present = [sum(name in everything for name in kind) for kind in kinds]
+        held = [sum(name in fixed for name in kind) for kind in kinds]
+        gains = []
+        for place in places:
+            row = near[place]
+            rest = sum(a * b for a, b in zip(row, present, strict=True)) - row[place]
+            gains.append(sum(a * b for a, b in zip(row, held, strict=True)) * _FIRST - rest)
+        search = _Search(
+            room=tuple(len(open_[place]) for place in places),
+            gains=tuple(gains),
+            near=tuple(tuple(near[a][b] * _FIRST for b in places) for a in places),
+        )
+        taken = search.best(size - len(fixed))
+        picked = (open_[places[kind]][:count] for kind, count in Counter(taken).items())
+        return fixed.union(*picked)
+
+    def _place(self, name: DeviceId) -> tuple[int, DeviceId]:
+        return self.order.get(name, len(self.order)), name
+
+
+class _Search(Struct, frozen=True, kw_only=True):
+    """Which kinds to take from, each as often as it is named.
+
+    `room`: how many there are of each; `gains`: what one is worth alone; `near`: what a pair adds.
+    """
+
+    room: tuple[int, ...]
+    gains: tuple[int, ...]
+    near: tuple[tuple[int, ...], ...]
+
+    def best(self, size: int) -> tuple[int, ...]:
+        """Return the kinds that are worth most; of equals, the earlier ones."""
+        ways = self._exact(size) if self._ways(size) <= _MOST_WAYS else self._built(size)
+        best: tuple[int, ...] = ()
+        most = None
+        for worth, taken in ways:
+            if most is None or worth > most:
+                best, most = taken, worth
+        return best
+
+    def _ways(self, size: int) -> int:
+        ways = Counter({0: 1})
+        for room in self.room:
+            more: Counter[int] = Counter()
+            for taken, count in ways.items():
+                for take in range(min(room, size - taken) + 1):
+                    more[taken + take] += count
+            ways = more
+        return ways[size]
+
+    def _exact(self, size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield every way to take *size*, with its worth; the best end alone for each beginning.
+
+        Those of the earlier kinds come first.
+        """
+        after = [sum(self.room[place:]) for place in range(len(self.room))]
+        stack: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+        while stack:
+            worth, taken = stack.pop()
+            left = size - len(taken)
+            first = taken[-1] if taken else 0
+            again = taken.count(first)  # of the kind that the last one was
+            more = []
+            for place in range(first, len(self.room)):
+                if after[place] - again < left:
+                    break
+                if again < self.room[place]:
+                    row, gain = self.near[place], self.gains[place]
+                    for other in taken:
+                        gain += row[other]
+                    more.append((worth + gain, (*taken, place)))
+                again = 0
+            if left == 1:
+                yield max(more, key=_worth)
+            else:
+                stack += reversed(more)
+
+    def _built(self, size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield a way for each of some beginnings: always the best next one, then swaps."""
+        for seed in range(min(len(self.room), _MOST_SEEDS)):
+            counts, gains = [0] * len(self.room), list(self.gains)
+            worth = self._move(counts, gains, seed, 1)
+            for _ in range(size - 1):
+                worth += self._move(counts, gains, self._next(counts, gains), 1)
+            for _ in range(_MOST_SWAPS):
+                worst = min(
+                    (place for place, count in enumerate(counts) if count),
+                    key=lambda place: gains[place] - self.near[place][place],
+                )
+                lost = self._move(counts, gains, worst, -1)
+                instead = self._next(counts, gains)
+                more = self._move(counts, gains, instead, 1) + lost
+                worth += more
+                if more <= 0:
+                    break
+            yield worth, tuple(Counter(dict(enumerate(counts))).elements())
+
+    def _next(self, counts: list[int], gains: list[int]) -> int:
+        return max(
+            (place for place, room in enumerate(self.room) if counts[place] < room),
+            key=gains.__getitem__,
+        )
+
+    def _move(self, counts: list[int], gains: list[int], place: int, by: int) -> int:
+        """Take one more of a kind, or one less, and return what that adds."""
+        row = self.near[place]
+        own = gains[place] if by > 0 else row[place] - gains[place]
+        counts[place] += by
+        for other, near in enumerate(row):
+            gains[other] += by * near
+        return own
+
+
+def _worth(way: tuple[int, tuple[int, ...]]) -> int:
+    return way[0]
+
+
+def _near(one: Device, other: Device, topology: GpuTopology) -> int:
+    """Return how near two devices are: NVLinks, then PCI, then NUMA."""
+    together = one.numa_node == other.numa_node
+    near = _reach(one.name.id, other.name.id, topology.links, together=together)
+    return near * _STEP + together
+
+
+def _reach(one: str, other: str, links: GpuLinks, *, together: bool) -> int:
+    if one in links.switched and other in links.switched:
+        return _SWITCHED
+    pair = (one, other) if one < other else (other, one)
+    # Where NVML tells nothing, the kernel's NUMA node is the best guess.
+    guess = Link.SAME_CPU if together else Link.CROSS_CPU
+    pci = _PCI.get(links.pci.get(pair, guess), _PCI[guess])
+    return links.nvlinks.get(pair, 0) * _NVLINK + pci
+
+
+def _alike(row: Sequence[int], other: Sequence[int], place: int, there: int) -> bool:
+    return all(
+        a == b for at, (a, b) in enumerate(zip(row, other, strict=True)) if at not in {place, there}
+    )

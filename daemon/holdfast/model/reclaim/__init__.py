@@ -1,0 +1,1 @@
+"""How a device is taken back from a pod that is over."""

@@ -1,0 +1,304 @@
+"""May this process be ended? The guards that keep a signal from hitting somebody's work."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from holdfast.model.book.book import PodRecord
+from holdfast.model.ids import PodUid, ProcessId
+from holdfast.model.reclaim.release import ByHand
+from holdfast.model.reclaim.runtime_state import RuntimeState
+from holdfast.model.use.sandbox import SANDBOXES, Sandbox
+from holdfast.model.use.use import Holder
+
+# Names as /proc/PID/comm shows them, cut to 15 characters by the kernel.
+SHIMS = frozenset({"containerd-shim", "conmon", "conmonrs"})
+RUNTIMES = frozenset({"containerd", "crio", "dockerd", "kubelet"})
+
+
+class Parent(Struct, frozen=True, kw_only=True):
+    """The nearest ancestor of a process that is outside its pod's cgroup.
+
+    `is_init`: it is the first process of the node, which adopts what nobody else is parent of.
+    """
+
+    pid: int
+    command: str
+    is_init: bool = False
+
+
+class Member(Struct, frozen=True, kw_only=True):
+    """A live process in a pod's cgroup, and who started it.
+
+    `parent` is None where it could not be read, all the way out of the pod's cgroup.
+    """
+
+    process: ProcessId
+    command: str
+    parent: Parent | None = None
+    contains: bool = False
+    """A child of it runs in a mount namespace of its own, as a shim's container does."""
+    started_at: float = 0.0
+    """Seconds since the machine booted."""
+    in_pod: PodUid | None = None
+    inode: int | None = None
+    """The inode of that pod's cgroup."""
+    sandbox: Sandbox | None = None
+    uninterruptible: bool = False
+    """It sleeps in the kernel, where no signal reaches it."""
+
+    @property
+    def is_shim(self) -> bool:
+        """Tell whether it belongs to the container runtime, by its name or by what it does."""
+        return self.command in SHIMS or (self.contains and self.sandbox is None)
+
+    @property
+    def is_orphan(self) -> bool:
+        """Tell whether nobody outside the pod is its parent, or its parents' parent."""
+        return self.parent is not None and self.parent.is_init
+
+    @property
+    def shows_a_container(self) -> bool:
+        """Tell whether the runtime may still run a container: it is no orphan, or a pause or shim.
+
+        A shim can have any name, so whoever lives and is parent from outside the pod counts as one.
+        A sandbox is the child of its shim whatever runs in it, which only the runtime knows.
+        """
+        of_another = self.sandbox is None and not self.is_orphan
+        return self.command == "pause" or self.is_shim or of_another
+
+    @property
+    def lost_its_shim(self) -> bool:
+        """Tell whether the shim of the sandbox that it is of is certainly gone.
+
+        A virtual machine's monitor detaches itself from its shim, so its parent tells nothing.
+        """
+        return self.sandbox is not Sandbox.MACHINE and self.is_orphan
+
+
+class EndFacts(Struct, frozen=True, kw_only=True):
+    """Everything that has to be so before a process is ended.
+
+    Times are monotonic seconds: a grace must not end because somebody set the clock forward.
+
+    `in_pod` and the cgroup's `inode` are where the process is now; `granted_to` is the pod of the
+    device's lock. `members` are all processes of that pod's cgroup. `runtime_gone_at` is since
+    when none of them has shown a container. `runtime` is what the runtime's files say of the pod,
+    None where they were not read, and `only_pause_at` since when they have shown that nothing but
+    pause runs in its sandbox.
+    """
+
+    terminate: bool
+    scan_complete: bool
+    process: ProcessId
+    command: str
+    in_pod: PodUid | None
+    inode: int | None
+    granted_to: PodUid | None
+    pod: PodRecord | None
+    let_go_at: float | None
+    """Since when the evidence in `pod` that kubelet let go of it has stood before our eyes."""
+    kubelet: ProcessId | None
+    members: tuple[Member, ...]
+    runtime_gone_at: float | None
+    sandbox: Sandbox | None = None
+    runtime: RuntimeState | None = None
+    only_pause_at: float | None = None
+    now: float
+    own_pid: int
+    let_go_grace: float = 30.0
+    orphan_grace: float = 30.0
+    sandbox_grace: float = 900.0
+    by_hand: ByHand = ByHand.NOTHING
+
+
+def why_spare(facts: EndFacts) -> str | None:
+    """Return why the process must not be ended, or None when every guard agrees.
+
+    Absence is not proof: an API server that is down, a kubelet that restarts or a lost checkpoint
+    makes a living pod vanish from kubelet's list. So kubelet must have let go of the pod, by its
+    own hand and word, and the runtime too. A person's word stands in for the mode and the waiting,
+    and with force for what kubelet and the runtime say; it never makes a process another's.
+    """
+    if facts.by_hand is not ByHand.NOTHING:
+        forced = facts.by_hand is ByHand.FORCE
+        return (
+            _sight(facts)
+            or _identity(facts)
+            or (None if forced else may_be_at_work(facts.members, facts.runtime))
+        )
+    return (
+        _mode(facts)
+        or _sight(facts)
+        or _identity(facts)
+        or _kubelet_let_go(facts)
+        or _runtime_let_go(facts)
+        or _grace(facts)
+    )
+
+
+def _mode(facts: EndFacts) -> str | None:
+    if not facts.terminate:
+        return "reclaim.mode is observe"
+    return None
+
+
+def _sight(facts: EndFacts) -> str | None:
+    if not facts.scan_complete:
+        return "the scan was incomplete, which proves nobody guilty"
+    return None
+
+
+def _identity(facts: EndFacts) -> str | None:
+    if facts.process.pid in {1, facts.own_pid}:
+        return f"pid {facts.process} is never signalled"
+    if facts.kubelet is not None and facts.process.pid == facts.kubelet.pid:
+        return "it is kubelet"
+    if facts.command in RUNTIMES | SHIMS:
+        return f"it is part of the node's container runtime ({facts.command})"
+    if facts.granted_to is None:
+        return "the device's pod was never identified"
+    if facts.in_pod is None:
+        return "it is in no pod's cgroup"
+    if facts.in_pod != facts.granted_to:
+        return f"it is in pod {facts.in_pod}, to which this device was not granted"
+    if facts.pod is None or facts.pod.inode is None or facts.pod.inode != facts.inode:
+        return "its cgroup is not the one the granted pod had"
+    return None
+
+
+def _kubelet_let_go(facts: EndFacts) -> str | None:
+    pod = facts.pod
+    if pod is None or pod.counted_by is None:
+        return "its pod never stood in a checkpoint that kubelet wrote before our eyes"
+    if facts.kubelet is None:
+        return "kubelet cannot be asked"
+    if pod.counted_by != facts.kubelet:
+        return "another kubelet runs now than the one that had the pod"
+    if pod.let_go_at is None or facts.let_go_at is None:
+        return "kubelet counts its pod, or has not been asked since"
+    if facts.now - facts.let_go_at < facts.let_go_grace:
+        return f"kubelet let go of its pod less than {facts.let_go_grace:g} s ago"
+    return None
+
+
+def at_work(members: Sequence[Member], runtime: RuntimeState | None) -> str | None:
+    """Return how a container of the pod is known to run, None where nothing shows one."""
+    for member in members:
+        if member.shows_a_container:
+            return _sign(member)
+    if runtime is not None and runtime.containers:
+        return f"its runtime still runs container {runtime.containers[0]} in its sandbox"
+    return None
+
+
+def _sign(member: Member) -> str:
+    """Return what of *member* shows that the runtime may still run a container."""
+    if member.command == "pause" or member.is_shim:
+        return f"the runtime still runs a container of its pod (pid {member.process})"
+    if member.parent is None:
+        return f"the parent of pid {member.process} of its pod cannot be read"
+    return (
+        f"pid {member.process} of its pod has a parent that lives outside the pod "
+        f"(pid {member.parent.pid}, {member.parent.command})"
+    )
+
+
+def may_be_at_work(members: Sequence[Member], runtime: RuntimeState | None) -> str | None:
+    """Return how a container of the pod runs, or why one may; None where that is out of question.
+
+    This is what a person's word does not stand in for, unless they name the pod.
+    """
+    working = at_work(members, runtime)
+    if working is not None:
+        return working
+    if all(member.lost_its_shim for member in members):
+        return None
+    if runtime is None or runtime.problem:
+        why = f" ({runtime.problem})" if runtime is not None else ""
+        return f"what runs in its sandbox cannot be read{why}"
+    return None
+
+
+def _runtime_let_go(facts: EndFacts) -> str | None:
+    working = at_work(facts.members, facts.runtime)
+    if working is not None:
+        return working
+    if facts.command in SANDBOXES and facts.sandbox is None:
+        return f"it is named as a sandbox is ({facts.command}), and nothing else shows which"
+    reason = _sandbox_let_go(facts)
+    if reason is not None:
+        return reason
+    if facts.runtime_gone_at is None:
+        return "the runtime has not been seen to let go of its pod"
+    return None
+
+
+def _sandbox_let_go(facts: EndFacts) -> str | None:
+    """Return why the sandbox may be at work: what runs in it is no process of this node."""
+    state = facts.runtime
+    seen = bool(facts.members) or facts.sandbox is None
+    if seen and all(member.lost_its_shim for member in facts.members):
+        return None
+    if state is None or not state.only_pause:
+        why = f" ({state.problem})" if state is not None else ""
+        return f"it is in a sandbox whose runtime's state cannot be read{why}"
+    if facts.only_pause_at is None or facts.now - facts.only_pause_at < facts.sandbox_grace:
+        return (
+            f"its runtime has shown for less than {facts.sandbox_grace:g} s that nothing but "
+            "pause runs in its sandbox"
+        )
+    return None
+
+
+def _grace(facts: EndFacts) -> str | None:
+    let_go, gone = facts.let_go_at, facts.runtime_gone_at
+    if let_go is None or gone is None:
+        return "kubelet and the runtime have not both let go of its pod"
+    since = max(gone, let_go + facts.let_go_grace)
+    if facts.now - since < facts.orphan_grace:
+        return f"it has been an orphan for less than {facts.orphan_grace:g} s"
+    return None
+
+
+def whole_cgroup(members: tuple[Member, ...], let_go_at: float) -> bool:
+    """Tell whether the pod's cgroup may be ended as one.
+
+    Kata and CRI-O may keep their shim or conmon inside, and a process that started after kubelet
+    let go of the pod may be a new start of it. *let_go_at* and the starts are seconds since the
+    machine booted.
+    """
+    return bool(members) and not any(
+        member.is_shim or member.command in RUNTIMES or member.started_at > let_go_at
+        for member in members
+    )
+
+
+def why_stale(*, asked: float, now: float, limit: float = 1.0) -> str | None:
+    """Return why kubelet's word is too old to act on, or None when it is not; all in seconds.
+
+    *asked* is a moment after which kubelet wrote the checkpoint without the pod, and *now* the
+    present one, both by the clock that nobody sets.
+    """
+    age = now - asked
+    if age >= limit:
+        return f"what kubelet said is {age:.1f} s old"
+    return None
+
+
+def in_the_way(
+    holders: Iterable[Holder], pod: PodUid, members: Iterable[Member]
+) -> tuple[Member, ...]:
+    """Return what keeps a device from being free: its holders, and what lives on of its pod."""
+    known: dict[ProcessId, Member] = {each.process: each for each in members}
+    for holder in holders:
+        known.setdefault(
+            holder.process,
+            Member(
+                process=holder.process,
+                command=holder.command,
+                in_pod=holder.pod,
+                sandbox=holder.sandbox,
+            ),
+        )
+    return tuple(each for each in known.values() if each.in_pod == pod)

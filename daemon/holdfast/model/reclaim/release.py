@@ -1,0 +1,119 @@
+"""May a device be released by hand? What a person is shown, and when their word is not enough."""
+
+from enum import Enum
+
+from msgspec import Struct
+
+from holdfast.model.book.book import PodRecord
+from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.ids import DeviceName, ProcessId
+
+
+class ByHand(Enum):
+    """What a person asked to be done with the processes of one pod."""
+
+    NOTHING = "nothing"
+
+    RELEASE = "release"
+    """End what is left of a pod that is over, without the waiting; it must not be at work."""
+
+    FORCE = "force"
+    """End what holds the device, although its pod lives: the person typed the pod's name."""
+
+
+class HandFacts(Struct, frozen=True, kw_only=True):
+    """What decides whether a lock may be released by hand.
+
+    `lock` is the one on the device's hardware, None when it is free. `shown` is the fence of what
+    the person saw before they agreed. `counted` is None where kubelet gave no answer. `at_work`
+    says how a container of the lock's pod is known to run, None where none does. `typed` is the
+    name that came with ``--force``, None without it.
+    """
+
+    device: DeviceName
+    lock: DeviceLock | None
+    pod: PodRecord | None = None
+    shown: int | None = None
+    counted: bool | None = False
+    at_work: str | None = None
+    typed: str | None = None
+
+
+class HandVerdict(Struct, frozen=True, kw_only=True):
+    """What may be done; `refusal` tells why not, and `forced` that ``--force`` would change it."""
+
+    order: ByHand = ByHand.NOTHING
+    refusal: str = ""
+    forced: bool = False
+
+
+def judge_by_hand(facts: HandFacts) -> HandVerdict:
+    """Return what a person's word is enough for.
+
+    It stands in for the waiting, and for the mode; never for who a process is. Nothing is ended of
+    a pod that lives, or that may, unless the person names that very pod.
+    """
+    device, lock = facts.device, facts.lock
+    if lock is None:
+        return HandVerdict(refusal=f"{device} is free")
+    if lock.state is LockState.FOREIGN:
+        return HandVerdict(
+            refusal=f"{device} is in use by something that holdfast did not grant it to: "
+            f"{lock.evidence}; end that yourself"
+        )
+    if lock.pod is None and lock.state is not LockState.HELD:
+        return HandVerdict(
+            refusal=f"it is not known whose {device} was; it becomes free by itself when every "
+            "process of the node can be seen and none has it: `holdfast doctor` tells what hides "
+            "them"
+        )
+    if lock.pod is None or facts.pod is None:
+        return HandVerdict(
+            refusal=f"it is not known whose {device} is; it becomes free by itself when kubelet's "
+            "books name its pod, or give it to another, or have had none with it for 10 minutes"
+        )
+    if facts.shown is not None and facts.shown != lock.fence:
+        return HandVerdict(
+            refusal=f"the lock of {device} has moved since it was shown (now {lock.state.value}, "
+            f"{lock.evidence}); look again"
+        )
+    alive = _alive(facts, lock, facts.pod)
+    if alive is None:
+        return HandVerdict(order=ByHand.RELEASE)
+    if facts.typed is None:
+        return HandVerdict(refusal=alive, forced=True)
+    if facts.typed not in names_of(facts.pod):
+        return HandVerdict(
+            refusal=f"{device} is pod {facts.pod}'s, not {facts.typed or 'a pod without a name'}'s",
+            forced=True,
+        )
+    return HandVerdict(order=ByHand.FORCE)
+
+
+def names_of(pod: PodRecord) -> tuple[str, ...]:
+    """Return what a person may type for the pod; its UID where its name was never learned."""
+    return (pod.name, f"{pod.namespace}/{pod.name}") if pod.name else (pod.uid,)
+
+
+def _alive(facts: HandFacts, lock: DeviceLock, pod: PodRecord) -> str | None:
+    if facts.counted is None:
+        return f"kubelet gave no answer, so pod {pod} may live"
+    if facts.counted:
+        return f"kubelet counts pod {pod}, which has {facts.device}: delete the pod"
+    if lock.state is LockState.HELD:
+        return f"pod {pod} has {facts.device}"
+    if facts.at_work is not None:
+        return f"pod {pod} is at work: {facts.at_work}"
+    return None
+
+
+class Warrant(Struct, frozen=True, kw_only=True):
+    """On whose word, and on which evidence, processes of a pod may be ended.
+
+    `complete`: the scan that found them was. `only` are the processes that are meant, None for
+    whatever is left of the pod.
+    """
+
+    complete: bool
+    by_hand: ByHand = ByHand.NOTHING
+    only: frozenset[ProcessId] | None = None

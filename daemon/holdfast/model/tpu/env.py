@@ -1,0 +1,198 @@
+"""The environment that tells libtpu in a container which chips it has and which slice it is in."""
+
+import math
+from collections.abc import Iterable, Mapping
+from itertools import repeat
+
+from msgspec import Struct
+
+from holdfast.model.tpu.generations import (
+    CHIP_BOUNDS,
+    TpuGeneration,
+    parse_topology,
+    single_host_topology,
+)
+
+_FIRST_METRICS_PORT = 8431
+_CUBE_SIDE = 4
+_LITE_RING = 16
+_ONE_PROCESS = "1,1,1"
+
+
+class TpuHostFacts(Struct, frozen=True, kw_only=True):
+    """What is known of the slice that this host is part of; None and empty mean unknown.
+
+    `topology` is the slice's, in chips: ``2x4``, ``4x4x8``. `worker_hostnames` are those of all
+    hosts of the slice, in the order of their worker ids.
+    """
+
+    topology: str | None = None
+    accelerator_type: str | None = None
+    worker_id: str | None = None
+    worker_hostnames: tuple[str, ...] = ()
+    ici_resiliency: bool | None = None
+    vbar_url: str | None = None
+    """Where the VBAR control service listens, such as ``unix:///var/run/tpu-plugin/vbar.sock``."""
+
+
+def environment(
+    generation: TpuGeneration,
+    *,
+    granted: int,
+    on_host: int,
+    facts: TpuHostFacts,
+    numa_nodes: tuple[int, ...] = (),
+) -> Mapping[str, str]:
+    """Return the variables of a container that is granted *granted* of *on_host* chips.
+
+    All chips of a host make the container a worker of the host's slice. A part of them is a slice
+    of its own: one host, one worker, chips numbered from 0, because that is how libtpu numbers the
+    chips it can open. *numa_nodes* are those of the granted chips.
+    """
+    if granted >= on_host:
+        variables = _slice_variables(generation, granted, facts)
+    else:
+        variables = _part_variables(generation, granted)
+    variables["TPU_SKIP_MDS_QUERY"] = "true"
+    ports = granted * generation.metrics_ports_per_chip
+    variables["TPU_RUNTIME_METRICS_PORTS"] = _commas(
+        range(_FIRST_METRICS_PORT, _FIRST_METRICS_PORT + ports)
+    )
+    if facts.vbar_url:
+        variables["VBAR_CONTROL_SERVICE_URL"] = facts.vbar_url
+    if generation.names_nic_numa and numa_nodes:
+        variables["WORKLOAD_NIC_PREFERRED_NUMA"] = _commas(sorted(set(numa_nodes)))
+    return variables
+
+
+def resolve(
+    generation: TpuGeneration,
+    *,
+    on_host: int,
+    configured: TpuHostFacts,
+    from_file: TpuHostFacts,
+) -> tuple[TpuHostFacts, tuple[str, ...]]:
+    """Merge what is known: configuration, then the tpu-env file, then what the hardware shows.
+
+    Returns the facts and a text for each one that was set aside because it cannot be true of a
+    host with *on_host* chips. The worker's id, its peers' names and the accelerator type belong
+    to one slice, so where configuration names a topology, the file's are taken only if it names
+    the same one or none.
+    """
+    problems: list[str] = []
+    for source, facts in (("the configuration", configured), ("the tpu-env file", from_file)):
+        if facts.topology is not None:
+            reason = _misfit(facts.topology, on_host)
+            if reason:
+                problems.append(f"topology {facts.topology!r} of {source} is not used: {reason}")
+    usable = [
+        facts
+        for facts in (configured, from_file)
+        if facts.topology is None or not _misfit(facts.topology, on_host)
+    ]
+    topology = next((facts.topology for facts in usable if facts.topology is not None), None)
+    of_slice = [facts for facts in usable if facts.topology in (None, topology)]
+    merged = TpuHostFacts(
+        topology=topology or single_host_topology(generation, on_host),
+        accelerator_type=next((f.accelerator_type for f in of_slice if f.accelerator_type), None),
+        worker_id=next((f.worker_id for f in of_slice if f.worker_id), None),
+        worker_hostnames=next((f.worker_hostnames for f in of_slice if f.worker_hostnames), ()),
+        ici_resiliency=next(
+            (f.ici_resiliency for f in of_slice if f.ici_resiliency is not None), None
+        ),
+        vbar_url=configured.vbar_url,
+    )
+    return merged, tuple(problems)
+
+
+def _misfit(topology: str, on_host: int) -> str:
+    """Say why a host with *on_host* chips cannot be part of *topology*; empty when it can."""
+    sides = parse_topology(topology)
+    if sides is None:
+        return "it does not read like 2x4 or 2x2x1"
+    bounds = CHIP_BOUNDS.get(on_host)
+    if bounds is None:
+        return f"this host has {on_host} chips, and no topology is made of such hosts"
+    if any(side % box for side, box in zip(_padded(sides), bounds, strict=True)):
+        return f"this host's {on_host} chips ({_commas(bounds)}) do not divide it"
+    return ""
+
+
+def _slice_variables(generation: TpuGeneration, chips: int, facts: TpuHostFacts) -> dict[str, str]:
+    """Return what a worker that has all chips of its host is told of its slice."""
+    variables: dict[str, str] = {}
+    sides = None if facts.topology is None else parse_topology(facts.topology)
+    alone = False
+    if facts.topology is not None and sides is not None and not _misfit(facts.topology, chips):
+        total = math.prod(sides)
+        alone = total == chips
+        kind = facts.accelerator_type or generation.accelerator_type(total)
+        variables["TPU_TOPOLOGY"] = facts.topology
+        variables["TPU_ACCELERATOR_TYPE"] = kind
+        # A "v5lite" machine, in contrast to "v5litepod", is a lone device without a torus.
+        if not kind.startswith("v5lite-"):
+            variables |= _torus_variables(generation, CHIP_BOUNDS[chips], _padded(sides), facts)
+    elif facts.accelerator_type:
+        variables["TPU_ACCELERATOR_TYPE"] = facts.accelerator_type
+    if facts.worker_id is not None:
+        variables["TPU_WORKER_ID"] = facts.worker_id
+    if facts.worker_hostnames:
+        variables["TPU_WORKER_HOSTNAMES"] = ",".join(facts.worker_hostnames)
+    if alone and generation.names_single_host_worker:
+        variables.setdefault("TPU_WORKER_ID", "0")
+        variables.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    return variables
+
+
+def _torus_variables(
+    generation: TpuGeneration,
+    bounds: tuple[int, int, int],
+    sides: tuple[int, int, int],
+    facts: TpuHostFacts,
+) -> dict[str, str]:
+    """Return how the hosts of a slice lie in its torus, under the newer and the older names."""
+    hosts = _commas(side // box for side, box in zip(sides, bounds, strict=True))
+    chips = _commas(bounds)
+    cube = min(sides) >= _CUBE_SIDE
+    wraps = (side == _LITE_RING for side in sides) if generation.lite else repeat(cube, 3)
+    wrap = ",".join("true" if wrapped else "false" for wrapped in wraps)
+    variables = {
+        "TPU_HOST_BOUNDS": hosts,
+        "HOST_BOUNDS": hosts,
+        "TPU_CHIPS_PER_HOST_BOUNDS": chips,
+        "CHIPS_PER_HOST_BOUNDS": chips,
+        "TPU_TOPOLOGY_WRAP": wrap,
+        "WRAP": wrap,
+        "TPU_TOPOLOGY_ALT": "false",
+        "ALT": "false",
+    }
+    if cube and generation.ici_resiliency:
+        variables["ENABLE_ICI_RESILIENCY"] = "false" if facts.ici_resiliency is False else "true"
+    return variables
+
+
+def _part_variables(generation: TpuGeneration, chips: int) -> dict[str, str]:
+    """Return what a container is told that has some of its host's chips: a slice of its own."""
+    variables: dict[str, str] = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
+    # Machines of this size exist, so libtpu knows the type and the topology; others it may not.
+    if chips in generation.chips_per_host:
+        topology = single_host_topology(generation, chips)
+        variables |= _slice_variables(generation, chips, TpuHostFacts(topology=topology))
+    elif chips in CHIP_BOUNDS:
+        variables["TPU_HOST_BOUNDS"] = _ONE_PROCESS
+        variables["TPU_CHIPS_PER_HOST_BOUNDS"] = _commas(CHIP_BOUNDS[chips])
+    if chips in CHIP_BOUNDS:
+        variables["TPU_PROCESS_BOUNDS"] = _ONE_PROCESS
+        variables["TPU_CHIPS_PER_PROCESS_BOUNDS"] = _commas(CHIP_BOUNDS[chips])
+    if chips != max(CHIP_BOUNDS):
+        variables["TPU_VISIBLE_CHIPS"] = _commas(range(chips))
+    return variables
+
+
+def _padded(sides: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*sides, 1, 1)[:3]
+    return x, y, z
+
+
+def _commas(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))

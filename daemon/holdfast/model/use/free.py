@@ -1,0 +1,210 @@
+"""What is free: from what the kernel and kubelet show to a verdict with its reason."""
+
+from enum import Enum
+
+from msgspec import Struct, field
+
+from holdfast.model.devices import DeviceKind
+from holdfast.model.ids import PciAddress, PodUid
+from holdfast.model.nvidia.free import GpuSight, judge_gpu
+from holdfast.model.use.holding import held_by
+from holdfast.model.use.machines import but_for_own_machine
+from holdfast.model.use.use import Holder
+from holdfast.model.use.verdict import Freedom, Verdict
+
+
+class Opened(Enum):
+    """What an exclusive open and close of every group node said."""
+
+    SUCCEEDED = "succeeded"
+    BUSY = "busy"
+    UNAVAILABLE = "unavailable"
+
+
+class KernelFacts(Struct, frozen=True, kw_only=True):
+    """What one look at the kernel showed of one device.
+
+    `enabled` are the VFIO-bound functions above their idle baseline. `holders` is None when no
+    scan was made; `gaps` say what could not be seen, `enable` of a function included, and `unread`
+    are the pids of the processes among them.
+    """
+
+    kind: DeviceKind = DeviceKind.VFIO
+    enabled: tuple[PciAddress, ...] = ()
+    holders: tuple[Holder, ...] | None = None
+    gaps: tuple[str, ...] = ()
+    unread: frozenset[int] = frozenset()
+    opened: Opened = Opened.UNAVAILABLE
+    gpu: GpuSight | None = None
+    """What NVML showed, for GPUs alone; their `holders` are those that are in the way."""
+
+
+class FormerPod(Struct, frozen=True, kw_only=True):
+    """What is known of the pod a lock belongs to.
+
+    `counted` is None while kubelet's books are not read, and `unreadable` tells that they cannot
+    be. `processes` are the live ones in its cgroup, None when the pod has no cgroup; `unlisted`
+    says why there may be others. `cgroup_seen`: we had seen its cgroup exist. `uncounted_for` are
+    the seconds since kubelet was first seen without it, or since its books could not be read.
+    """
+
+    counted: bool | None
+    unreadable: bool = False
+    processes: tuple[int, ...] | None = None
+    unlisted: str = ""
+    cgroup_seen: bool = False
+    uncounted_for: float = 0.0
+
+
+class ReleaseFacts(Struct, frozen=True, kw_only=True):
+    """All that decides whether an ending lock may become FREE; `pod` is None where it has none."""
+
+    kernel: KernelFacts
+    pod: FormerPod | None = None
+    unseen_grace: float = 30.0
+    """How long, in seconds, to wait for a pod whose cgroup was never seen."""
+    nobodys: bool = False
+    """No pod can have it: it was granted to none, or to one whose gate never passed."""
+    heir: PodUid | None = None
+    """The pod that gets the device next; its own virtual machine may have it already."""
+    names: tuple[str, ...] = field(default=())
+
+
+def judge_kernel(facts: KernelFacts) -> Verdict:
+    """Return whether the kernel shows anybody using the device.
+
+    A holder that was seen is proof even in a scan with gaps. An exclusive open is the kernel's own
+    word: with a device fd anywhere, even one in flight, it says busy. `enable` at its baseline and
+    a complete scan without a holder are proof together, neither is alone.
+    """
+    if facts.kind is DeviceKind.GPU:  # whose nodes anybody may open at any time
+        return judge_gpu(facts.gpu, facts.holders, facts.gaps)
+    if facts.holders:
+        return Verdict(freedom=Freedom.IN_USE, reason=held_by(facts.holders), holders=facts.holders)
+    if facts.opened is Opened.SUCCEEDED:
+        return Verdict(freedom=Freedom.FREE, reason="its group could be opened exclusively")
+    enabled = ", ".join(facts.enabled)
+    if facts.opened is Opened.BUSY or enabled:
+        sign = f"{enabled} is enabled" if enabled else "its group cannot be opened: busy"
+        if facts.holders is None:
+            return Verdict(freedom=Freedom.IN_USE, reason=f"in use: {sign}")
+        if facts.gaps:
+            return Verdict(
+                freedom=Freedom.IN_USE,
+                reason=f"in use: {sign}; who holds it cannot be seen ({facts.gaps[0]})",
+            )
+        return Verdict(
+            freedom=Freedom.IN_USE,
+            reason=f"in use: {sign}, and no process has it open (an fd in flight between "
+            "processes, or the kernel itself: vhost, KVM); it returns by itself when they let go: "
+            "end the programs that pass it on, or the virtual machine that has it"
+            f"{_left_on(facts)}",
+        )
+    if facts.holders is None:
+        return Verdict(freedom=Freedom.UNKNOWN, reason="nobody has looked for holders yet")
+    if facts.gaps:
+        return Verdict(
+            freedom=Freedom.UNKNOWN, reason=f"not every process can be seen: {facts.gaps[0]}"
+        )
+    if facts.kind is DeviceKind.ACCEL:
+        return Verdict(
+            freedom=Freedom.FREE,
+            reason="no process has it open or mapped (an fd in flight cannot be seen here)",
+        )
+    return Verdict(freedom=Freedom.FREE, reason="not enabled, and no process has it open")
+
+
+def _left_on(facts: KernelFacts) -> str:
+    """Return what else an enabled function can mean where its group could not be opened."""
+    if facts.opened is not Opened.UNAVAILABLE:
+        return ""
+    return (
+        "; if nothing has it, it was left enabled: unbind it, write 0 to its file enable in sysfs "
+        "and bind it again, or let holdfast open its group (privileged: true)"
+    )
+
+
+def kept_by_nvml(facts: KernelFacts) -> bool:
+    """Tell whether a GPU is not free by what NVML says, whoever may have it open."""
+    if facts.kind is not DeviceKind.GPU:
+        return False
+    verdict = judge_gpu(facts.gpu, (), ())
+    return verdict.freedom is Freedom.IN_USE or verdict.final
+
+
+def is_foreign(facts: KernelFacts) -> bool:
+    """Tell whether a device that was granted to nobody is proven to be somebody's.
+
+    Of a GPU a process has to be known: memory that nobody gives back is no one's to be named.
+    """
+    verdict = judge_kernel(facts)
+    if facts.gaps or verdict.freedom is not Freedom.IN_USE:
+        return False
+    return facts.kind is not DeviceKind.GPU or bool(verdict.holders)
+
+
+def _judge_but_for_heir(facts: ReleaseFacts) -> Verdict:
+    verdict = judge_kernel(facts.kernel)
+    # The kernel gives a group to one at a time, so the former pod cannot have it as well.
+    vfio = facts.kernel.kind is DeviceKind.VFIO
+    return but_for_own_machine(verdict, facts.heir) if vfio else verdict
+
+
+def judge_release(facts: ReleaseFacts) -> Verdict:
+    """Return whether a lock whose pod is over may become FREE."""
+    kernel = _judge_but_for_heir(facts)
+    pod = facts.pod
+    if pod is None:
+        return _of_an_unknown_pod(kernel, facts)
+    if pod.counted is None and not pod.unreadable:
+        return Verdict(freedom=Freedom.UNKNOWN, reason="kubelet's books have not been read")
+    if pod.counted:
+        return Verdict(freedom=Freedom.IN_USE, reason="kubelet counts its pod")
+    if pod.processes and not kernel.holders:
+        pids = ", ".join(str(pid) for pid in pod.processes[:5])
+        return Verdict(
+            freedom=Freedom.IN_USE,
+            reason=f"processes of its pod still live: pid {pids}",
+        )
+    if kernel.freedom is Freedom.IN_USE or kernel.final or facts.kernel.holders is None:
+        return kernel
+    if pod.unlisted:
+        return Verdict(
+            freedom=Freedom.UNKNOWN,
+            reason=f"it is not known whether processes of its pod live: {pod.unlisted}",
+        )
+    if pod.processes is None and not pod.cgroup_seen and pod.uncounted_for < facts.unseen_grace:
+        return Verdict(
+            freedom=Freedom.UNKNOWN,
+            reason="its pod's cgroup was never seen, so a process of it may still live",
+        )
+    if kernel.freedom is Freedom.UNKNOWN:
+        return _unverified(kernel, "its pod is gone")
+    if pod.unreadable:
+        reason = f"{kernel.reason} (unverified: kubelet's checkpoint cannot be read)"
+        return Verdict(freedom=Freedom.FREE, reason=reason)
+    return kernel
+
+
+def _of_an_unknown_pod(kernel: Verdict, facts: ReleaseFacts) -> Verdict:
+    """Return *kernel*, but FREE where no pod had it, or every process was seen and none has it.
+
+    Whatever else is unknown then, such as why a GPU works, is not that pod's to end.
+    """
+    if facts.kernel.holders is None:
+        return kernel
+    if facts.nobodys:
+        return _unverified(kernel, "no pod had it")
+    return kernel if facts.kernel.gaps else _unverified(kernel, "no process has it")
+
+
+def _unverified(kernel: Verdict, accounted: str) -> Verdict:
+    """Return that a device is free although not everybody can be seen, unless it is in use.
+
+    Where we cannot see, who had it is at least *accounted* for. What remains is the gate's to
+    decide, by an exclusive open, and to mark: a node that would work without holdfast must not
+    stop for want of a capability, nor for one process that is stuck.
+    """
+    if kernel.final or kernel.freedom is not Freedom.UNKNOWN:
+        return kernel
+    return Verdict(freedom=Freedom.FREE, reason=f"{accounted}; unverified: {kernel.reason}")

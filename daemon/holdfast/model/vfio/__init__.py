@@ -1,0 +1,1 @@
+"""Which VFIO devices are advertised, and whether they can be used."""
