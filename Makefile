@@ -9,7 +9,7 @@ RUNTIME := build/runtime
 
 # How many files of tests `make test` runs at once; the cases on a kernel are one file.
 WORKERS ?= 2
-# Options of `holdfast demo`, such as ARGS=--gpus.
+# Options of `make demo`: --gpus for the story of GPUs, --keep to leave all running at its end.
 ARGS ?=
 # VM cases by a part of their names, such as CASE=vfio; all without it.
 CASE ?=
@@ -56,13 +56,13 @@ help:
 	@echo "make clean   remove what these targets made"
 
 demo: $(STAMP)
-	$(VENV)/bin/holdfast demo $(ARGS)
+	PYTHONPATH=daemon:tests $(PY) -m simulated $(ARGS)
 
 check: $(STAMP)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(VENV)/bin/lint-imports --no-logo
+	PYTHONPATH=tests $(VENV)/bin/lint-imports --no-logo
 
 quick: check
 	$(PY) -m pytest -q tests/unit tests/contract

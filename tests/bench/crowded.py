@@ -13,13 +13,13 @@ from bench.figures import Figure
 from bench.rig import CHIPS, SOON, TPU, Place, Rig, cpu_seconds, rig
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
-from holdfast.demo.books import Entry
-from holdfast.demo.pods import Container, Pod, PodSpec, Workload
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.use.use import Scan, ScanTarget
 from holdfast.runtime.lane import Lane
+from simulated.books import Entry
+from simulated.pods import Container, Pod, PodSpec, Workload
 
 _TICK = 0.001
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.figures import Figure
 from bench.rig import SOON, Place, Rig, resident_mib, rig
-from holdfast.demo.pods import Pod
+from simulated.pods import Pod
 
 _POD_PROCESSES = 20
 _HOLD = "import os, sys, time; os.open(sys.argv[1], 258); print(flush=True); time.sleep(1e6)"

@@ -15,13 +15,13 @@ from typing import Any
 import yaml
 from msgspec import Struct
 
-from holdfast.demo import nvml
-from holdfast.demo.gpunode import GpuNode
-from holdfast.demo.kubelet import Kubelet
-from holdfast.demo.node import SimulatedNode
-from holdfast.demo.pods import Container, Pod, PodSpec, Workload
-from holdfast.demo.podworker import KubeletTimes
-from holdfast.demo.runtime import Runtime
+from simulated import nvml
+from simulated.gpunode import GpuNode
+from simulated.kubelet import Kubelet
+from simulated.node import SimulatedNode
+from simulated.pods import Container, Pod, PodSpec, Workload
+from simulated.podworker import KubeletTimes
+from simulated.runtime import Runtime
 
 TPU = "google.com/tpu"
 GPU = "nvidia.com/gpu"

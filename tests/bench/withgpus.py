@@ -1,4 +1,4 @@
-"""The daemon on a node of eight GPUs and eight chips, from outside; NVML is the demo's stub."""
+"""The daemon on a node of eight GPUs and eight chips, from outside; NVML is a stub."""
 
 import asyncio
 

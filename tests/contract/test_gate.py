@@ -14,7 +14,6 @@ from fakes.books import entry, seen
 from fakes.opener import opener
 from holdfast.allocation.gate import Gate, GateTimes
 from holdfast.allocation.sharedlook import SharedLook
-from holdfast.demo.node import SimulatedNode
 from holdfast.errors import GateRefusedError
 from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger, open_ledger
@@ -36,6 +35,7 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
+from simulated.node import SimulatedNode
 
 TPU = ResourceName("google.com/tpu")
 CHIPS = 8

@@ -12,7 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.opener import opener
-from holdfast.demo.node import SimulatedNode
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.use.look import Look
@@ -23,6 +22,7 @@ from holdfast.model.use.verdict import Freedom
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
+from simulated.node import SimulatedNode
 from waiting import until
 
 CHIP = PciAddress("0000:00:05.0")

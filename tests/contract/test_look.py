@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.opener import opener
-from holdfast.demo.node import SimulatedNode
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.use.look import Look
@@ -25,6 +24,7 @@ from holdfast.model.use.verdict import Freedom, Verdict
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
+from simulated.node import SimulatedNode
 
 CHIP = PciAddress("0000:00:05.0")
 NODES = ("/dev/vfio/10", "/dev/vfio/11")

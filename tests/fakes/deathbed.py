@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from fakes.books import BOOT, KUBELET, WHOLE, X, allocated, entry, name, silicon
 from fakes.proctree import ProcTree
-from holdfast.demo.node import adopter
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.files.inotify import PathWatcher
@@ -37,6 +36,7 @@ from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from simulated.node import adopter
 
 Hook = Callable[[], None]
 _ECHOES = shutil.which("cat") or "/bin/cat"

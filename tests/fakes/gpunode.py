@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fakes.nvml import CONTROL, Card, Node, build, cards, uuid, write
-from holdfast.demo.node import SimulatedNode
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.proc.pidfd import Pidfds
@@ -24,6 +23,7 @@ from holdfast.model.use.verdict import Verdict
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
+from simulated.node import SimulatedNode
 
 MIB = 1 << 20
 PATH = "/dev/vfio/10"

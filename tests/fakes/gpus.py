@@ -7,8 +7,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fakes.nvml import Card, Event, Node, cards, write
-from holdfast.demo import driver
-from holdfast.demo.node import SimulatedNode
+from simulated import driver
+from simulated.node import SimulatedNode
 
 
 @dataclass

@@ -6,7 +6,7 @@ from typing import Any
 from fakes.gpus import SimulatedGpus
 from fakes.nvml import uuid
 from fakes.stage import Stage, asks
-from holdfast.demo.pods import PodSpec
+from simulated.pods import PodSpec
 
 GPU = "nvidia.com/gpu"
 RECLAIM = {

@@ -1,5 +1,5 @@
 """The simulated host that the demo uses, for the tests."""
 
-from holdfast.demo.hosttree import GOOGLE, V5E, HostTree
+from simulated.hosttree import GOOGLE, V5E, HostTree
 
 __all__ = ["GOOGLE", "V5E", "HostTree"]

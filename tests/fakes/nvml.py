@@ -1,12 +1,13 @@
-"""A GPU node as NVML shows it: the demo's stub library, without which a test is skipped."""
+"""A GPU node as NVML shows it: a stub library, without which a test is skipped."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from holdfast.demo import nvml
-from holdfast.demo.nvml import (
+from holdfast.errors import HostError
+from simulated import nvml
+from simulated.nvml import (
     ALL_EVENTS,
     CONTROL,
     GIB,
@@ -19,7 +20,6 @@ from holdfast.demo.nvml import (
     uuid,
     write,
 )
-from holdfast.errors import HostError
 
 __all__ = [
     "ALL_EVENTS",

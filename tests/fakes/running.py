@@ -1,4 +1,4 @@
-"""The real daemon in this process, on a simulated node, with the demo's kubelet for a caller."""
+"""The real daemon in this process, on a simulated node, with the simulated kubelet for a caller."""
 
 import asyncio
 import contextlib
@@ -14,13 +14,13 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as dp_grpc
 from holdfast.app.daemon import run
 from holdfast.control import ask
-from holdfast.demo.books import Entry
-from holdfast.demo.kubelet import Kubelet
-from holdfast.demo.node import SimulatedNode
-from holdfast.demo.pods import Pod, PodSpec
-from holdfast.demo.podworker import KubeletTimes
-from holdfast.demo.runtime import Runtime
 from holdfast.settings import convert
+from simulated.books import Entry
+from simulated.kubelet import Kubelet
+from simulated.node import SimulatedNode
+from simulated.pods import Pod, PodSpec
+from simulated.podworker import KubeletTimes
+from simulated.runtime import Runtime
 from waiting import until
 
 TPU = "google.com/tpu"

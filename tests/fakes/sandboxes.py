@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fakes.runtimes import RuntimeFolder, spec
 from fakes.stage import Stage
-from holdfast.demo.pods import Pod
+from simulated.pods import Pod
 
 _SHIM = """
 import subprocess, sys

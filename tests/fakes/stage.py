@@ -17,15 +17,15 @@ from msgspec.structs import replace
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.app.daemon import run
 from holdfast.control import ask
-from holdfast.demo.books import Entry
-from holdfast.demo.kubelet import Kubelet
-from holdfast.demo.node import SimulatedNode
-from holdfast.demo.pods import Container, Phase, Pod, PodSpec, Workload
-from holdfast.demo.podworker import KubeletTimes
-from holdfast.demo.runtime import Runtime
 from holdfast.errors import HoldfastError
 from holdfast.runtime.clock import SystemClock
 from holdfast.settings import convert
+from simulated.books import Entry
+from simulated.kubelet import Kubelet
+from simulated.node import SimulatedNode
+from simulated.pods import Container, Phase, Pod, PodSpec, Workload
+from simulated.podworker import KubeletTimes
+from simulated.runtime import Runtime
 
 TPU = "google.com/tpu"
 POOL = "example.com/chip"

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.stage import TPU, Stage, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast.demo.pods import Pod
+from simulated.pods import Pod
 
 SPEC = "holdfast_google.com-tpu.json"
 SWAP = {10: 11, 11: 10}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fakes.stage import Stage, end, pod, stage
-from holdfast.demo.pods import Phase, Pod
+from simulated.pods import Phase, Pod
 
 _REFUSED = "UnexpectedAdmissionError"
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from fakes.stage import TPU, Stage, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast.demo.books import Entry
+from simulated.books import Entry
 
 _SOON = {"settle": "200ms", "beat": "100ms"}
 _HOLD = "import os, sys, time; os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(flush=True); time.sleep(1e6)"

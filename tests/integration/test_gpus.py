@@ -16,8 +16,8 @@ from fakes.gpustage import GPU, RECLAIM, wants
 from fakes.nvml import GIB, Node, Slice, build, uuid
 from fakes.stage import TPU, asks, end, pod
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast.demo.pods import PodSpec
 from holdfast.ledger.store import read_only
+from simulated.pods import PodSpec
 
 NOT_SUPPORTED, LOST = 3, 15
 

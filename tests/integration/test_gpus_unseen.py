@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fakes.gpustage import RECLAIM, GpuStage, wants
 from fakes.nvml import Slice, uuid
 from fakes.stage import asks, end
-from holdfast.demo.pods import PodSpec
+from simulated.pods import PodSpec
 
 LOST = 15
 SMALL = "nvidia.com/mig-1g.10gb"

@@ -22,9 +22,9 @@ from fakes.minikubelet import mini_kubelet
 from fakes.running import CHIPS, running
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast.control.server import ControlServer, Handler
-from holdfast.demo.stage import Stage
 from holdfast.errors import GateRefusedError, HoldfastError
 from holdfast.telemetry.readyz import as_text, check_line
+from simulated.stage import Stage
 
 _HOSTILE = (
     "\x1b[2J\x1b]0;title\x07\n\rFAILED forged\u202egnp\u2066\x9b\u2028\x00\udcff" + "x" * 9000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fakes.opener import Opener, opener
 from fakes.stage import Stage, pod, stage
-from holdfast.demo.pods import Pod
+from simulated.pods import Pod
 
 _QEMU = "qemu-system-x86"
 

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.stage import TIMES, TPU, Stage, end, pod, stage
-from holdfast.demo.books import Entry
-from holdfast.demo.pods import Phase, Pod
+from simulated.books import Entry
+from simulated.pods import Phase, Pod
 
 _AT_ONCE = {
     "mode": "terminate",

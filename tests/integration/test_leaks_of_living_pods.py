@@ -5,7 +5,7 @@ from typing import Any
 
 from fakes.sandboxes import GvisorSandbox, end_programs, gvisor_sandbox, program_beside
 from fakes.stage import Stage, pod, stage
-from holdfast.demo.pods import Phase, Pod
+from simulated.pods import Phase, Pod
 
 _GROUP = "/dev/vfio/10"
 _LEAK = "keeps a leaked VFIO device fd (gvisor#11545, fixed in release-20250326.0)"

@@ -6,7 +6,7 @@ from typing import Any
 from fakes.gpustage import GPU
 from fakes.nvml import Slice
 from fakes.stage import TPU, Stage, pod, stage
-from holdfast.demo.books import Entry
+from simulated.books import Entry
 
 _SLICE = "nvidia.com/mig-1g.10gb"
 

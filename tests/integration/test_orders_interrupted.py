@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.stage import TIMES, TPU, Stage, asks, end, pod, stage
-from holdfast.demo.books import Endpoint
-from holdfast.demo.pods import Container, Phase, Pod, PodSpec
+from simulated.books import Endpoint
+from simulated.pods import Container, Phase, Pod, PodSpec
 
 Turn = Callable[[], Awaitable[None]]
 Order = Callable[[Stage, Turn], Awaitable[Pod]]

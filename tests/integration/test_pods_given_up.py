@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fakes.stage import TPU, Stage, end, pod, stage
-from holdfast.demo.pods import Container, Phase, Pod, Workload
+from simulated.pods import Container, Phase, Pod, Workload
 
 _ENDS = {"mode": "terminate", "letGoGrace": "200ms", "orphanGrace": "200ms"}
 _ENDS |= {"poll": "100ms", "releasePoll": "50ms"}

@@ -6,8 +6,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fakes.stage import POOL, TIMES, TPU, asks, end, pod, stage
-from holdfast.demo.books import Endpoint
-from holdfast.demo.pods import Container, Phase, PodSpec
+from simulated.books import Endpoint
+from simulated.pods import Container, Phase, PodSpec
 
 _POOL = ({"resourceName": POOL, "devices": ["1ae0:0063"]},)
 

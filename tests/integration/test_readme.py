@@ -10,9 +10,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from holdfast.demo.node import SimulatedNode
-from holdfast.demo.pods import Container, PodSpec, Workload
-from holdfast.demo.stage import Stage, running
+from simulated.node import SimulatedNode
+from simulated.pods import Container, PodSpec, Workload
+from simulated.stage import Stage, running
 
 _TPU = "google.com/tpu"
 _PAGE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -12,8 +12,8 @@ import pytest
 
 from fakes.stage import TPU, Stage, asks, pod, stage
 from holdfast.control import ask
-from holdfast.demo.pods import Container, Pod, PodSpec
 from holdfast.errors import HoldfastError
+from simulated.pods import Container, Pod, PodSpec
 
 # In none of these stories would the daemon end anything by itself.
 _PATIENT = {"letGoGrace": "1h", "orphanGrace": "1h", "unseenGrace": "300ms"}

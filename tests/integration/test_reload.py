@@ -11,8 +11,8 @@ import pytest
 from fakes.stage import TPU, Stage, pod, stage
 from holdfast.app.daemon import run
 from holdfast.app.reload import may_begin_anew, tied
-from holdfast.demo.node import SimulatedNode
 from holdfast.settings import Settings, convert
+from simulated.node import SimulatedNode
 from waiting import until
 
 _OTHER = "example.com/chip"

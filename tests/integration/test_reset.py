@@ -10,7 +10,7 @@ from grpc.aio import AioRpcError
 
 from fakes.stage import TPU, Stage, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast.demo.pods import Phase, Pod
+from simulated.pods import Phase, Pod
 
 _FORCE: dict[str, Any] = {
     "mode": "terminate",

@@ -5,7 +5,7 @@ from typing import Any
 
 from fakes.sandboxes import GvisorSandbox, gvisor_sandbox
 from fakes.stage import Stage, pod, stage
-from holdfast.demo.pods import Pod
+from simulated.pods import Pod
 
 _GROUP = "/dev/vfio/10"
 _UNREADABLE = "whose runtime's state cannot be read"

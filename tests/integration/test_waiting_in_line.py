@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fakes.stage import POOL, TPU, Stage, asks, end, pod, stage
-from holdfast.demo.pods import Container, Phase, Pod, PodSpec
+from simulated.pods import Container, Phase, Pod, PodSpec
 
 _POOL = ({"resourceName": POOL, "devices": ["1ae0:0063"]},)
 

@@ -8,7 +8,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from fakes.stage import Stage, end, pod, stage
-from holdfast.demo.pods import Pod
+from simulated.pods import Pod
 
 
 async def test_a_release_that_cannot_be_recorded_is_not_told_as_a_device_in_use(

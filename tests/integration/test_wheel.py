@@ -33,14 +33,19 @@ def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
+def _only(*folders: Path) -> dict[str, str]:
+    """Return an environment in which Python finds what is in *folders*, and the libraries."""
+    path = (*map(str, folders), sysconfig.get_path("purelib"))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
 def _run(
     installed: Path, *arguments: str, where: Path, command: str = "holdfast"
 ) -> subprocess.CompletedProcess[str]:
     """Run the installed command. `-S` keeps the checkout away, which a .pth file would bring."""
-    libraries = sysconfig.get_path("purelib")
     return subprocess.run(
         [sys.executable, "-S", installed / "bin" / command, *arguments],
-        env={**os.environ, "PYTHONPATH": f"{installed}:{libraries}"},
+        env=_only(installed),
         cwd=where,
         capture_output=True,
         text=True,
@@ -68,11 +73,30 @@ def test_the_command_of_nvidias_chart_is_there_and_takes_its_flags(
     assert "gpu.migStrategy" in done.stderr
 
 
+def test_the_wheel_has_the_daemon_alone(installed: Path) -> None:
+    packages = {each.name for each in installed.iterdir() if each.suffix != ".dist-info"}
+    files = {each for each in (installed / "holdfast").rglob("*") if each.is_file()}
+
+    assert packages == {"holdfast", "bin"}
+    assert {each.suffix for each in files} == {".py", ".pyi", ".pyc", ".sql", ".typed"}
+    # Only kubelet serves PodResources, so what does is a simulated one.
+    serving = {each for each in files if "PodResourcesListerServicer" in each.read_text("latin-1")}
+    assert {each.relative_to(installed).parts[1] for each in serving} == {"_pb"}
+
+
 @pytest.mark.parametrize("options", [(), ("--gpus",)], ids=["chips", "gpus"])
-def test_the_demo_plays_from_the_installed_wheel(
-    installed: Path, tmp_path: Path, options: tuple[str, ...]
+def test_the_daemon_of_the_installed_wheel_plays_in_the_demo(
+    repository: Path, installed: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    done = _run(installed, "demo", *options, where=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "simulated", *options],
+        env=_only(installed, repository / "tests"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE,
+        check=False,
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every step happened" in done.stdout

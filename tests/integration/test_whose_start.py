@@ -11,7 +11,7 @@ import pytest
 
 from fakes.stage import TPU, end, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast.demo.pods import Container, PodSpec
+from simulated.pods import Container, PodSpec
 
 _WAIT = 25.0
 _HOLD = "import os, sys, time; os.open(sys.argv[1], os.O_RDWR); print(flush=True); time.sleep(1e6)"

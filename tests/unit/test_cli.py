@@ -32,7 +32,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     looking = ("status", "devices", "locks", "holders", "history", "debug", "config", "doctor")
     by_hand = ("quarantine", "unquarantine", "drain", "undrain", "release")
-    for command in ("run", "demo", *looking, *by_hand):
+    for command in ("run", *looking, *by_hand):
         assert f"\n  {command} " in told
 
 

@@ -233,13 +233,3 @@ def history(
 
     rows: Rows = ask_daemon(folder, "history", read, device=device, limit=limit)
     show(rows, ["at", "device", "from", "to", "pod", "fence", "evidence"], output)
-
-
-@commands.command()
-@click.option("--keep", is_flag=True, help="Leave everything running, to look around.")
-@click.option("--gpus", is_flag=True, help="Tell it of NVIDIA GPUs; needs a C compiler.")
-def demo(*, keep: bool, gpus: bool) -> None:
-    """Show the main job on a simulated node: no root, no hardware."""
-    from holdfast.demo import gpustory, story  # noqa: PLC0415 - no other command needs them
-
-    raise click.exceptions.Exit((gpustory if gpus else story).main(keep=keep))

@@ -1,4 +1,4 @@
-"""Says where the files of the host's kernel lie, so that tests and the demo can bring their own."""
+"""Says where the files of the host's kernel lie, so that a test can bring their own."""
 
 from pathlib import Path
 from typing import Self

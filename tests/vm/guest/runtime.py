@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast.demo.cdi import resolve
-from holdfast.demo.pods import Container, Pod
+from simulated.cdi import resolve
+from simulated.pods import Container, Pod
 from vm.guest import holding, pods
 from vm.guest.gvisor import Contained, Program, Sandbox
 from vm.guest.holding import HoldFailedError, Holding

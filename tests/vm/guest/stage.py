@@ -1,4 +1,4 @@
-"""The real daemon in the guest, with the demo's kubelet: what the daemon cases play on."""
+"""The real daemon in the guest, with the simulated kubelet: what the daemon cases play on."""
 
 import asyncio
 import contextlib
@@ -16,12 +16,12 @@ from grpc.aio import AioRpcError
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.control import ask
-from holdfast.demo.kubelet import Kubelet
-from holdfast.demo.pods import Container, Phase, Pod, PodSpec
-from holdfast.demo.podworker import KubeletTimes
 from holdfast.errors import HoldfastError
 from holdfast.ledger.store import read_only
 from holdfast.model.ids import PodUid
+from simulated.kubelet import Kubelet
+from simulated.pods import Container, Phase, Pod, PodSpec
+from simulated.podworker import KubeletTimes
 from vm import topology
 from vm.guest import pods
 from vm.guest.gvisor import Contained, Program, Sandbox

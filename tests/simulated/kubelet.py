@@ -12,10 +12,10 @@ from grpc import aio
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
-from holdfast.demo.books import AdmissionError, Books, Endpoint
-from holdfast.demo.podresources import PodResourcesServer
-from holdfast.demo.pods import Phase, Pod, PodSpec
-from holdfast.demo.podworker import KubeletTimes, PodWorker, Runtime
+from simulated.books import AdmissionError, Books, Endpoint
+from simulated.podresources import PodResourcesServer
+from simulated.pods import Phase, Pod, PodSpec
+from simulated.podworker import KubeletTimes, PodWorker, Runtime
 
 SOCKET = "kubelet.sock"
 Context = aio.ServicerContext[Any, Any]

@@ -10,8 +10,8 @@ from grpc import aio
 
 from holdfast._pb.podresources.v1 import api_pb2 as api
 from holdfast._pb.podresources.v1 import api_pb2_grpc as rpc
-from holdfast.demo.books import Books
-from holdfast.demo.pods import Pod
+from simulated.books import Books
+from simulated.pods import Pod
 
 Context = aio.ServicerContext[Any, Any]
 _RATE = 100.0

@@ -10,8 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
-from holdfast.demo.hosttree import HostTree, replace
 from holdfast.model.ids import PciAddress
+from simulated.hosttree import HostTree, replace
 
 _LOOK = 0.01
 _KUBEPODS = "kubepods.slice/kubepods-besteffort.slice"

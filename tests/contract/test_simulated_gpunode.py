@@ -1,4 +1,4 @@
-"""The demo's GPU node: what its NVML tells is what its processes do."""
+"""The simulated GPU node: what its NVML tells is what its processes do."""
 
 import asyncio
 import json
@@ -14,11 +14,11 @@ import pytest
 
 from fakes.nvml import CONTROL, build, uuid
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
-from holdfast.demo import nvml
-from holdfast.demo.gpunode import VISIBLE, GpuNode
-from holdfast.demo.pods import Container, Pod, PodSpec, Workload
-from holdfast.demo.runtime import Runtime
 from holdfast.errors import HostError
+from simulated import nvml
+from simulated.gpunode import VISIBLE, GpuNode
+from simulated.pods import Container, Pod, PodSpec, Workload
+from simulated.runtime import Runtime
 from waiting import until
 
 # A process keeps the library that it loaded, so each node is asked by one of its own.

@@ -4,9 +4,9 @@ import time
 from functools import partial
 from pathlib import Path
 
-from holdfast.demo.node import SimulatedNode
-from holdfast.demo.pods import Container, Phase, Pod, PodSpec, Workload
-from holdfast.demo.stage import Stage, StoryError, play, running, short, stay, tell_history
+from simulated.node import SimulatedNode
+from simulated.pods import Container, Phase, Pod, PodSpec, Workload
+from simulated.stage import Stage, StoryError, play, running, short, stay, tell_history
 
 _TPU = "google.com/tpu"
 _CHIPS = 4

@@ -15,13 +15,13 @@ from typing import Any
 import yaml
 
 from holdfast.control import ask
-from holdfast.demo.kubelet import Kubelet
-from holdfast.demo.node import SimulatedNode
-from holdfast.demo.pods import Phase, Pod
-from holdfast.demo.podworker import KubeletTimes
-from holdfast.demo.runtime import Runtime
 from holdfast.errors import HoldfastError
 from holdfast.model.text import printable
+from simulated.kubelet import Kubelet
+from simulated.node import SimulatedNode
+from simulated.pods import Phase, Pod
+from simulated.podworker import KubeletTimes
+from simulated.runtime import Runtime
 
 _LIMIT = 25.0
 _LOOK = 0.01

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from holdfast.demo import driver
-from holdfast.demo.node import SimulatedNode
-from holdfast.demo.nvml import LIBRARY, Card, Event, Node, cards, write
+from simulated import driver
+from simulated.node import SimulatedNode
+from simulated.nvml import LIBRARY, Card, Event, Node, cards, write
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 """What NVIDIA's container runtime reads to know which GPUs a container is to have."""

@@ -8,8 +8,8 @@ from grpc import aio
 from msgspec import Struct
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast.demo.books import Books
-from holdfast.demo.pods import Container, Phase, Pod
+from simulated.books import Books
+from simulated.pods import Container, Phase, Pod
 
 
 class Runtime(Protocol):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
-from holdfast.demo.pods import Container, Pod
+from simulated.pods import Container, Pod
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 
@@ -57,7 +57,7 @@ class Books:
     def __init__(self, folder: Path, *, seed: int = 0) -> None:
         """Keep the checkpoint in *folder*. *seed* fixes what kubelet leaves to chance."""
         self._path = folder / CHECKPOINT
-        self._random = random.Random(seed)  # noqa: S311 - the order of a Go map, not a secret
+        self._random = random.Random(seed)
         self.endpoints: dict[str, Endpoint] = {}
         self.entries: list[Entry] = []
         self.writes = True

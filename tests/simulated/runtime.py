@@ -13,8 +13,8 @@ from typing import Protocol
 from msgspec.structs import asdict
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast.demo.cdi import resolve
-from holdfast.demo.pods import Container, Pod
+from simulated.cdi import resolve
+from simulated.pods import Container, Pod
 
 _WORKLOAD = Path(__file__).with_name("workload.py")
 _SHARED = frozenset({"/dev/vfio/vfio", "/dev/nvidiactl", "/dev/nvidia-uvm"})
@@ -134,7 +134,7 @@ class Runtime:
 
     async def remove(self, pod: Pod) -> None:
         """Remove the pod's cgroup as soon as nothing lives in it."""
-        while self._node.lives(pod.uid):  # noqa: ASYNC110 - the kernel has no event for it
+        while self._node.lives(pod.uid):
             await asyncio.sleep(_LOOK)
         self._node.remove_pod(pod.uid)
 

@@ -4,8 +4,8 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from holdfast.demo.node import SimulatedNode
-from holdfast.demo.nvml import Card
+from simulated.node import SimulatedNode
+from simulated.nvml import Card
 
 _SHARED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 _PROC = "driver/nvidia"

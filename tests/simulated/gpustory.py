@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.control import ask
-from holdfast.demo import nvml
-from holdfast.demo.gpunode import GpuNode
-from holdfast.demo.pods import Container, Phase, PodSpec, Workload
-from holdfast.demo.stage import Stage, StoryError, play, running, short, stay, tell_history
 from holdfast.errors import HostError
+from simulated import nvml
+from simulated.gpunode import GpuNode
+from simulated.pods import Container, Phase, PodSpec, Workload
+from simulated.stage import Stage, StoryError, play, running, short, stay, tell_history
 
 _GPU = "nvidia.com/gpu"
 _GPUS = 8
@@ -35,7 +35,7 @@ def main(*, keep: bool = False) -> int:
         return play(partial(_tell, keep=keep))
     except HostError as error:
         print(f"{error}.")
-        print("The story of TPUs needs nothing of the kind: `holdfast demo` without --gpus.")
+        print("The story of TPUs needs nothing of the kind: `make demo` without ARGS=--gpus.")
         return _NO_COMPILER
 
 
