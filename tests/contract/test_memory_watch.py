@@ -84,7 +84,7 @@ async def test_it_warns_once_before_the_limit_and_anew_only_after_there_was_room
             await rig.watch.look({}, rig.metrics)
         said.append([each["event"] for each in logs])
 
-    near, again = "own memory is near its limit", "own memory is below its limit again"
+    near, again = "daemon memory near its limit", "daemon memory below its limit again"
     assert said == [[], [near], [], [], [], [again], [near]]
 
 

@@ -170,7 +170,7 @@ async def test_a_ledger_that_cannot_commit_delays_starts_and_loses_no_pod(
             status = await node.asked("status")
             (ledger,) = (each for each in status["checks"] if each["name"] == "ledger")
             assert not ledger["passes"]
-            assert "no commit for" in ledger["reason"]
+            assert "no write has succeeded for" in ledger["reason"]
         # Nobody asks for anything, and yet it finds out by itself that the disk is well again.
         await node.until(lambda: node.healthy() == set(CHIPS), "everything to be offered again")
         assert await node.gate(A) == ""

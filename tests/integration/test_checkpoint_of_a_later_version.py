@@ -12,7 +12,7 @@ async def _updated(node: Stage) -> None:
     """Have kubelet write as a later version does from now on, and return when that was seen."""
     node.kubelet.books.later_version = True
     node.kubelet.books.write()
-    await node.until_problem("kubelet's checkpoint", _PROBLEM)
+    await node.until_problem("kubelet checkpoint", _PROBLEM)
 
 
 async def _passed(node: Stage) -> list[str]:

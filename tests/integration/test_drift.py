@@ -104,8 +104,8 @@ async def test_a_person_who_uses_a_chip_on_the_host_is_told_and_left_alone(
         with capture_logs() as logged:
             await _someone_on_the_host(node)
     assert [each["event"] for each in logged if "drift" in each["event"]] == [
-        "drift",
-        "drift is over",
+        "drift found",
+        "drift resolved",
     ]
 
 

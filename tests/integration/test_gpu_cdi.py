@@ -115,14 +115,14 @@ async def test_a_gpu_that_no_spec_can_explain_is_given_to_nobody_and_chips_go_on
         frozen = node.stage.specs / f"{SPEC}.tmp"
         frozen.mkdir()  # nobody can write that file
         node.gpus.arrive(1)
-        await node.stage.until_problem("CDI specs of GPUs", "cannot write")
+        await node.stage.until_problem("GPU CDI specs", "cannot write")
         await node.stage.for_some_beats()
         assert node.healthy() == set()
         assert any("no CDI spec explains it" in each for each in await node.reasons(0))
         assert node.stage.healthy()  # the chip
         frozen.rmdir()
         await node.until_healthy(0)
-        await node.stage.until_problem("CDI specs of GPUs", "")
+        await node.stage.until_problem("GPU CDI specs", "")
 
 
 async def test_a_pod_with_a_name_waits_at_the_gate_until_a_spec_explains_it(
@@ -251,7 +251,7 @@ async def test_on_a_read_only_folder_gpus_are_unhealthy_until_it_can_be_written(
         with _read_only(node.stage.specs):
             node.gpus.arrive(1)
             await node.until_said(0, "Read-only file system")
-            await node.stage.until_problem("CDI specs of GPUs", "Read-only file system")
+            await node.stage.until_problem("GPU CDI specs", "Read-only file system")
             assert node.healthy() == set()
             assert node.stage.healthy()  # the chip
         await node.until_healthy(0)

@@ -334,7 +334,7 @@ async def test_a_process_with_a_hostile_name_is_named_on_the_node_alone(short_pa
         _lines(text)
     assert refused.isprintable()
     assert any(r"\x1b[2J\nok" in text for text in shown)
-    assert "FAILED every holder can be seen" in served[1]
+    assert "FAILED process visibility" in served[1]
     for text in served:
         for name in (f"pid {holder.pid}", f"pid {hidden.pid}", "pwned", "evil", pod):
             assert name not in text

@@ -19,7 +19,7 @@ _AT_ONCE = {
     "releasePoll": "50ms",
     "unseenGrace": "0s",
 }
-_CHECKPOINT = "kubelet's checkpoint"
+_CHECKPOINT = "kubelet checkpoint"
 
 
 async def _nothing_is_lost(node: Stage, living: Pod, *, state: str = "held") -> None:

@@ -96,7 +96,7 @@ async def test_a_daemon_that_is_blind_says_so_once_when_it_starts(short_path: Pa
         await node.until(lambda: "without KILL" in node.log, "the lacks to be told")
         await node.for_some_beats()
 
-        told = [line for line in node.log.splitlines() if "cannot keep every promise" in line]
+        told = [line for line in node.log.splitlines() if "permission or mount missing" in line]
         for need in ("hostPID", "SYS_PTRACE", "DAC_READ_SEARCH", "KILL"):
             (line,) = [each for each in told if f"without {need} " in each]
             assert '"level": "warning"' in line

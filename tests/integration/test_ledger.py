@@ -566,7 +566,7 @@ async def test_why_a_move_cannot_be_recorded_is_logged_once_until_a_write_succee
             await until(lambda: ledger.book.value == read_only(tmp_path))
     assert len(told) == 6
     assert [(each["event"], each["reason"]) for each in logs] == [
-        ("cannot record a move", told[0])
+        ("cannot record a lock change", told[0])
     ] * 2
 
 

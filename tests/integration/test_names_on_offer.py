@@ -41,8 +41,8 @@ async def test_a_node_without_our_hardware_asks_kubelet_nothing_when_others_allo
         node.kubelet.books.write()
         await node.for_some_beats(beats=20)
 
-        assert "question not answered" not in node.log
-        assert not await node.problem("kubelet's checkpoint")
+        assert "cannot ask kubelet for its pods" not in node.log
+        assert not await node.problem("kubelet checkpoint")
 
 
 async def _ready(node: Stage) -> bool:

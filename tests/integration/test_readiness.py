@@ -73,10 +73,10 @@ async def test_a_node_that_works_is_ready_in_every_point(short_path: Path) -> No
         "lane scan",
         "hardware",
         "devices",
-        "first look",
-        "watch over locks",
-        "every holder can be seen",
-        "checks are fresh",
+        "first process scan",
+        "lock reconciliation",
+        "process visibility",
+        "checks up to date",
     ):
         assert f"ok     {name} (" in answer[1]
 
@@ -88,7 +88,7 @@ async def test_without_kubelet_nothing_is_registered_and_no_stream_is_open(
         await _until_check(node, f"stream {TPU}", passes=True)
         await node.kubelet.stop()
         await _until_check(node, f"registered {TPU}", passes=False)
-        await _until_check(node, f"stream {TPU}", passes=False, reason="no stream")
+        await _until_check(node, f"stream {TPU}", passes=False, reason="no ListAndWatch stream")
         await node.kubelet.start()
         await _until_check(node, f"registered {TPU}", passes=True)
         await _until_check(node, f"stream {TPU}", passes=True)
@@ -104,7 +104,7 @@ async def test_a_ledger_held_by_another_program_fails_its_check_until_it_lets_go
         with closing(sqlite3.connect(node.state / "ledger.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             await node.allocate("0000:00:05.0")  # answered all the same, and not recorded
-            await _until_check(node, "ledger", passes=False, reason="no commit for")
+            await _until_check(node, "ledger", passes=False, reason="no write has succeeded for")
             other.execute("ROLLBACK")
         await _until_check(node, "ledger", passes=True)
 
@@ -124,7 +124,7 @@ async def test_a_start_that_hangs_is_alive_and_not_ready(short_path: Path) -> No
         async with asyncio.timeout(30):
             while "FAILED up" in (told := await asyncio.to_thread(_get, port, "/readyz"))[1]:
                 assert told[0] == 503
-                assert "looking at the node for the first time" in told[1]
+                assert "scanning the node for the first time" in told[1]
                 alive.append((await asyncio.to_thread(_get, port, "/livez"))[0])
                 await asyncio.sleep(0.1)
         took = time.monotonic() - began

@@ -20,10 +20,11 @@ _OTHER = "example.com/chip"
 
 async def _registers_anew(node: Stage, resource: str = TPU) -> None:
     """Send SIGHUP, and return when kubelet can grant *resource* by the daemon that follows."""
-    before = node.log.count('"event": "registered"')
+    before = node.log.count('"event": "registered with kubelet"')
     node.process.send_signal(signal.SIGHUP)
     await node.until(
-        lambda: node.log.count('"event": "registered"') > before, "the daemon to register anew"
+        lambda: node.log.count('"event": "registered with kubelet"') > before,
+        "the daemon to register anew",
     )
     # Kubelet has a new endpoint by now, without a device until it hears the first list.
     await node.until(lambda: node.healthy(resource), f"{resource} to be offered")
@@ -146,7 +147,7 @@ async def test_while_a_look_at_a_process_hangs_nothing_is_begun_anew(short_path:
         details.mkdir()
         for fd in range(64):
             os.mkfifo(details / str(fd))
-        await node.until_problem("every holder can be seen", "no answer within 2 s")
+        await node.until_problem("process visibility", "no answer within 2 s")
 
         await _refuses(node, f"looks at pid {pid}")
 

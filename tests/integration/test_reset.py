@@ -25,7 +25,7 @@ _FORCE: dict[str, Any] = {
     "retry": {"first": "200ms", "last": "400ms"},
 }
 _RESET = {**_FORCE, "reset": "afterForcedRelease"}
-_STUCK = "resets of devices"
+_STUCK = "device resets"
 _CHIPS = ("0000:00:05.0", "0000:00:06.0")
 
 

@@ -52,7 +52,7 @@ async def _ended_as_one(node: Stage, sandbox: GvisorSandbox) -> None:
     assert all(f"pid {pid}" in move["evidence"] for pid in sandbox.pids)
     log = node.folder / "daemon.log"
     await node.until(
-        lambda: "pod's cgroup killed" in log.read_text(),
+        lambda: "pod cgroup killed" in log.read_text(),
         lambda: "the end to be logged: " + log.read_text()[-3000:],
     )
     assert "signal sent" not in log.read_text()

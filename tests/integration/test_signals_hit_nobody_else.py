@@ -565,7 +565,7 @@ async def test_the_log_says_that_a_process_was_gone_before_its_signal(tmp_path: 
         with capture_logs() as words:
             await scene.wait_long()
         events = [each["event"] for each in words if each.get("pid") == orphan.pid]
-        assert events == ["process was gone before the signal"]
+        assert events == ["process exited before the signal"]
 
 
 async def test_the_log_calls_a_signal_sent_and_no_process_ended(tmp_path: Path) -> None:

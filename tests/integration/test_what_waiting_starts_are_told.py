@@ -91,5 +91,5 @@ def _refusals(logged: list[Any]) -> list[Any]:
         each
         for each in logged
         if each["event"] == "gate refused"
-        or (each["event"] == "call refused" and each["call"] == "PreStartContainer")
+        or (each["event"] == "kubelet call refused" and each["call"] == "PreStartContainer")
     ]

@@ -69,7 +69,7 @@ _CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
         streams,
         {"kubelet": {_TPU: Standing(registered=True, problem="")}},
         f"stream {_TPU}",
-        "no stream of devices",
+        "no ListAndWatch stream",
     ),
     (
         sockets,
@@ -81,42 +81,52 @@ _CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
         sockets,
         {"sockets": {"control": Known(at=None, patience=60.0)}},
         "socket control",
-        "not known yet",
+        "no result yet",
     ),
     (
         sockets,
         {"sockets": {"control": Known(at=_OLD, patience=60.0)}},
         "socket control",
-        "last known 300 s ago",
+        "the last result is 300 s old",
     ),
     (
         books,
         {"books_readable": False, "books_problem": "it is garbage"},
-        "kubelet's checkpoint",
+        "kubelet checkpoint",
         "it is garbage",
     ),
-    (ledger, {"ledger_failing_since": 958.0}, "ledger", "no commit for 42 s"),
-    (ledger, {"ledger": Known(at=None, patience=60.0)}, "ledger", "not known yet"),
-    (ledger, {"ledger": Known(at=_OLD, patience=60.0)}, "ledger", "last known 300 s ago"),
-    (lanes, {"lanes": {"scan": 958.0, "ledger": None}}, "lane scan", "stuck for 42 s"),
-    (resets, {"resets": "lane reset 0000:00:05.0 is stuck"}, "resets of devices", "is stuck"),
-    (hardware, {"hardware": Known(at=None, patience=60.0)}, "hardware", "not known yet"),
+    (ledger, {"ledger_failing_since": 958.0}, "ledger", "no write has succeeded for 42 s"),
+    (ledger, {"ledger": Known(at=None, patience=60.0)}, "ledger", "no result yet"),
+    (ledger, {"ledger": Known(at=_OLD, patience=60.0)}, "ledger", "the last result is 300 s old"),
+    (lanes, {"lanes": {"scan": 958.0, "ledger": None}}, "lane scan", "a call has hung for 42 s"),
+    (resets, {"resets": "lane reset 0000:00:05.0 is stuck"}, "device resets", "is stuck"),
+    (hardware, {"hardware": Known(at=None, patience=60.0)}, "hardware", "no result yet"),
     (hardware, {"hardware": replace(_GOOD, problem="cannot look")}, "hardware", "cannot look"),
-    (hardware, {"hardware": Known(at=_OLD, patience=60.0)}, "hardware", "last known 300 s ago"),
+    (
+        hardware,
+        {"hardware": Known(at=_OLD, patience=60.0)},
+        "hardware",
+        "the last result is 300 s old",
+    ),
     (devices, {"devices": 0}, "devices", "no devices on this node"),
-    (driver, {"driver": (False, "NVML does not load")}, "nvidia driver", "NVML does not load"),
+    (driver, {"driver": (False, "NVML does not load")}, "NVIDIA driver", "NVML does not load"),
     (specs, {"specs": "the disk is full"}, "CDI specs", "the disk is full"),
-    (gpu_specs, {"gpu_specs": "read-only"}, "CDI specs of GPUs", "read-only"),
-    (first_look, {"looked": False}, "first look", "no full look"),
+    (gpu_specs, {"gpu_specs": "read-only"}, "GPU CDI specs", "read-only"),
+    (first_look, {"looked": False}, "first process scan", "has not finished"),
     (
         watch,
         {"watch": replace(_GOOD, problem="lane pods is stuck")},
-        "watch over locks",
+        "lock reconciliation",
         "lane pods is stuck",
     ),
-    (watch, {"watch": Known(at=_OLD, patience=60.0)}, "watch over locks", "last known 300 s ago"),
+    (
+        watch,
+        {"watch": Known(at=_OLD, patience=60.0)},
+        "lock reconciliation",
+        "the last result is 300 s old",
+    ),
     (privileges, {"lacks": ("without KILL nobody is ended",)}, "privileges", "without KILL"),
-    (sight, {"sight": ("set hostPID: true",)}, "every holder can be seen", "set hostPID: true"),
+    (sight, {"sight": ("set hostPID: true",)}, "process visibility", "set hostPID: true"),
 ]
 
 
@@ -182,15 +192,15 @@ def test_a_node_that_never_had_a_driver_is_not_asked_for_one() -> None:
     checks = judge_readiness(replace(_WELL, driver=None))
 
     assert _failed(checks) == {}
-    assert "nvidia driver" not in {check.name for check in checks}
+    assert "NVIDIA driver" not in {check.name for check in checks}
 
 
 def test_each_fact_that_is_learned_now_and_then_says_when_it_was() -> None:
     seen = {check.name: check.seen for check in judge_readiness(_WELL)}
 
-    for name in ("ledger", "hardware", "watch over locks", "socket control", f"socket {_TPU}"):
+    for name in ("ledger", "hardware", "lock reconciliation", "socket control", f"socket {_TPU}"):
         assert seen[name] == 990.0
-    assert seen["every holder can be seen"] == 980.0
+    assert seen["process visibility"] == 980.0
     assert seen["CDI specs"] is None
 
 
@@ -199,5 +209,5 @@ def test_why_the_ledger_fails_is_told_to_root_and_not_over_http() -> None:
     why = replace(_GOOD, problem="cannot write the ledger /state/ledger.db: disk I/O error")
     (check,) = ledger(replace(_WELL, ledger=why, ledger_failing_since=958.0))
 
-    assert check.reason == f"no commit for 42 s: {why.problem}"
-    assert check.public == "no commit for 42 s"
+    assert check.reason == f"no write has succeeded for 42 s: {why.problem}"
+    assert check.public == "no write has succeeded for 42 s"

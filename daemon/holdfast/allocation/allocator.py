@@ -85,7 +85,7 @@ class Allocator:
                 await self._ledger.apply(record, deadline=self._commit_timeout)
         except (LedgerError, LaneStuckError) as error:
             log.warning(
-                "allocation answered unrecorded",
+                "Allocate answered without a record in the ledger",
                 resource=resource,
                 devices=sorted(keys),
                 reason=str(error),

@@ -82,5 +82,5 @@ class CdiSpecs:
 
     def _publish(self, found: Published) -> None:
         if found.problem and found.problem != self.published.problem:
-            log.warning("devices cannot be handed over by name", reason=found.problem)
+            log.warning("cannot publish CDI specs", reason=found.problem)
         self.published = found

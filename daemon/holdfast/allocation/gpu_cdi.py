@@ -84,7 +84,7 @@ class GpuSpecs:
         else:
             found = found_in(made, written.rivals)
         if found.problem and found.problem != self.names.problem:
-            log.warning("gpus cannot be handed over by name", reason=found.problem)
+            log.warning("cannot publish CDI specs of GPUs", reason=found.problem)
         self.names = found
 
 

@@ -64,7 +64,9 @@ async def run(
             contextlib.closing(PluginFolderLock(Path(settings.kubelet.plugin_dir)))
         )
         if plugins.problem:
-            log.warning("a second daemon would not be noticed", reason=plugins.problem)
+            log.warning(
+                "cannot lock the plugin folder against a second daemon", reason=plugins.problem
+            )
         board, metrics = Board(), Metrics()
         if settings.http.port:
             stack.enter_context(_probes(settings, board, metrics))
@@ -91,7 +93,7 @@ async def run(
         control = ControlServer(state, handlers(parts, board))
         await control.start()
         stack.push_async_callback(control.close)
-        board.down("looking at the node for the first time")
+        board.down("scanning the node for the first time")
         await _first_facts(parts)
         _listen(parts, stack)
         stack.push_async_callback(parts.registrar.close)
@@ -100,13 +102,13 @@ async def run(
             _start(parts, supervisor, board, metrics)
             log.info("started", version=holdfast.__version__, state=str(state), pid=os.getpid())
             for each in (*parts.lacks, *missing_folders(settings, host.root)):
-                log.warning("cannot keep every promise", lack=each)
+                log.warning("permission or mount missing", reason=each)
             await orders.next()
             while not (
                 orders.stop or await may_begin_anew(settings, reread, partial(_stuck, parts))
             ):
                 await orders.next()
-            why = "asked to" if orders.stop else "to begin anew with the configuration as it is now"
+            why = "asked to stop" if orders.stop else "restarting with the changed configuration"
             log.info("stopping", reason=f"{why}; locks stay")
     return not orders.stop
 
@@ -143,7 +145,7 @@ async def _first_facts(parts: Parts) -> None:
         await parts.specs.publish(parts.scanner.inventory.value)
         await parts.watcher.catch_up()
     except HoldfastError as error:
-        log.warning("started with less than is known", reason=str(error))
+        log.warning("started without all facts of the node", reason=str(error))
     parts.offering.refresh()
 
 
@@ -152,7 +154,7 @@ def _listen(parts: Parts, stack: AsyncExitStack) -> None:
     try:
         events.start(parts.scanner.uevent)
     except HostError as error:  # the slow full look remains
-        log.warning("device events cannot be heard", reason=str(error))
+        log.warning("cannot receive kernel device events", reason=str(error))
     else:
         stack.callback(events.close)
 
@@ -219,4 +221,4 @@ async def _keep_house(parts: Parts) -> None:
         try:
             await parts.ledger.tidy()
         except HoldfastError as error:
-            log.warning("ledger not tidied", reason=str(error))
+            log.warning("cannot delete old history from the ledger", reason=str(error))

@@ -103,7 +103,7 @@ def run(
 
     set_up_logs(settings.log.level, settings.log.format)
     for each in ineffective:
-        structlog.get_logger(__name__).warning("setting without effect", reason=each)
+        structlog.get_logger(__name__).warning("setting has no effect", reason=each)
     if asyncio.run(run_daemon(settings, lambda: read(lambda _told: None))):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # A new image: NVML, lanes and logs begin anew, while pid and container stay.

@@ -99,7 +99,7 @@ class ControlServer:
 
     async def _answer(self, line: bytes, caller: _Caller) -> bytes:
         if caller.uid not in {_ROOT, os.geteuid()}:
-            log.warning("control question refused", pid=caller.pid, uid=caller.uid)
+            log.warning("control request refused", pid=caller.pid, uid=caller.uid)
             return _error(f"cannot answer uid {caller.uid}: the daemon answers root alone")
         try:
             question = json.loads(line)
@@ -118,7 +118,7 @@ class ControlServer:
             return _error(str(error))
         except Exception as error:
             # A question must not end the daemon; the log has what is needed to mend it.
-            log.exception("control question failed", question=name)
+            log.exception("control request failed", question=name)
             reason = f"{type(error).__name__}: {error}"
             return _error(f"cannot answer {name}: {reason}; this is a bug, the log tells more")
 

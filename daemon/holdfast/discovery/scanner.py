@@ -113,7 +113,7 @@ class Scanner:
             self._failed(error)
             return self.inventory.value
         if self.problem:
-            log.info("hardware can be looked at", was=self.problem)
+            log.info("hardware scan works again", was=self.problem)
         self.problem = ""
         self._retries = backoff(_FIRST_RETRY, self._rescan)
         self.scans += 1
@@ -200,7 +200,7 @@ class Scanner:
     def _failed(self, error: Exception) -> None:
         problem = f"cannot look at the hardware: {error}"
         if problem != self.problem:
-            log.warning("hardware cannot be looked at", reason=str(error))
+            log.warning("cannot scan the hardware", reason=str(error))
         self.problem = problem
 
     @staticmethod

@@ -177,12 +177,14 @@ class Accounts:
                 await self._question()
             except HoldfastError as error:
                 if str(error) != self.view.value.problem:
-                    log.warning("question not answered", reason=str(error), asked_because=reasons)
+                    log.warning(
+                        "cannot ask kubelet for its pods", reason=str(error), asked_because=reasons
+                    )
                 self._note_problem(str(error))
                 self.ask("the question before was not answered")
                 pause = next(delays)
             else:
-                log.debug("question answered", asked_because=reasons)
+                log.debug("kubelet told its pods", asked_because=reasons)
                 delays = backoff(self._times.min_interval, self._times.last_delay)
                 pause = 0.0
             finally:

@@ -233,9 +233,9 @@ class Enrolment:
         since = self._clock.wall() if registered != before.registered else before.since
         self._set(replace(before, registered=registered, problem=problem, since=since))
         if registered:
-            log.info("registered", resource=before.resource)
+            log.info("registered with kubelet", resource=before.resource)
         elif problem != before.problem:
-            log.warning("not registered", resource=before.resource, reason=problem)
+            log.warning("cannot register with kubelet", resource=before.resource, reason=problem)
 
     def _set(self, state: Registration) -> None:
         if state != self._state:

@@ -110,7 +110,7 @@ class FolderWatch:
         try:
             self._stop = self._paths.watch(self.path, self._happened)
         except HostError as error:
-            log.warning("folder not watched", folder=str(self.path), reason=str(error))
+            log.warning("cannot watch the plugin folder", folder=str(self.path), reason=str(error))
         else:
             self._watched = folder
 

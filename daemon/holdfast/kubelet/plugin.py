@@ -146,7 +146,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
             async with asyncio.timeout(patience):
                 await self._traffic.none_in_flight()
         except TimeoutError:
-            log.warning("allocation cut off", resource=self.resource, patience=patience)
+            log.warning("Allocate cut off at shutdown", resource=self.resource, patience=patience)
 
     async def GetDevicePluginOptions(  # noqa: N802
         self,
@@ -249,7 +249,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         except HoldfastError as error:
             code, text = code_of(error), str(error)
             if not isinstance(error, GateRefusedError):  # the gate has told of it, with more
-                log.warning("call refused", call=call, resource=self.resource, reason=text)
+                log.warning("kubelet call refused", call=call, resource=self.resource, reason=text)
         except Exception as error:
             if isinstance(error, TimeoutError) and patience.expired():
                 code = grpc.StatusCode.FAILED_PRECONDITION
@@ -263,7 +263,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
                     f"cannot answer {call} for {self.resource}: {type(error).__name__}: {error}; "
                     "this is a bug in holdfast, its log tells more"
                 )
-            log.exception("call failed", call=call, resource=self.resource)
+            log.exception("kubelet call failed", call=call, resource=self.resource)
         else:
             return answer
         self._observed(call, code, began)
@@ -277,20 +277,20 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         try:
             chosen = self._preferring.preferred(self.resource, available, must_include, size)
         except Exception:
-            log.exception("preference failed", resource=self.resource)
+            log.exception("GetPreferredAllocation failed", resource=self.resource)
             chosen = tuple(dict.fromkeys((*must_include, *sorted(available))))[: max(size, 0)]
         return [*chosen]
 
     def _stream_opened(self) -> None:
         streams = self.streams.value
         self.streams.set(replace(streams, open=streams.open + 1, opened=streams.opened + 1))
-        log.info("kubelet listens", resource=self.resource, streams=streams.open + 1)
+        log.info("ListAndWatch stream opened", resource=self.resource, streams=streams.open + 1)
 
     def _stream_ended(self, era: int) -> None:
         streams = self.streams.value
         ended = streams.ended + (era == streams.era)
         self.streams.set(replace(streams, open=streams.open - 1, ended=ended))
-        log.info("kubelet stopped listening", resource=self.resource, streams=streams.open - 1)
+        log.info("ListAndWatch stream closed", resource=self.resource, streams=streams.open - 1)
 
     def _observed(self, call: str, code: grpc.StatusCode, began: float) -> None:
         self.observe(call, code.name, time.monotonic() - began)

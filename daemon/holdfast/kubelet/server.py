@@ -79,7 +79,7 @@ class PluginServer:
                 "folder must be mounted writable"
             ) from error
         self._server = server
-        log.info("plugin serves", resource=self._plugin.resource, socket=str(self.path))
+        log.info("plugin socket opened", resource=self._plugin.resource, socket=str(self.path))
 
     async def answers(self, deadline: float) -> None:
         """Dial our own socket as kubelet will; raise KubeletError when we do not answer there."""

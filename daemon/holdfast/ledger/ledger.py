@@ -98,7 +98,7 @@ class Ledger:
             reason = str(error)
             if reason not in self._logged:
                 self._logged.add(reason)
-                log.warning("cannot record a move", reason=reason)
+                log.warning("cannot record a lock change", reason=reason)
             failed(reason)
             return None
 

@@ -61,7 +61,7 @@ class CgroupEnd:
         except LaneStuckError as error:
             return _not_now(path, error)
         except HostError as error:
-            log.info("cgroup cannot be killed as one", cgroup=path, reason=str(error))
+            log.info("cannot use cgroup.kill", cgroup=path, reason=str(error))
         else:
             return Outcome.KILLED if killed else Outcome.SPARED
         try:
@@ -70,7 +70,7 @@ class CgroupEnd:
         except LaneStuckError as error:
             return _not_now(path, error)
         except HostError as error:
-            log.info("cgroup cannot be ended frozen", cgroup=path, reason=str(error))
+            log.info("cannot freeze and kill a cgroup", cgroup=path, reason=str(error))
             return Outcome.IMPOSSIBLE
         else:
             return Outcome.FROZEN if ended else Outcome.SPARED
@@ -104,10 +104,10 @@ class CgroupEnd:
         try:
             await self._freeze(path, inode, frozen=False)
         except (HostError, LaneStuckError) as error:
-            log.info("cgroup not thawed", cgroup=path, reason=str(error))
+            log.info("cannot unfreeze a cgroup", cgroup=path, reason=str(error))
 
 
 def _not_now(path: str, error: LaneStuckError) -> Outcome:
     """Leave it for another time: what was known of the pod is old by now."""
-    log.info("cgroup not ended", cgroup=path, reason=str(error))
+    log.info("cgroup not killed", cgroup=path, reason=str(error))
     return Outcome.SPARED

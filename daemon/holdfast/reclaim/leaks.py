@@ -146,7 +146,7 @@ class LeakedSandboxes:
         done = "sent" if how is Outcome.IMPOSSIBLE else how.value
         self.observe(done)
         log.warning(
-            "leaking sandbox ended; kubelet makes the pod a new one",
+            "leaking sandbox killed",
             pod=start.pod,
             device=str(start.device),
             processes=names,
@@ -241,4 +241,4 @@ class LeakedSandboxes:
         """Log why a sandbox that holds its own pod up is not ended, once for each reason."""
         if self._said.get(pod) != reason:
             self._said[pod] = reason
-            log.info("leaking sandbox not ended", pod=pod, reason=reason)
+            log.info("leaking sandbox not killed", pod=pod, reason=reason)

@@ -75,7 +75,7 @@ class Reclaimer:
             pidfds=pidfds,
             clock=clock,
             question_timeout=rules.question_timeout,
-            spared=lambda lock, reason: self._say(lock, "not ended", reason),
+            spared=lambda lock, reason: self._say(lock, "holder not ended", reason),
             observe=self._observed,
         )
         self._attempts: dict[PodUid, Attempt] = {}
@@ -89,7 +89,7 @@ class Reclaimer:
         others = (each.pod for each in self._ledger.book.value.locks.values() if each != lock)
         if lock.pod is not None and lock.pod not in others:
             self.start_over([lock.pod])
-        for about in ("not free yet", "not ended"):
+        for about in ("device not free yet", "holder not ended"):
             self._said.pop((device, about), None)
 
     def start_over(self, pods: Iterable[PodUid]) -> None:
@@ -113,7 +113,7 @@ class Reclaimer:
 
     async def step(self, lock: DeviceLock, facts: ReleaseFacts, reason: str) -> None:
         """Do what is due for an ending lock; *reason* says why its device is not free."""
-        self._say(lock, "not free yet", reason)
+        self._say(lock, "device not free yet", reason)
         if lock.pod is None:
             return
         members = await self._pods.members(lock.pod)
@@ -154,7 +154,7 @@ class Reclaimer:
         judge = self._guards.judging(lock, warrant)
         spared = [judge(each, blockers) for each in blockers]
         if all(spared):
-            self._say(lock, "not ended", spared[0] or "")
+            self._say(lock, "holder not ended", spared[0] or "")
             return
         if lock.state is LockState.RELEASING:
             # Written down first: after a crash the history says that we had begun to act.

@@ -209,11 +209,13 @@ class Resetter:
             self.observe(each.step, each.outcome)
             if each.outcome == FORBIDDEN and not self._told_forbidden:
                 self._told_forbidden = True  # it is so for every device, until we are started anew
-                log.warning("functions are not reset", reason=each.text)
+                log.warning("device reset not permitted", reason=each.text)
         did = [each.text for each in found.did]
         took = round(it.ended - it.began, 3)
         if found.problem:
-            log.warning("device failed", device=str(device), reason=found.problem, took=took)
+            log.warning(
+                "device reset or check failed", device=str(device), reason=found.problem, took=took
+            )
         else:
             log.info("device checked", device=str(device), did=did, took=took)
 

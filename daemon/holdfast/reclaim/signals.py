@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 _SAID = {
     "sent": "signal sent",
-    "gone": "process was gone before the signal",
+    "gone": "process exited before the signal",
     "refused": "signal refused",
 }
 """What the log says of each outcome: a process that was signalled may go on for its grace."""
@@ -169,7 +169,7 @@ class Signals:
         if how in {Outcome.KILLED, Outcome.FROZEN}:
             self._observe(ReclaimStep.KILL, how.value)
             log.warning(
-                "pod's cgroup killed",
+                "pod cgroup killed",
                 cgroup=record.cgroup,
                 device=str(errand.lock.device),
                 pod=errand.pod,

@@ -123,7 +123,7 @@ class Watcher:
 
     def pod_changed(self, pod: PodUid) -> None:
         """Hear that the population of *pod*'s cgroup changed."""
-        log.debug("pod's cgroup changed", pod=pod)
+        log.debug("pod cgroup changed", pod=pod)
         self.nudge()
 
     def holder_exited(self) -> None:
@@ -152,7 +152,7 @@ class Watcher:
             except (HoldfastError, OSError) as error:
                 # Degraded, not dead: locks stay as they are until the node can be looked at again.
                 if str(error) != self.problem:
-                    log.warning("cannot watch locks", reason=str(error))
+                    log.warning("cannot reconcile locks", reason=str(error))
                 self.problem = str(error)
             else:
                 self.problem = ""

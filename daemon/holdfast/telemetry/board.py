@@ -33,7 +33,7 @@ class Board:
         """Start with a fresh heartbeat and nothing ready."""
         self._beat = time.monotonic()
         self._readiness = Readiness(posted=(), at=self._beat)
-        self.down("the daemon has not come up yet")
+        self.down("the daemon is starting")
 
     def beat(self) -> None:
         """Show that the loop turns."""

@@ -133,7 +133,7 @@ class HttpServer:
                 self._turn()
             except Exception:
                 # A thread that ends here would have kubelet restart the daemon.
-                log.exception("serving probes failed")
+                log.exception("HTTP server failed")
                 self._stop.wait(_PAUSE)
         for client in tuple(self._clients):
             self._leave(client)
@@ -164,7 +164,7 @@ class HttpServer:
             except BlockingIOError:
                 return
             except OSError as error:  # out of files or memory: it stays in the queue
-                log.debug("connection not taken", reason=error.strerror)
+                log.debug("cannot accept an HTTP connection", reason=error.strerror)
                 if self._clients:
                     self._leave(displaced(self._clients))
                 self._stop.wait(_PAUSE)
@@ -225,7 +225,7 @@ class HttpServer:
         try:
             response = self._answer(Request(target=target, fields=named))
         except Exception:
-            log.exception("request failed", target=target)
+            log.exception("HTTP request failed", target=target)
             response = _told(HTTPStatus.INTERNAL_SERVER_ERROR)
         return _encoded(response, body=method == "GET")
 

@@ -59,14 +59,14 @@ def set_up_logs(level: str, form: str) -> None:
 def _process_ended(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    log.critical("ended by an unexpected error", exc_info=(kind, error, trace))
+    log.critical("daemon stopped by an unexpected error", exc_info=(kind, error, trace))
 
 
 def _thread_ended(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is not None:
         name = args.thread.name if args.thread is not None else None
         error = (args.exc_type, args.exc_value, args.exc_traceback)
-        log.critical("thread ended by an unexpected error", thread=name, exc_info=error)
+        log.critical("thread stopped by an unexpected error", thread=name, exc_info=error)
 
 
 def _as_printed(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:

@@ -80,7 +80,7 @@ class ProbeServer:
     def _livez(self, _request: Request, _query: str) -> Response:
         silent = self._board.silent_for
         if silent > self._stall:
-            text = f"event loop silent for {silent:.1f} s\n"
+            text = f"event loop has not run for {silent:.1f} s\n"
             return Response(status=HTTPStatus.SERVICE_UNAVAILABLE, body=text.encode())
         return Response(body=b"ok\n")
 

@@ -35,9 +35,9 @@ def freshness(readiness: Readiness, stall: float, now: float | None = None) -> R
     """Return the row of the check that no loop can fake: that the others are not old."""
     now = time.monotonic() if now is None else now
     age = now - readiness.at
-    reason = "" if age <= stall else f"the daemon's loop last looked {age:.1f} s ago"
+    reason = "" if age <= stall else f"the event loop last updated them {age:.1f} s ago"
     check = Check(
-        name="checks are fresh",
+        name="checks up to date",
         passes=age <= stall,
         reason=reason,
         public=reason,

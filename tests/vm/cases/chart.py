@@ -102,7 +102,7 @@ def case_chart_without_kill_names_whom_it_may_not_end(node: GuestNode) -> str:
     device = pod.functions[0].address
     orphan.await_end()
     assert stage.said("signal refused", pid=orphan.pid, signal="SIGTERM")
-    assert stage.said("pod's cgroup killed", pod=pod.uid)
+    assert stage.said("pod cgroup killed", pod=pod.uid)
     assert not stage.said("signal sent")
     lost = _told(node, check="kill", privilege="KILL")
     stage.await_state(device, "free")
@@ -203,7 +203,7 @@ def _nobody_is_ended(node: GuestNode, holders: list[Holding]) -> None:
     time.sleep(6)  # the proof is that nothing happens, long after every grace
     assert all(holder.alive for holder in holders)
     assert not node.stage.said("signal sent")
-    assert not node.stage.said("pod's cgroup killed")
+    assert not node.stage.said("pod cgroup killed")
 
 
 def _short(refused: str) -> str:

@@ -74,7 +74,7 @@ def case_daemon_live_process_without_any_fd(node: GuestNode) -> str:
         lambda: any(
             f"processes of its pod still live: pid {idle.pid}" in word.get("reason", "")
             for word in node.stage.words
-            if word["event"] == "not free yet"
+            if word["event"] == "device not free yet"
         ),
         what="the process to be named in the log",
     )
@@ -90,7 +90,7 @@ def case_daemon_in_observe_mode_signals_nobody(node: GuestNode) -> str:
     assert orphan.alive
     assert node.stage.state(device) == "releasing"
     assert not node.stage.said("signal sent")
-    (spared,) = {w["reason"] for w in node.stage.words if w["event"] == "not ended"}
+    (spared,) = {w["reason"] for w in node.stage.words if w["event"] == "holder not ended"}
     orphan.release()
     freed = node.stage.freed_after(device, time.time())
     return f"6 s after its pod the orphan lives, RELEASING, because {spared}; exit to FREE: {freed}"

@@ -32,7 +32,7 @@ def case_daemon_ends_an_orphan_through_cgroup_kill(node: GuestNode) -> str:
     freed = stage.freed_after(device, ended)
     following.await_running()
     assert stage.said("signal sent", signal="SIGTERM", pid=orphan.pid)
-    assert stage.said("pod's cgroup killed", pod=pod.uid)
+    assert stage.said("pod cgroup killed", pod=pod.uid)
     states = [row["to"] for row in stage.history(device)]
     assert "reclaiming" in states
     return (
@@ -89,7 +89,7 @@ def case_daemon_without_capabilities_proves_nobody_guilty(node: GuestNode) -> st
     (blind,) = [
         check["reason"]
         for check in stage.ask("status")["checks"]
-        if check["name"] == "every holder can be seen" and not check["passes"]
+        if check["name"] == "process visibility" and not check["passes"]
     ]
     pod.exit()
     pod.await_over()
@@ -99,7 +99,7 @@ def case_daemon_without_capabilities_proves_nobody_guilty(node: GuestNode) -> st
     assert holder.alive
     assert tool.alive
     assert not stage.said("signal sent")
-    assert not stage.said("pod's cgroup killed")
+    assert not stage.said("pod cgroup killed")
     assert stage.state(other.address) != "foreign"
     holder.release()
     told_then = following.await_refusal(other.address)

@@ -79,7 +79,7 @@ def case_daemon_in_its_own_pid_namespace_signals_nobody(node: GuestNode) -> str:
     (blind,) = [
         check["reason"]
         for check in stage.ask("status")["checks"]
-        if check["name"] == "every holder can be seen" and not check["passes"]
+        if check["name"] == "process visibility" and not check["passes"]
     ]
     assert "hostPID" in blind
     pod.exit()
@@ -90,7 +90,7 @@ def case_daemon_in_its_own_pid_namespace_signals_nobody(node: GuestNode) -> str:
     assert orphan.alive
     assert tool.alive
     assert not stage.said("signal sent")
-    assert not stage.said("pod's cgroup killed")
+    assert not stage.said("pod cgroup killed")
     assert stage.state(other.address) != "foreign"
     orphan.release()
     tool.release()
@@ -137,5 +137,5 @@ def case_daemon_ends_an_orphan_in_a_frozen_cgroup(node: GuestNode) -> str:
     orphan.await_end()
     freed = node.stage.freed_after(device, time.time())
     following.await_running()
-    assert node.stage.said("pod's cgroup killed", pod=pod.uid)
+    assert node.stage.said("pod cgroup killed", pod=pod.uid)
     return f"frozen, and SIGTERM ignored; cgroup.kill ended it all the same; FREE {freed} after"

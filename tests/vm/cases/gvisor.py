@@ -64,7 +64,7 @@ def case_gvisor_leak_is_named_and_ended_after_its_pod(node: GuestNode) -> str:
     time.sleep(4)  # the proof is that nothing happens, long after every grace
     assert sandbox.alive
     assert stage.state(chip.address) == "held"
-    assert not stage.said("pod's cgroup killed")
+    assert not stage.said("pod cgroup killed")
     assert not stage.said("signal sent")
     node.tell("4 s later, while the pod lives: the device is HELD by it, and nothing was ended")
 
@@ -77,7 +77,7 @@ def case_gvisor_leak_is_named_and_ended_after_its_pod(node: GuestNode) -> str:
     following = node.submit("next", USE_AND_STAY)
     wait_until(lambda: not sandbox.alive, what="the sandbox to be ended")
     since = time.time()
-    wait_until(lambda: stage.said("pod's cgroup killed", pod=pod.uid))
+    wait_until(lambda: stage.said("pod cgroup killed", pod=pod.uid))
     assert not stage.said("signal sent")
     freed = stage.freed_after(chip.address, since)
     node.tell(

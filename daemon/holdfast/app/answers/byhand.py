@@ -75,10 +75,10 @@ class _Hand:
         return self._done("unquarantined by hand", asker, lifted.text, device=what.device)
 
     async def drain(self, question: Question) -> reports.Report:
-        return await self._mark_all(drain, "draining", question)
+        return await self._mark_all(drain, "drain started by hand", question)
 
     async def undrain(self, question: Question) -> reports.Report:
-        report = await self._mark_all(undrain, "draining ended", question)
+        report = await self._mark_all(undrain, "drain ended by hand", question)
         if self._parts.gpus is not None:
             await self._parts.gpus.source.take_up()
         return report

@@ -1,4 +1,4 @@
-"""Gathers what the readiness checks are made of from what the parts publish."""
+"""Collects the facts of the readiness checks from what the parts publish."""
 
 from holdfast.app.watches.proof import PATIENCE
 from holdfast.app.wiring.parts import Parts
@@ -7,16 +7,16 @@ from holdfast.model.node.readiness import Check, Known, ReadinessFacts, Standing
 from holdfast.model.nvidia.gpu import DriverState
 
 _SLACK = 60.0
-"""Above the deadlines of the lanes that a look needs: what is that late comes no more."""
+"""More than the deadlines of all lanes that a scan needs: a later result means it hangs."""
 
 
 def readiness(parts: Parts) -> tuple[Check, ...]:
-    """Return every check, with its reason where it fails or where it proves less than it could."""
+    """Return every check, with its reason."""
     return judge_readiness(_facts(parts))
 
 
 def standings(parts: Parts) -> dict[ResourceName, Standing]:
-    """Return where each resource stands with kubelet, those included that it never heard of."""
+    """Return the registration of each resource, also of those that are not registered yet."""
     states = parts.registrar.registrations.value
     return {
         resource: Standing(
@@ -76,7 +76,7 @@ def _facts(parts: Parts) -> ReadinessFacts:
 
 
 def _driver(parts: Parts) -> tuple[bool, str] | None:
-    """Tell where NVIDIA's driver stands, on a node whose kernel has it or ever had."""
+    """Return whether NVIDIA's driver is ready, and why not; None where there never was one."""
     if parts.gpus is None:
         return None
     source = parts.gpus.source

@@ -135,7 +135,7 @@ class DriftWatch:
             if each not in self._told and now - first >= self._times.settle:
                 self._told[each] = self._clock.wall() - (now - first)
                 log.warning(
-                    "drift",
+                    "drift found",
                     kind=each.kind,
                     subject=each.subject,
                     one=each.one,
@@ -146,7 +146,7 @@ class DriftWatch:
             if now - seen.last > self._times.settle:
                 del self._seen[each]
                 if self._told.pop(each, None) is not None:
-                    log.info("drift is over", kind=each.kind, subject=each.subject)
+                    log.info("drift resolved", kind=each.kind, subject=each.subject)
 
     def _facts(self) -> DriftFacts:
         book, view, offers = self._ledger.book.value, self._view.value, self._offers.value

@@ -55,7 +55,7 @@ class MemoryWatch:
             try:
                 await self.look(held(), metrics)
             except HoldfastError as error:
-                log.warning("memory not read", reason=str(error))
+                log.warning("cannot read memory usage", reason=str(error))
             await self._clock.sleep(_BEAT)
 
     async def look(self, held: Held, metrics: MemoryMetrics) -> None:
@@ -81,14 +81,14 @@ class MemoryWatch:
         if self._tight and not before:
             tightest = memory.tightest
             log.warning(
-                "own memory is near its limit",
+                "daemon memory near its limit",
                 used=f"{share:.0%}",
                 limit=memory.limit,
                 cgroup=tightest.path if tightest is not None else None,
                 advice="raise the container's memory limit",
             )
         elif before and not self._tight:
-            log.info("own memory is below its limit again", used=f"{share:.0%}")
+            log.info("daemon memory below its limit again", used=f"{share:.0%}")
 
     def _read(self, holders: Iterable[Holder]) -> dict[int, HolderMemory]:
         # Processes of one container share a cgroup: its files are read once.

@@ -36,7 +36,7 @@ class LedgerProof:
         try:
             if written_again := await self._ledger.prove(deadline=DEADLINE):
                 log.warning(
-                    "ledger files were removed and have been written again",
+                    "removed ledger files written again",
                     files=", ".join(written_again),
                 )
         except SecondDaemonError:

@@ -36,7 +36,7 @@ def build_gpu_health(
     checks = xid_checks(settings.gpu.disable_health_checks, settings.gpu.enable_health_checks)
     if checks.malformed:
         log.warning(
-            "some words name no Xid and are left out",
+            "unknown Xids in a setting ignored",
             words=list(checks.malformed),
             where="gpu.disableHealthChecks or gpu.enableHealthChecks",
         )

@@ -121,7 +121,7 @@ class GpuEars:
                 self._works = False
                 self._listen(wanted)
             except HoldfastError as error:
-                log.warning("events of GPUs cannot be heard", reason=str(error))
+                log.warning("cannot receive GPU events", reason=str(error))
                 self._tell(self._heard, dict.fromkeys(wanted.uuids, str(error)))
                 if self._works:
                     retries = backoff(_FIRST_RETRY, _LAST_RETRY)

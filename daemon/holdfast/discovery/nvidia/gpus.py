@@ -200,7 +200,7 @@ class GpuSource:
         try:
             seen = await self._lane.run(partial(self._see, self._last, self._linked))
         except HoldfastError as error:  # a stuck lane; what is known stays, /readyz names the lane
-            log.debug("gpus cannot be read", reason=str(error))
+            log.debug("cannot read the GPUs", reason=str(error))
             return self.reading.value.state
         self._report(seen.reading)
         if seen.reading.state is DriverState.READY:
@@ -338,7 +338,7 @@ class GpuSource:
         if (reading.state, reading.reason) == (before.state, before.reason):
             return
         log.info(
-            "nvidia driver",
+            "NVIDIA driver state",
             state=reading.state.value,
             reason=reading.reason,
             version=reading.driver_version,

@@ -124,7 +124,7 @@ class GpuHealthWatch:
         for uuid, state in self._states.items():
             after = after_event(state, event, now, self._checks)
             if len(after.marks) > len(state.marks):
-                log.warning("gpu reports an error", gpu=uuid, reason=after.marks[-1].text)
+                log.warning("GPU reported an error", gpu=uuid, reason=after.marks[-1].text)
             self._states[uuid] = after
         self._publish()
         self._look_wanted.set()  # after an Xid that is ignored, too: the driver may ask for a reset
@@ -200,7 +200,7 @@ class GpuHealthWatch:
             try:
                 await self._lane.run(self._let_go)
             except LaneStuckError as error:
-                log.warning("nvml cannot be ended", reason=str(error))
+                log.warning("cannot shut down NVML", reason=str(error))
             return
         for gpu in reading.gpus:
             if gpu.uuid not in self._states:
@@ -213,7 +213,7 @@ class GpuHealthWatch:
                 self._take(gpu.uuid, unanswered(self._clock.uptime(), self._lane.deadline))
                 return
             except HoldfastError as error:  # the library does not start: the inventory says so
-                log.debug("gpus cannot be looked at", reason=str(error))
+                log.debug("cannot check the health of GPUs", reason=str(error))
                 return
             if look.answered:
                 self._reloaded.discard(gpu.uuid)
@@ -228,7 +228,7 @@ class GpuHealthWatch:
         self._states[uuid] = after
         for mark in before.marks:
             if not any(each.first == mark.first and each.xid == mark.xid for each in after.marks):
-                log.info("gpu is over an error", gpu=uuid, was=mark.text)
+                log.info("GPU error cleared", gpu=uuid, was=mark.text)
         self._publish()
         if before.condition.lost and look.answered:
             self._begin_anew()  # it was not listened to, or is another to the driver by now
@@ -293,7 +293,7 @@ class GpuHealthWatch:
         for uuid, health in found.items():
             known = before.get(uuid, GpuHealth())
             if health.faults != known.faults:
-                log.info("gpu health changed", gpu=uuid, reasons=[f.text for f in health.faults])
+                log.info("GPU health changed", gpu=uuid, reasons=[f.text for f in health.faults])
 
     async def _save_when_wanted(self) -> None:
         while True:
@@ -302,7 +302,7 @@ class GpuHealthWatch:
             try:
                 await self._save({uuid: state.kept for uuid, state in self._states.items()})
             except HoldfastError as error:
-                log.warning("health of gpus not kept", reason=str(error))
+                log.warning("cannot save the health of GPUs", reason=str(error))
                 self._save_wanted.set()
             await self._clock.sleep(self._times.breath)
 

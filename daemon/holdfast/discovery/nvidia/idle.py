@@ -28,7 +28,7 @@ async def keep_idle(
                 await ledger.apply(partial(_remember, idle=value))
                 break
             except HoldfastError as error:
-                log.warning("idle memory of gpus not kept", reason=str(error))
+                log.warning("cannot save the idle memory of GPUs", reason=str(error))
             await clock.sleep(_RETRY)
 
 

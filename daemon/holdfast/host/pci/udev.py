@@ -56,7 +56,11 @@ class Uevents:
                 if error.errno == errno.ENOBUFS:  # the kernel dropped some; the next ones are good
                     happened("", "lost", "")
                     continue
-                log.warning("device events ended; slow rescans go on", reason=str(error))
+                log.warning(
+                    "kernel device events lost",
+                    reason=str(error),
+                    next="periodic scans go on",
+                )
                 self.close()
                 happened("", "lost", "")
                 return
