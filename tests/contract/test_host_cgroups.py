@@ -53,7 +53,6 @@ def test_a_pod_is_found_by_its_uid_with_all_that_lives_in_it(tree: ProcTree, pla
     assert found.path == f"/{place}"
     assert found.inode == folder.stat().st_ino
     assert found.pids == (7, 8, 9)
-    assert found.populated
 
 
 def test_a_pod_without_cgroup_is_none_and_appears_later(tree: ProcTree) -> None:
@@ -65,7 +64,7 @@ def test_a_pod_without_cgroup_is_none_and_appears_later(tree: ProcTree) -> None:
     make(tree, f"kubepods/besteffort/pod{OTHER}")
     found = cgroups.pod(OTHER)
     assert found is not None
-    assert not found.populated
+    assert not found.pids
 
 
 def test_a_kubelet_that_changes_its_driver_is_followed(tree: ProcTree) -> None:

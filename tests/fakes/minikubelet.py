@@ -15,8 +15,8 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as dp_grpc
 from holdfast._pb.podresources.v1 import api_pb2 as pr
 from holdfast._pb.podresources.v1 import api_pb2_grpc as pr_grpc
-from holdfast.kubelet.checkpoint import CHECKPOINT_NAME
 from holdfast.kubelet.wire import dial
+from holdfast.names import KUBELET_CHECKPOINT
 
 
 @dataclass
@@ -130,7 +130,7 @@ class MiniKubelet(dp_grpc.RegistrationServicer, pr_grpc.PodResourcesListerServic
                 {"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}
             )
         )
-        temporary.replace(self.folder / CHECKPOINT_NAME)
+        temporary.replace(self.folder / KUBELET_CHECKPOINT)
 
     async def List(self, request: object, context: object) -> pr.ListPodResourcesResponse:  # noqa: N802
         self.lists += 1

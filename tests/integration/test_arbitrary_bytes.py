@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from holdfast.control import SOCKET, ask
+from holdfast.control import ask
 from holdfast.control.client import MOST_BYTES
 from holdfast.control.server import ControlServer
+from holdfast.names import CONTROL_SOCKET
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.probes import ProbeServer
 
@@ -126,6 +127,6 @@ def test_whatever_comes_at_the_control_socket_the_next_question_is_answered(
 ) -> None:
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(_PATIENCE)
-        client.connect(str(folder / SOCKET))
+        client.connect(str(folder / CONTROL_SOCKET))
         _throw(client, parts, reads=reads)
         assert ask(folder, "status", patience=_PATIENCE, device="tpu/1")["device"] == "tpu/1"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from fakes.running import CHIPS, TPU, Running, running
-from holdfast.control import SOCKET
+from holdfast.names import CONTROL_SOCKET
 from waiting import until
 
 A, B, C, D = CHIPS
@@ -151,7 +151,7 @@ async def test_a_daemon_that_does_not_answer_is_not_taken_for_one_that_is_down(
     short_path: Path,
 ) -> None:
     with socket.socket(socket.AF_UNIX) as mute:
-        mute.bind(str(short_path / SOCKET))
+        mute.bind(str(short_path / CONTROL_SOCKET))
         mute.listen()
         asked = asyncio.create_task(_holdfast(short_path, "locks"))
         done = await asyncio.wait_for(asked, 60)
@@ -189,7 +189,7 @@ async def test_run_takes_its_flags_and_ends_cleanly_when_asked_to(short_path: Pa
             text=True,
         )
         try:
-            await until((node.state / SOCKET).exists, what="the control socket")
+            await until((node.state / CONTROL_SOCKET).exists, what="the control socket")
             await until(lambda: node.healthy() == set(CHIPS), what="the chips to be offered")
             with socket.create_connection(("127.0.0.1", port)):
                 pass
@@ -199,7 +199,7 @@ async def test_run_takes_its_flags_and_ends_cleanly_when_asked_to(short_path: Pa
 
         assert daemon.returncode == 0
         assert '"level": "info"' not in said
-        assert not (node.state / SOCKET).exists()
+        assert not (node.state / CONTROL_SOCKET).exists()
         assert not list((short_path / "dp").glob("holdfast*.sock"))
 
 

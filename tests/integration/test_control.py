@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.control import SOCKET, ask
+from holdfast.control import ask
 from holdfast.control.server import ControlServer, Handler
 from holdfast.errors import HoldfastError
+from holdfast.names import CONTROL_SOCKET
 
 
 async def _slow(_: Mapping[str, Any]) -> str:
@@ -55,7 +56,7 @@ async def _ask(folder: Path, question: str, **details: Any) -> Any:
 
 
 async def _raw(folder: Path, *lines: bytes) -> bytes:
-    reader, writer = await asyncio.open_unix_connection(folder / SOCKET)
+    reader, writer = await asyncio.open_unix_connection(folder / CONTROL_SOCKET)
     writer.writelines(lines)
     answer = b""
     with contextlib.suppress(ConnectionError):  # left with unread bytes, the kernel resets
@@ -98,7 +99,7 @@ async def test_a_bug_in_an_answer_is_told_and_harms_nobody_else(
 
 
 async def test_the_socket_is_for_its_owner_alone(folder: Path) -> None:
-    mode = (folder / SOCKET).stat().st_mode
+    mode = (folder / CONTROL_SOCKET).stat().st_mode
 
     assert stat.S_ISSOCK(mode)
     assert stat.S_IMODE(mode) == 0o600
@@ -107,7 +108,7 @@ async def test_the_socket_is_for_its_owner_alone(folder: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to ask as somebody else")
 async def test_another_user_is_refused_even_where_the_files_would_let_him_in(folder: Path) -> None:
     folder.chmod(0o755)
-    (folder / SOCKET).chmod(0o666)
+    (folder / CONTROL_SOCKET).chmod(0o666)
     code = (
         "import os, socket, sys\n"
         "os.setgroups([]); os.setresgid(*[65534] * 3); os.setresuid(*[65534] * 3)\n"
@@ -119,7 +120,7 @@ async def test_another_user_is_refused_even_where_the_files_would_let_him_in(fol
 
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-c", code, str(folder / SOCKET)],
+        [sys.executable, "-c", code, str(folder / CONTROL_SOCKET)],
         capture_output=True,
         text=True,
         check=True,
@@ -160,7 +161,7 @@ async def test_a_question_without_an_end_is_left_unanswered(folder: Path) -> Non
 async def test_a_client_that_leaves_before_its_answer_harms_nobody(folder: Path) -> None:
     for _ in range(5):
         with socket.socket(socket.AF_UNIX) as rude:
-            rude.connect(str(folder / SOCKET))
+            rude.connect(str(folder / CONTROL_SOCKET))
             rude.sendall(b'{"ask": "large"}\n')
 
     assert await _ask(folder, "slow") == "slow"
@@ -171,14 +172,14 @@ async def test_without_a_daemon_the_one_who_asks_is_told_so_at_once(short_path: 
         ask(short_path, "slow")
 
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(short_path / SOCKET))
+        dead.bind(str(short_path / CONTROL_SOCKET))
     with pytest.raises(ConnectionError):
         ask(short_path, "slow")
 
 
 async def test_a_daemon_that_says_nothing_is_not_waited_for_forever(short_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as mute:
-        mute.bind(str(short_path / SOCKET))
+        mute.bind(str(short_path / CONTROL_SOCKET))
         mute.listen()
         with pytest.raises(TimeoutError):
             ask(short_path, "slow", patience=0.05)
@@ -190,21 +191,21 @@ async def test_a_daemon_that_ends_in_the_middle_of_its_answer_is_down(short_path
         writer.write(b'{"answer": ')
         writer.close()
 
-    async with await asyncio.start_unix_server(half, short_path / SOCKET):
+    async with await asyncio.start_unix_server(half, short_path / CONTROL_SOCKET):
         with pytest.raises(ConnectionError, match="it closed the connection"):
             await _ask(short_path, "slow")
 
 
 async def test_a_new_daemon_takes_the_place_of_a_socket_that_a_crash_left(short_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(short_path / SOCKET))
+        dead.bind(str(short_path / CONTROL_SOCKET))
     server = ControlServer(short_path, _HANDLERS)
 
     await server.start()
 
     assert await _ask(short_path, "slow") == "slow"
     await server.close()
-    assert not (short_path / SOCKET).exists()
+    assert not (short_path / CONTROL_SOCKET).exists()
 
 
 async def test_closing_leaves_silent_clients_and_slow_answers_behind(short_path: Path) -> None:
@@ -216,8 +217,8 @@ async def test_closing_leaves_silent_clients_and_slow_answers_behind(short_path:
 
     server = ControlServer(short_path, {"never": never})
     await server.start()
-    silent_reader, silent = await asyncio.open_unix_connection(short_path / SOCKET)
-    waiting_reader, waiting = await asyncio.open_unix_connection(short_path / SOCKET)
+    silent_reader, silent = await asyncio.open_unix_connection(short_path / CONTROL_SOCKET)
+    waiting_reader, waiting = await asyncio.open_unix_connection(short_path / CONTROL_SOCKET)
     waiting.write(b'{"ask": "never"}\n')
     await asked.wait()
 
@@ -233,7 +234,7 @@ async def test_closing_leaves_silent_clients_and_slow_answers_behind(short_path:
 async def test_a_client_that_asks_nothing_is_left_after_a_while(short_path: Path) -> None:
     server = ControlServer(short_path, _HANDLERS, patience=0.05)
     await server.start()
-    reader, writer = await asyncio.open_unix_connection(short_path / SOCKET)
+    reader, writer = await asyncio.open_unix_connection(short_path / CONTROL_SOCKET)
 
     async with asyncio.timeout(10):
         assert await reader.read() == b""

@@ -18,11 +18,12 @@ from fakes.kubelet_side import (
 from fakes.minikubelet import Grant, MiniKubelet, mini_kubelet
 from holdfast.errors import KubeletError
 from holdfast.kubelet.accounts import QuestionTimes
-from holdfast.kubelet.checkpoint import CHECKPOINT_NAME, FileId
+from holdfast.kubelet.checkpoint import FileId
 from holdfast.kubelet.podresources import PodResources
 from holdfast.kubelet.traffic import Traffic
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
+from holdfast.names import KUBELET_CHECKPOINT
 from holdfast.runtime.clock import SystemClock
 from manual_clock import ManualClock
 from waiting import until
@@ -54,7 +55,7 @@ async def test_a_checkpoint_that_stays_unreadable_is_no_news_at_each_look(
 ) -> None:
     async with kubelet_side(tmp_path) as side:
         if is_there:
-            (side.folder / CHECKPOINT_NAME).mkdir(parents=True)  # opens for nobody
+            (side.folder / KUBELET_CHECKPOINT).mkdir(parents=True)  # opens for nobody
         first = await side.accounts.refresh()
         assert first.unreadable
         news = side.accounts.view.version
@@ -105,7 +106,7 @@ async def test_no_question_is_asked_while_an_allocate_is_in_flight(tmp_path: Pat
         lists = kubelet.lists
         side.deciding.hold.clear()
         call = asyncio.create_task(kubelet.allocate("u", TPU, ["a"]))
-        await until(lambda: side.traffic.allocates == 1)
+        await until(lambda: side.traffic.allocates.value == 1)
         side.accounts.ask("a test")
         await asyncio.sleep(1.5)
         assert kubelet.lists == lists
@@ -137,7 +138,7 @@ async def test_an_allocate_that_comes_while_kubelet_is_dialled_is_answered_befor
         await until(dialling.is_set)
         side.deciding.hold.clear()
         call = asyncio.create_task(kubelet.allocate("u", TPU, ["a"]))
-        await until(lambda: side.traffic.allocates == 1)
+        await until(lambda: side.traffic.allocates.value == 1)
         may_go_on.set()
         await asyncio.sleep(0.5)  # time enough for a List that must not come
         side.deciding.hold.set()

@@ -272,7 +272,7 @@ async def test_a_stop_lets_an_allocate_in_flight_be_answered(tmp_path: Path) -> 
         await registered(side)
         side.deciding.hold.clear()
         call = asyncio.create_task(kubelet.allocate("u", TPU, ["a"]))
-        await until(lambda: side.traffic.allocates == 1)
+        await until(lambda: side.traffic.allocates.value == 1)
         asyncio.get_running_loop().call_later(0.2, side.deciding.hold.set)
         await side.registrar.close()
         assert (await call).container_responses[0].envs["CHIPS"] == "a"

@@ -73,7 +73,7 @@ async def test_allocate_answers_once_for_each_container_with_all_of_the_grant(
         )
         assert dict(one.annotations) == {"a": "b"}
         assert [each.name for each in one.cdi_devices] == ["google.com/tpu=0"]
-        await until(lambda: side.traffic.allocates == 0, what="kubelet to have its answer")
+        await until(lambda: side.traffic.allocates.value == 0, what="kubelet to have its answer")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ async def test_each_error_has_one_code_and_its_own_text(
         for caught in (allocate.value, start.value):
             assert caught.code() is code
             assert str(error) in (caught.details() or "")
-        await until(lambda: side.traffic.allocates == 0, what="kubelet to have its answer")
+        await until(lambda: side.traffic.allocates.value == 0, what="kubelet to have its answer")
 
 
 async def test_a_preference_is_never_an_error_and_always_as_many_answers_as_questions(
@@ -174,7 +174,7 @@ async def test_an_allocate_that_kubelet_gives_up_is_still_carried_out(tmp_path: 
         call = dp_grpc.DevicePluginStub(channel).Allocate(request)
         await until(lambda: slow.asked)
         call.cancel()
-        await until(lambda: traffic.allocates == 0, what="the call to be over for us, too")
+        await until(lambda: traffic.allocates.value == 0, what="the call to be over for us, too")
         slow.hold.set()
         await until(lambda: finished)
     await server.close()

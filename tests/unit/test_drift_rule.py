@@ -22,9 +22,9 @@ from fakes.books import (
 )
 from holdfast.model.book.book import Book, PodRecord
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.drift import Drift, DriftFacts, disagreements, kept_back
+from holdfast.model.book.drift import Drift, DriftFacts, disagreements
 from holdfast.model.book.locks import LockState
-from holdfast.model.book.offers import OfferedDevice, Offers
+from holdfast.model.book.offers import OfferedDevice, Offers, kept_back
 from holdfast.model.ids import BootId, DeviceId, PodUid, ProcessId, ResourceName
 from holdfast.model.kubelet import KubeletView, ListedPod
 from holdfast.model.use.use import Grip, Holder

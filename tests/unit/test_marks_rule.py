@@ -24,10 +24,9 @@ from fakes.books import (
 )
 from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.drift import kept_back
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine, why_withheld
-from holdfast.model.book.offers import OfferFacts, offered
+from holdfast.model.book.offers import OfferFacts, kept_back, offered
 from holdfast.model.book.queue import settle
 from holdfast.model.book.reconcile import Surroundings, reconcile
 from holdfast.model.gate.gate import Caller, Passage, enter, who_calls, why_wait

@@ -9,7 +9,6 @@ from holdfast.errors import AllocationRefusedError, LaneStuckError, LedgerError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import translate
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import CheckpointId, DeviceId, DeviceName, ResourceName
@@ -97,7 +96,7 @@ class Allocator:
 
     def _usable(self, resource: ResourceName, id_: DeviceId, inventory: Inventory) -> Device:
         name = DeviceName(resource, id_)
-        device = translate(resource, id_, inventory)
+        device = inventory.find(resource, id_)
         if device is None:
             known = _some(inventory.of(resource))
             message = f"cannot allocate {name}: the node has no such device (it has: {known})"

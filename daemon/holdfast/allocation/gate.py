@@ -17,7 +17,6 @@ from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
-from holdfast.model.book.reconcile import translate
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.gate.cdi import Published
 from holdfast.model.gate.gate import (
@@ -27,8 +26,8 @@ from holdfast.model.gate.gate import (
     arrive,
     enter,
     who_calls,
+    why_held,
     why_kept_away,
-    why_wait,
 )
 from holdfast.model.gate.promise import breach
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
@@ -216,7 +215,7 @@ class Gate:
         if self._books.view.value.unreadable:
             start.doing = "the start is not recorded in time"
             await self._record(lambda draft: arrive(draft, passage, caller))
-        reason = why_wait(passage, caller, self._ledger.book.value)
+        reason = why_held(passage, caller, self._ledger.book.value)
         if reason is not None:
             self._ask_kubelet(passage, caller, start)
             raise Wait(Outcome.HELD, reason + self._by_whom(resource, asked, passage.keys))
@@ -290,7 +289,7 @@ class Gate:
         inventory = self._inventory.value
         found: list[Device] = []
         for id_ in sorted(asked):
-            device = translate(resource, id_, inventory)
+            device = inventory.find(resource, id_)
             if device is None:
                 raise Wait(Outcome.HARDWARE, f"{resource}/{id_} is not on this node any more")
             if device.faults:

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.drift import kept_back
-from holdfast.model.devices import Device, DeviceKind, Inventory, device_ids
+from holdfast.model.book.offers import kept_back
+from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.gate.placement import preferred
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.nvidia.placement import GpuBoard, GpuTopology
@@ -55,7 +55,7 @@ class Preference:
         parents = self._topology.value.parents
         if any(device.name.id in parents for device in devices):
             return preferred_slices(
-                device_ids(devices),
+                [each.name.id for each in devices],
                 parents,
                 self._slices,
                 available=available,

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.names import CONTROL_SOCKET
 
-SOCKET = "control.sock"
 MOST_BYTES = 1 << 16
 
 
@@ -19,7 +19,7 @@ def ask(folder: Path, question: str, *, patience: float = 10.0, **details: Any) 
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(patience)
-        connection.connect(str(folder / SOCKET))
+        connection.connect(str(folder / CONTROL_SOCKET))
         connection.sendall(json.dumps({"ask": question, **details}).encode() + b"\n")
         received = bytearray()
         while not received.endswith(b"\n") and (part := connection.recv(MOST_BYTES)):

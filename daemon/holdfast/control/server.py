@@ -14,8 +14,9 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
-from holdfast.control.client import MOST_BYTES, SOCKET
+from holdfast.control.client import MOST_BYTES
 from holdfast.errors import HoldfastError
+from holdfast.names import CONTROL_SOCKET
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +45,7 @@ class ControlServer:
 
         A client may take *patience* seconds to ask.
         """
-        self._path = folder / SOCKET
+        self._path = folder / CONTROL_SOCKET
         self._handlers = handlers
         self._patience = patience
         self._server: asyncio.Server | None = None

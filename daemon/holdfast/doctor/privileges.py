@@ -6,12 +6,12 @@ from msgspec.structs import replace
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
-from holdfast.doctor.names import CONTROL_SOCKET
 from holdfast.doctor.needs import NEEDS, Need
 from holdfast.doctor.node import Node
 from holdfast.host.own.privileges import Privileges, privileges
 from holdfast.host.proc.peer import listener
 from holdfast.host.proc.procfs import Procfs
+from holdfast.names import CONTROL_SOCKET
 from holdfast.settings import Settings
 
 _AREA = Area("privileges")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
-from holdfast.doctor.names import CONTROL_SOCKET
 from holdfast.doctor.node import Node
 from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.host.files.mounts import Mount
@@ -17,6 +16,7 @@ from holdfast.ledger.examine import examine
 from holdfast.ledger.reserve import RESERVE_BYTES
 from holdfast.ledger.store import FILE, LOCK, SCHEMA_VERSION
 from holdfast.model.node.filesystems import unfit
+from holdfast.names import CONTROL_SOCKET
 
 _AREA = Area("state")
 _MIB = 1 << 20

@@ -17,9 +17,6 @@ from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, DeviceId, PodUid, Re
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.model.nvidia.grant import told_by_index
 
-CHECKPOINT_NAME = "kubelet_internal_checkpoint"
-"""The file's name in the device-plugins folder."""
-
 _LARGEST = 16 * 1024 * 1024
 
 

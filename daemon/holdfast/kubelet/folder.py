@@ -8,14 +8,12 @@ from msgspec import Struct, field
 
 from holdfast.errors import HostError
 from holdfast.host.files.inotify import PathWatcher
-from holdfast.kubelet.checkpoint import CHECKPOINT_NAME, FileId
+from holdfast.kubelet.checkpoint import FileId
+from holdfast.names import KUBELET_CHECKPOINT, KUBELET_SOCKET
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
-
-KUBELET_SOCKET = "kubelet.sock"
-"""The name of kubelet's Registration socket in the device-plugins folder."""
 
 _RARELY = 5
 
@@ -59,7 +57,7 @@ class FolderWatch:
     @property
     def checkpoint(self) -> Path:
         """Where kubelet keeps its books."""
-        return self.path / CHECKPOINT_NAME
+        return self.path / KUBELET_CHECKPOINT
 
     def refresh(self) -> FolderState:
         """Look now, publish, and return what is there."""
@@ -126,7 +124,7 @@ class FolderWatch:
             self._forget()
             self.refresh()
         # Kubelet's temporary files come and go at each write: only the rename matters.
-        elif name in {KUBELET_SOCKET, CHECKPOINT_NAME} or self._is_ours(name):
+        elif name in {KUBELET_SOCKET, KUBELET_CHECKPOINT} or self._is_ours(name):
             self.refresh()
 
 

@@ -12,24 +12,20 @@ class Traffic:
     """
 
     def __init__(self) -> None:
-        self._in_flight: Watched[int] = Watched(0)
-
-    @property
-    def allocates(self) -> int:
+        self.allocates: Watched[int] = Watched(0)
         """How many Allocates kubelet waits for."""
-        return self._in_flight.value
 
     def began(self) -> None:
         """Count an Allocate that kubelet waits for."""
-        self._in_flight.set(self._in_flight.value + 1)
+        self.allocates.set(self.allocates.value + 1)
 
     def ended(self) -> None:
         """Count one less: kubelet has the answer, or has gone."""
-        self._in_flight.set(self._in_flight.value - 1)
+        self.allocates.set(self.allocates.value - 1)
 
     async def none_in_flight(self) -> None:
         """Return when there is none."""
-        await self._in_flight.until(lambda count: count == 0)
+        await self.allocates.until(lambda count: count == 0)
 
     async def quiet(self, clock: Clock, *, seconds: float = 0.0) -> None:
         """Return when there has been none for *seconds*.
@@ -39,8 +35,8 @@ class Traffic:
         """
         while True:
             await self.none_in_flight()
-            version = self._in_flight.version
+            version = self.allocates.version
             if seconds > 0:
                 await clock.sleep(seconds)
-            if self._in_flight.version == version:
+            if self.allocates.version == version:
                 return

@@ -1,6 +1,6 @@
 """Devices and inventories: what discovery finds and every other part reads."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
 
@@ -114,13 +114,27 @@ class Inventory(Struct, frozen=True, kw_only=True):
         """Return the device called *name*, or None when the node has none."""
         return next((device for device in self.devices if device.name == name), None)
 
+    def find(self, resource: ResourceName, id_: DeviceId) -> Device | None:
+        """Return the device that kubelet means by *id_*, or None when the node has none.
+
+        The plugin that was here before may have used the name of the node as id (the group's
+        number, ``accelN``, ``nvidiaN``), or have shared a GPU under ids such as ``GPU-...::1``.
+        """
+        device = self.get(DeviceName(resource, DeviceId(id_.partition("::")[0])))
+        if device is not None:
+            return device
+        return next(
+            (
+                candidate
+                for candidate in self.of(resource)
+                if any(node.path.rsplit("/", 1)[-1] == id_ for node in candidate.nodes)
+            ),
+            None,
+        )
+
     def may_have(self, resource: ResourceName) -> bool:
         """Tell whether devices of *resource* may be there that are not among `devices`."""
         return any(fnmatchcase(resource, each) for each in self.unread | self.unseen)
-
-    def sharing(self, keys: frozenset[HardwareKey]) -> Iterator[Device]:
-        """Yield every device that has one of *keys*, under whatever resource name."""
-        return (device for device in self.devices if device.keys & keys)
 
 
 def with_faults(
@@ -143,8 +157,3 @@ def pci_key(address: PciAddress) -> HardwareKey:
 def pci_addresses(keys: Iterable[HardwareKey]) -> tuple[PciAddress, ...]:
     """Return the PCI functions among *keys*, in order."""
     return tuple(PciAddress(key.removeprefix(_PCI)) for key in sorted(keys) if key.startswith(_PCI))
-
-
-def device_ids(devices: tuple[Device, ...]) -> tuple[DeviceId, ...]:
-    """Return the ids of *devices*, in their order."""
-    return tuple(device.name.id for device in devices)

@@ -10,12 +10,11 @@ from holdfast.model.gate.gate import LONGEST_WAIT
 from holdfast.model.ids import ResourceName
 from holdfast.model.tpu.generations import GENERATIONS
 from holdfast.model.vfio.pools import PoolSpec
+from holdfast.names import CONTROL_SOCKET, KUBELET_SOCKET
 from holdfast.settings.sections import Settings
 
 _LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit, and its whole node waits
 _SOCKET_PATH_BYTES = 107  # the most that the kernel takes
-_CONTROL_SOCKET = "control.sock"  # the longest name of a socket in the state folder
-_KUBELET_SOCKET = "kubelet.sock"
 _ANNOTATION_PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/")
 
 
@@ -48,13 +47,13 @@ def _paths(settings: Settings) -> Iterator[str]:
     plugin_dir, state_dir = Path(kubelet.plugin_dir), Path(settings.state_dir)
     if plugin_dir == state_dir or plugin_dir in state_dir.parents:
         yield "stateDir: kubelet may clean its plugin folder; choose another place"
-    if len(bytes(state_dir / _CONTROL_SOCKET)) > _SOCKET_PATH_BYTES:
+    if len(bytes(state_dir / CONTROL_SOCKET)) > _SOCKET_PATH_BYTES:
         yield "stateDir: the path is too long for a unix socket in it; choose a shorter one"
     prefix = kubelet.socket_prefix
     # Everything with this prefix counts as ours, to be removed when it is stale.
     if not prefix or not prefix.isprintable() or "/" in prefix or prefix[0] == ".":
         yield f"kubelet.socketPrefix: {prefix!r} cannot begin the name of a file"
-    elif _KUBELET_SOCKET.startswith(prefix):
+    elif KUBELET_SOCKET.startswith(prefix):
         yield f"kubelet.socketPrefix: {prefix!r} would make kubelet's own socket count as ours"
 
 

@@ -9,12 +9,12 @@ from pathlib import PurePosixPath
 
 from msgspec import Struct
 
+from holdfast import names as files
 from holdfast.errors import SettingsError
 from holdfast.settings.nvidia import VARIABLES
 
 KUBELET_SOCKET = "KUBELET_SOCKET"
 CONFIG_FILE = "CONFIG_FILE"
-_SOCKET = "kubelet.sock"
 _BOOLEANS = frozenset(
     {
         "PASS_DEVICE_SPECS",
@@ -188,10 +188,10 @@ def _folder(text: str, called: str) -> dict[str, str]:
             "it out, or set kubelet.pluginDir"
         )
     path = PurePosixPath(text)
-    if path.name != _SOCKET:
+    if path.name != files.KUBELET_SOCKET:
         raise SettingsError(
-            f"cannot use {called} with the value {text!r}: kubelet's socket is called {_SOCKET}; "
-            "set kubelet.pluginDir to its folder"
+            f"cannot use {called} with the value {text!r}: kubelet's socket is called "
+            f"{files.KUBELET_SOCKET}; set kubelet.pluginDir to its folder"
         )
     return {"kubelet.pluginDir": str(path.parent)}
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.names import CHECKPOINT, CONTROL_SOCKET, KUBELET_SOCKET
 from holdfast.doctor.node import Node
 from holdfast.doctor.privileges import privileges_findings
 from holdfast.host.files.mounts import Mount, mount_of
+from holdfast.names import CONTROL_SOCKET
 from holdfast.settings import convert
 
 _LISTEN = """
@@ -44,14 +44,6 @@ def _daemon(folder: Path, *less: str) -> Iterator[int]:
 def _found(folder: Path) -> dict[str, Finding]:
     node = Node(settings=convert({"stateDir": str(folder)}))
     return {finding.check: finding for finding in privileges_findings(node)}
-
-
-def test_the_names_that_the_doctor_looks_for_are_those_of_the_parts_that_give_them() -> None:
-    from holdfast.control import SOCKET  # noqa: PLC0415 - a layer above the doctor
-    from holdfast.kubelet import checkpoint, folder  # noqa: PLC0415 - as above
-
-    assert SOCKET == CONTROL_SOCKET
-    assert (folder.KUBELET_SOCKET, checkpoint.CHECKPOINT_NAME) == (KUBELET_SOCKET, CHECKPOINT)
 
 
 def test_without_a_daemon_the_doctor_speaks_of_itself_and_says_so(short_path: Path) -> None:

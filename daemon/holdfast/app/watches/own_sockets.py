@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.control.client import SOCKET
 from holdfast.errors import HoldfastError
 from holdfast.kubelet.enrolment import Registration
 from holdfast.model.ids import ResourceName
 from holdfast.model.node.readiness import Known
+from holdfast.names import CONTROL_SOCKET
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
@@ -47,7 +47,7 @@ class OwnSockets:
     ) -> None:
         """Dial the sockets of *plugins*, and the control socket in the folder *control*."""
         self._plugins = plugins
-        self._control = control / SOCKET
+        self._control = control / CONTROL_SOCKET
         self._clock = clock
         self._each = each
         self._known: dict[str, Known] = {}

@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
-from holdfast.doctor.names import CHECKPOINT
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import read_bytes
+from holdfast.names import KUBELET_CHECKPOINT
 from holdfast.settings import Settings
 
 _AREA = Area("kubelet")
@@ -38,7 +38,7 @@ class Books(Struct, frozen=True, kw_only=True):
 
 def book_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
     """Yield what was found of the checkpoint in *folder*; HostError where we may not read it."""
-    path = folder / CHECKPOINT
+    path = folder / KUBELET_CHECKPOINT
     try:
         content = read_bytes(path)
     except HostError as error:

@@ -10,10 +10,10 @@ from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.kubelet.books import book_findings
 from holdfast.doctor.kubelet.plugins import plugin_findings
-from holdfast.doctor.names import KUBELET_SOCKET
 from holdfast.doctor.node import Node
 from holdfast.host.proc.peer import listener
 from holdfast.host.proc.procfs import Procfs
+from holdfast.names import KUBELET_SOCKET
 
 _AREA = Area("kubelet")
 _KUBELETS = frozenset(

@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
-from holdfast.doctor.names import CONTROL_SOCKET
 from holdfast.doctor.node import Node
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import list_names
 from holdfast.host.proc.peer import listener
+from holdfast.names import CONTROL_SOCKET
 from holdfast.settings import Settings
 
 _AREA = Area("kubelet")

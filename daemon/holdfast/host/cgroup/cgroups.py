@@ -40,11 +40,6 @@ class PodCgroup(Struct, frozen=True, kw_only=True):
     pids: tuple[int, ...]
     unlisted: str = ""
 
-    @property
-    def populated(self) -> bool:
-        """Tell whether any process is in it; a zombie counts until it is reaped."""
-        return bool(self.pids)
-
 
 class Cgroups:
     """Reads, and where it may writes, the host's cgroup tree. Belongs to one lane."""
@@ -57,11 +52,6 @@ class Cgroups:
         self._kubepods: tuple[Path, ...] = ()
         self._search_again = 0.0
         self._own: str | None = None
-
-    @property
-    def is_v2(self) -> bool:
-        """Tell whether this is the unified hierarchy."""
-        return self._is_v2
 
     @property
     def is_private(self) -> bool:

@@ -7,9 +7,7 @@ from msgspec import Struct, field
 
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import LockState
-from holdfast.model.book.marks import why_withheld
 from holdfast.model.book.offers import Offers
-from holdfast.model.book.reconcile import translate
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView, ListedPod
@@ -102,28 +100,6 @@ def undecided(each: Disagreement, facts: DriftFacts) -> bool:
     return not comparable(facts.view)
 
 
-def kept_back(
-    resource: ResourceName, available: Iterable[DeviceId], inventory: Inventory, book: Book
-) -> frozenset[DeviceId]:
-    """Return the devices that kubelet could grant, by our knowledge, and does not call available.
-
-    Under a topology policy kubelet names the devices of some NUMA nodes only: what it says tells
-    about those nodes alone.
-    """
-    named = frozenset(available)
-    devices = inventory.of(resource)
-    nodes = {device.numa_node for device in devices if device.name.id in named}
-    return frozenset(
-        device.name.id
-        for device in devices
-        if device.healthy
-        and device.name.id not in named
-        and device.numa_node in nodes
-        and book.lock_on(device.keys) is None
-        and why_withheld(book.marks, device.keys) is None
-    )
-
-
 def _stale_accounting(facts: DriftFacts) -> Iterator[Disagreement]:
     """Yield pods whose devices kubelet counts, while its own list of pods lacks them."""
     listed = {(pod.namespace, pod.name) for pod in facts.view.pods}
@@ -189,7 +165,7 @@ def _never_granted(facts: DriftFacts) -> Iterator[Disagreement]:
     for entry in facts.view.entries:
         if entry.resource not in facts.inventory.resources:
             continue
-        devices = {id_: translate(entry.resource, id_, facts.inventory) for id_ in entry.devices}
+        devices = {id_: facts.inventory.find(entry.resource, id_) for id_ in entry.devices}
         promised = set(entry.promised)
         strange = {
             id_
@@ -211,7 +187,7 @@ def _counted_twice(facts: DriftFacts) -> Iterator[Disagreement]:
     owners: dict[DeviceName, set[PodUid]] = {}
     for uid, resource, ids in _entries(facts):
         for id_ in ids:
-            device = translate(resource, id_, facts.inventory)
+            device = facts.inventory.find(resource, id_)
             if device is not None:
                 owners.setdefault(device.name, set()).add(uid)
     for name, pods in owners.items():

@@ -1,11 +1,13 @@
 """What kubelet is told: the devices of each resource, and whether each may be granted anew."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.marks import why_withheld
+from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import KubeletView
 
@@ -90,3 +92,25 @@ def has_or_awaits(name: DeviceName, book: Book, view: KubeletView) -> bool:
     if not view.readable:
         return bool(ours)
     return bool(view.pods_with(name)) or any(each.pod is None for each in ours)
+
+
+def kept_back(
+    resource: ResourceName, available: Iterable[DeviceId], inventory: Inventory, book: Book
+) -> frozenset[DeviceId]:
+    """Return the devices that kubelet could grant, by our knowledge, and does not call available.
+
+    Under a topology policy kubelet names the devices of some NUMA nodes only: what it says tells
+    about those nodes alone.
+    """
+    named = frozenset(available)
+    devices = inventory.of(resource)
+    nodes = {device.numa_node for device in devices if device.name.id in named}
+    return frozenset(
+        device.name.id
+        for device in devices
+        if device.healthy
+        and device.name.id not in named
+        and device.numa_node in nodes
+        and book.lock_on(device.keys) is None
+        and why_withheld(book.marks, device.keys) is None
+    )

@@ -10,8 +10,8 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
 from holdfast.model.book.pending import AllocationFacts, is_newer, over
 from holdfast.model.book.queue import settle
-from holdfast.model.devices import Device, Inventory
-from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
+from holdfast.model.devices import Inventory
+from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 
 
@@ -45,26 +45,6 @@ def reconcile(draft: Draft, around: Surroundings) -> None:
     _hand_back(draft, around)
     _note_pods(draft, around)
     settle(draft)
-
-
-def translate(resource: ResourceName, id_: DeviceId, inventory: Inventory) -> Device | None:
-    """Return the device that kubelet means by *id_*.
-
-    The plugin that was here before may have used the name of the node as id (the group's number,
-    ``accelN``, ``nvidiaN``), or have shared a GPU under ids such as ``GPU-...::1``.
-    """
-    whole = DeviceId(id_.partition("::")[0])
-    device = inventory.get(DeviceName(resource, whole))
-    if device is not None:
-        return device
-    return next(
-        (
-            candidate
-            for candidate in inventory.of(resource)
-            if any(node.path.rsplit("/", 1)[-1] == id_ for node in candidate.nodes)
-        ),
-        None,
-    )
 
 
 def _identify(draft: Draft, around: Surroundings) -> None:
@@ -221,7 +201,7 @@ def _devices_of(
 ) -> dict[DeviceId, frozenset[HardwareKey]]:
     found: dict[DeviceId, frozenset[HardwareKey]] = {}
     for id_ in sorted(entry.devices):
-        device = translate(entry.resource, id_, inventory)
+        device = inventory.find(entry.resource, id_)
         lock = book.locks.get(DeviceName(entry.resource, id_))
         if device is not None:
             found[device.name.id] = device.keys
@@ -298,12 +278,3 @@ def _with_count(record: PodRecord, view: KubeletView, boot: BootId) -> PodRecord
     if record.let_go_at is None:
         return replace(record, let_go_at=view.asked_at)
     return record
-
-
-def ending_locks(book: Book) -> tuple[DeviceName, ...]:
-    """Return the devices whose locks wait to become free, foreign ones among them."""
-    return tuple(
-        lock.device
-        for lock in book.locks.values()
-        if lock.state in ENDING or lock.state is LockState.FOREIGN
-    )

@@ -77,13 +77,15 @@ def who_calls(
 
 
 def why_wait(passage: Passage, caller: Caller, book: Book) -> str | None:
-    """Return whom *caller* has to wait for by the book, or None when it may go on.
+    """Return what *caller* has to wait for by the book, or None when it may go on.
 
     What the kernel shows is asked apart from this, and both must agree.
     """
-    withheld = why_kept_away(passage, caller, book)
-    if withheld is not None:
-        return withheld
+    return why_kept_away(passage, caller, book) or why_held(passage, caller, book)
+
+
+def why_held(passage: Passage, caller: Caller, book: Book) -> str | None:
+    """Return which other pod has the devices or is before *caller* in the queue, or None."""
     for lock in book.locks_on(passage.keys):
         if not _own(lock, passage, caller, book):
             return _belongs_to(lock, book)
@@ -98,7 +100,7 @@ def why_wait(passage: Passage, caller: Caller, book: Book) -> str | None:
 
 
 def why_kept_away(passage: Passage, caller: Caller, book: Book) -> str | None:
-    """Return why a person withholds the devices from *caller*, or None: `why_wait` includes it."""
+    """Return why a person withholds the devices from *caller*, or None."""
     return why_withheld(book.marks, passage.keys, _started(passage, caller, book))
 
 

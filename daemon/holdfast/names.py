@@ -1,0 +1,10 @@
+"""The names of the sockets and files that more than one part has to know."""
+
+KUBELET_SOCKET = "kubelet.sock"
+"""In the plugin folder: where kubelet takes registrations. Its PodResources socket has it too."""
+
+KUBELET_CHECKPOINT = "kubelet_internal_checkpoint"
+"""In the plugin folder: which pod has which devices, as kubelet wrote it."""
+
+CONTROL_SOCKET = "control.sock"
+"""In the state folder: where the daemon answers the command line."""
