@@ -8,7 +8,7 @@ import pytest
 
 from chart.rendering import REPOSITORY, container, objects, one, pod, settings
 from holdfast.doctor.needs import NEEDS
-from holdfast.host.own.visibility import Visibility
+from holdfast.host.own.privileges import Visibility
 from holdfast.settings import convert
 
 _ROW = re.compile(r"^\| `(?P<what>[^`]+)` \| (?P<when>.+?) \| (?P<why>.+) \|$", re.MULTILINE)

@@ -15,8 +15,9 @@ from fakes.hosttree import HostTree
 from fakes.proctree import ProcTree
 from holdfast.errors import HostError
 from holdfast.host.files.inotify import PathWatcher
+from holdfast.host.files.kernelfile import device_number
 from holdfast.host.pci.udev import Uevents
-from holdfast.host.pci.vfio import exclusive_open, node_rdev
+from holdfast.host.pci.vfio import exclusive_open
 from holdfast.host.proc.peer import peer_of
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
@@ -222,7 +223,7 @@ class TestExclusiveOpen:
         tree, proc = HostTree(tmp_path), ProcTree(tmp_path)
         rdev = tree.terminal("/dev/vfio/7")
         proc.devices(vfio=os.major(rdev))
-        assert node_rdev(tree.root, "/dev/vfio/7") == rdev
+        assert device_number(tree.root.node("/dev/vfio/7")) == rdev
         assert (
             exclusive_open(tree.root, [DeviceNode(path="/dev/vfio/7", rdev=rdev)])
             is Opened.SUCCEEDED
@@ -232,6 +233,6 @@ class TestExclusiveOpen:
     def test_only_a_character_device_has_a_number(self, tmp_path: Path) -> None:
         tree = HostTree(tmp_path)
         (tmp_path / "dev/vfio/7").write_text("")
-        assert node_rdev(tree.root, "/dev/vfio/7") is None
-        assert node_rdev(tree.root, "/dev/vfio/8") is None
+        assert device_number(tree.root.node("/dev/vfio/7")) is None
+        assert device_number(tree.root.node("/dev/vfio/8")) is None
         tree.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fakes.proctree import ProcTree
-from holdfast.host.proc.filetables import FileTables
+from holdfast.host.proc.openfiles import FileTables
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan

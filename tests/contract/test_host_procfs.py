@@ -9,8 +9,8 @@ import pytest
 
 from fakes.proctree import ProcTree
 from holdfast.errors import HostError
-from holdfast.host.own.boot import boot_id
-from holdfast.host.own.visibility import visibility
+from holdfast.host.own.privileges import visibility
+from holdfast.host.own.process import boot_id
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from waiting import wait_until

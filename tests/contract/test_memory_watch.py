@@ -12,7 +12,7 @@ from holdfast.app.answers.reports import holder_reports
 from holdfast.app.watches.memory import MemoryWatch
 from holdfast.cli.tables import table
 from holdfast.host.cgroup.memory import MemoryReader
-from holdfast.host.own.heap import give_back
+from holdfast.host.own.process import give_back_memory
 from holdfast.model.ids import DeviceId, DeviceName, ProcessId, ResourceName
 from holdfast.model.use.use import Grip, Holder
 from holdfast.runtime.lane import Lane
@@ -99,7 +99,7 @@ async def test_near_the_limit_it_gives_back_what_it_can_at_each_look(rig: Rig) -
 
 
 def test_memory_is_given_back_on_any_c_library() -> None:
-    give_back()
+    give_back_memory()
 
 
 async def test_its_own_memory_is_shown_against_its_limit(rig: Rig) -> None:

@@ -143,9 +143,9 @@ def test_of_very_many_riddles_a_few_are_told(tmp_path: Path) -> None:
 
 def test_the_daemon_may_open_as_many_files_as_the_kernel_allows() -> None:
     code = (
-        "import resource as r; from holdfast.host.own.openfiles import allow_all; "
+        "import resource as r; from holdfast.host.own.process import raise_open_files_limit; "
         "most = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (64, most)); "
-        "print(allow_all() == most, r.getrlimit(r.RLIMIT_NOFILE) == (most, most))"
+        "print(raise_open_files_limit() == most, r.getrlimit(r.RLIMIT_NOFILE) == (most, most))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "True True\n"

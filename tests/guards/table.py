@@ -7,7 +7,6 @@ _ENDING = "daemon/holdfast/model/reclaim/ending.py"
 _GUARDS = "daemon/holdfast/reclaim/guards.py"
 _ENDS = "daemon/holdfast/reclaim/signals.py"
 _PARENTS = "daemon/holdfast/host/proc/parents.py"
-_LINEAGE = "daemon/holdfast/host/proc/lineage.py"
 _EVIDENCE = "daemon/holdfast/reclaim/evidence.py"
 _CGROUP_END = "daemon/holdfast/reclaim/cgroupend.py"
 _CGROUPS = "daemon/holdfast/host/cgroup/cgroups.py"
@@ -145,7 +144,7 @@ GUARDS = (
     Guard(
         name="machine",
         why="what runs in a virtual machine no parent tells, whatever its monitor is called",
-        edits=(Edit(_LINEAGE, "if role is None and procfs.runs_a_machine(pid):", "if False:"),),
+        edits=(Edit(_PARENTS, "if role is None and procfs.runs_a_machine(pid):", "if False:"),),
         tests=(
             f"{_SIGNALS}::test_a_machine_is_spared_under_any_name_for_only_its_runtime_knows_what_runs_in_it",
         ),

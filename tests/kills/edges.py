@@ -10,7 +10,7 @@ from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.files.inotify import Changed, PathWatcher
-from holdfast.host.proc.lineage import sandbox_of
+from holdfast.host.proc.parents import sandbox_of
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import INIT_PID_NAMESPACE, ProcessFacts, Procfs
 from holdfast.host.use.look import Look

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from holdfast.doctor.finding import Level
 from holdfast.doctor.needs import NEEDS
 from holdfast.doctor.privileges import device_findings, judge
-from holdfast.host.own.privileges import Privileges, confined
-from holdfast.host.own.visibility import Visibility
+from holdfast.host.own.privileges import Privileges, Visibility, confined
 from holdfast.settings import convert
 
 _ALL = (1 << 41) - 1

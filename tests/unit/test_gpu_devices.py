@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from holdfast.discovery.nvidia.gpus import _caps
-from holdfast.host.nvidia.mig_caps import MigCaps
+from holdfast.host.nvidia.driver import MigCaps
 from holdfast.model.devices import DeviceNode, FaultKind
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices

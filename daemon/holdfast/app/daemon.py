@@ -24,7 +24,7 @@ from holdfast.app.wiring.parts import Parts, build
 from holdfast.control.server import ControlServer
 from holdfast.discovery.scanner import Scanner
 from holdfast.errors import HoldfastError, HostError
-from holdfast.host.own.openfiles import allow_all
+from holdfast.host.own.process import raise_open_files_limit
 from holdfast.host.pci.udev import Uevents
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.ledger import open_ledger
@@ -55,7 +55,7 @@ async def run(
     as at SIGTERM and True is returned: the caller is to start the program anew in this process.
     """
     orders = Orders()
-    allow_all()
+    raise_open_files_limit()
     state = Path(settings.state_dir)
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:

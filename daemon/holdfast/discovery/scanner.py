@@ -8,7 +8,7 @@ import structlog
 from msgspec.structs import replace
 
 from holdfast.discovery.inventory import Besides, Offered, take_inventory
-from holdfast.discovery.snapshot import Snapshot, driver_of
+from holdfast.discovery.snapshot import Snapshot
 from holdfast.errors import HoldfastError
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.root import HostRoot
@@ -194,7 +194,7 @@ class Scanner:
 
     def _changed(self, addresses: tuple[PciAddress, ...]) -> bool:
         return any(
-            driver_of(self._root, address) != self._drivers.get(address) for address in addresses
+            self._sysfs.driver(address) != self._drivers.get(address) for address in addresses
         )
 
     def _failed(self, error: Exception) -> None:

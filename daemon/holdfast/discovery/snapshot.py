@@ -18,14 +18,6 @@ from holdfast.model.vfio.viability import (
 )
 
 
-def driver_of(root: HostRoot, address: PciAddress) -> str | None:
-    """Return the driver of one function, or None: one cheap read, for questions asked often."""
-    try:
-        return (root.sys / "bus/pci/devices" / address / "driver").readlink().name
-    except OSError:
-        return None
-
-
 class AccelNode(Struct, frozen=True, kw_only=True):
     """A node of the accel class and the number that sysfs gives it."""
 

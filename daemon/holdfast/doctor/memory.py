@@ -9,7 +9,8 @@ from holdfast.doctor.finding import Finding
 from holdfast.doctor.node import Node
 from holdfast.errors import HostError
 from holdfast.host.cgroup.memory import MemoryReader
-from holdfast.host.proc.procfs import Procfs, lock_holder
+from holdfast.host.proc.peer import lock_holder
+from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.ledger.store import LOCK

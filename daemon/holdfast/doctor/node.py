@@ -5,8 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.host.files.below import below
-from holdfast.host.files.mounts import Mount, mount_of, mounts
+from holdfast.host.files.paths import Mount, below, mount_of, mounts
 from holdfast.host.root import HostRoot
 from holdfast.settings import Settings
 

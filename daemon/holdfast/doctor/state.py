@@ -9,9 +9,9 @@ from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.node import Node
 from holdfast.errors import LedgerError, LedgerUnusableError
-from holdfast.host.files.mounts import Mount
-from holdfast.host.proc.peer import listener
-from holdfast.host.proc.procfs import Procfs, lock_holder
+from holdfast.host.files.paths import Mount
+from holdfast.host.proc.peer import listener, lock_holder
+from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.examine import examine
 from holdfast.ledger.reserve import RESERVE_BYTES
 from holdfast.ledger.store import FILE, LOCK, SCHEMA_VERSION

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from holdfast.errors import LedgerUnusableError, SecondDaemonError
-from holdfast.host.proc.procfs import Procfs, lock_holder
+from holdfast.host.proc.peer import lock_holder
+from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.ledger.place import Identity, identity
 from holdfast.ledger.store import LOCK

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.files.inotify import PathWatcher
-from holdfast.host.proc.lineage import sandbox_of
-from holdfast.host.proc.parents import containing, outside_parent
+from holdfast.host.proc.parents import containing, outside_parent, sandbox_of
 from holdfast.host.proc.procfs import Procfs
 from holdfast.model.book.reconcile import PodSighting
 from holdfast.model.ids import PodUid

@@ -13,7 +13,7 @@ import pytest
 from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.node import Node
 from holdfast.doctor.privileges import privileges_findings
-from holdfast.host.files.mounts import Mount, mount_of
+from holdfast.host.files.paths import Mount, mount_of
 from holdfast.names import CONTROL_SOCKET
 from holdfast.settings import convert
 

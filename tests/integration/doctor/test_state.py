@@ -16,7 +16,8 @@ from fakes.running import running
 from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.node import Node
 from holdfast.doctor.state import state_findings
-from holdfast.host.proc.procfs import Procfs, lock_holder
+from holdfast.host.proc.peer import lock_holder
+from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.ledger.store import SCHEMA_VERSION, Store
 from holdfast.model.node.filesystems import unfit

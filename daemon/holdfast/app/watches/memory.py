@@ -6,7 +6,7 @@ import structlog
 
 from holdfast.errors import HoldfastError
 from holdfast.host.cgroup.memory import MemoryReader
-from holdfast.host.own.heap import give_back
+from holdfast.host.own.process import give_back_memory
 from holdfast.model.ids import DeviceName
 from holdfast.model.node.memory import HolderMemory, Memory, is_tight, least, own_share
 from holdfast.model.use.use import Holder
@@ -35,7 +35,7 @@ class MemoryWatch:
         *,
         lane: Lane,
         clock: Clock,
-        relieve: Callable[[], None] = give_back,
+        relieve: Callable[[], None] = give_back_memory,
     ) -> None:
         """Read on *lane*; *relieve* is called there at each look while the limit is near."""
         self._reader = reader

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from holdfast.host.files.inotify import PathWatcher
-from holdfast.host.own.boot import boot_id
+from holdfast.host.own.process import boot_id
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot

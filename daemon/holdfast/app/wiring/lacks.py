@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.doctor.needs import NEEDS
-from holdfast.host.files.mounts import mount_of, mounts
+from holdfast.host.files.paths import mount_of, mounts
 from holdfast.host.own.privileges import privileges
 from holdfast.host.root import HostRoot
 from holdfast.model.node.filesystems import unfit

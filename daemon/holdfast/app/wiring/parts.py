@@ -30,8 +30,8 @@ from holdfast.discovery.scanner import Scanner
 from holdfast.discovery.tpu_env import read_tpu_env, tpu_env_path
 from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.kernelfile import device_number
 from holdfast.host.pci.sysfs import Sysfs
-from holdfast.host.pci.vfio import node_rdev
 from holdfast.host.use.look import Look
 from holdfast.kubelet.accounts import Accounts
 from holdfast.kubelet.checkpoint import FileId
@@ -105,7 +105,12 @@ def build(
     scanner = _scanner(settings, host, ledger=ledger, specs=specs, gpus=gpus, clock=clock)
     on = Foundation(settings=settings, host=host, ledger=ledger, scanner=scanner, clock=clock)
     side = build_kubelet_side(on)
-    look = Look(host.root, host.lanes["scan"], gpus.uses if gpus is not None else None)
+    look = Look(
+        host.root,
+        host.lanes["scan"],
+        gpus.uses if gpus is not None else None,
+        monotonic=clock.monotonic,
+    )
     reclaiming = build_reclaiming(on, side.accounts, look)
 
     def published() -> Published:
@@ -118,7 +123,7 @@ def build(
         ledger=ledger,
         inventory=scanner.inventory,
         granting=_granting(on, specs, gpus),
-        node_rdev=lambda path: node_rdev(host.root, path),
+        node_rdev=lambda path: device_number(host.root.node(path)),
         checkpoint=lambda: _checkpoint(side.folder.checkpoint),
         clock=clock,
         commit_timeout=settings.allocate.commit_timeout,

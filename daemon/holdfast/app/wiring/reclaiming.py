@@ -46,7 +46,7 @@ def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaimi
         retry_first=rules.retry.first,
         retry_last=rules.retry.last,
     )
-    cgroups = Cgroups(on.host.root)
+    cgroups = Cgroups(on.host.root, monotonic=on.clock.monotonic)
 
     def holder_exited(_process: ProcessId) -> None:
         watcher.holder_exited()
@@ -165,7 +165,7 @@ def build_leaks(
         pods=pods,
         # Not the watcher's: each remembers since when what it is about has been so.
         runtimes=Runtimes(files=RuntimeFiles(on.host.root), lane=lane, clock=on.clock),
-        cgroups=Cgroups(on.host.root),
+        cgroups=Cgroups(on.host.root, monotonic=on.clock.monotonic),
         pidfds=on.host.pidfds,
         lane=lane,
         clock=on.clock,

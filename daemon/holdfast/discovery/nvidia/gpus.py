@@ -9,8 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, HostError
-from holdfast.host.nvidia.driver import NvidiaFiles
-from holdfast.host.nvidia.mig_caps import MigCaps
+from holdfast.host.nvidia.driver import MigCaps, NvidiaFiles
 from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import DeviceId, PciAddress
 from holdfast.model.nvidia.devices import GpuFacts, gpu_topology

@@ -12,8 +12,7 @@ from holdfast.doctor.finding import Finding
 from holdfast.doctor.node import Node
 from holdfast.errors import HostError
 from holdfast.host.files.cdi import SpecFolder
-from holdfast.host.files.kernelfile import list_names, read_bytes
-from holdfast.host.pci.vfio import node_rdev
+from holdfast.host.files.kernelfile import device_number, list_names, read_bytes
 from holdfast.settings import Settings
 
 _AREA = Area("cdi")
@@ -154,7 +153,7 @@ def _moved(node: Node, name: str, each: dict[str, Any]) -> str:
         return ""
     said = f"{each['major']}:{each['minor']}"
     path = each.get("hostPath", each["path"])
-    rdev = node_rdev(node.host, path) if path.startswith("/dev/") else None
+    rdev = device_number(node.host.node(path)) if path.startswith("/dev/") else None
     if rdev is None:  # a container, or a copy, need not have it
         return ""
     found = f"{os.major(rdev)}:{os.minor(rdev)}"

@@ -8,9 +8,9 @@ from pathlib import Path
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.node import Node
-from holdfast.host.files.below import below
 from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.files.kernelfile import read_bytes
+from holdfast.host.files.paths import below
 from holdfast.model.nvidia.grant import CDI_VENDOR, DeviceList
 from holdfast.model.nvidia.names import GPU_KINDS
 

@@ -4,13 +4,14 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import read_link, read_text
+from holdfast.host.files.kernelfile import link_or_none, read_text, text_or_empty
+from holdfast.host.proc.procfs import INIT_CGROUP_NAMESPACE
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import PodUid
 from holdfast.model.node.cgroup_names import is_root, pod_of, pod_paths
@@ -25,8 +26,6 @@ _SEARCH_PAUSE = 5.0
 # first ones are never left out of a kernel that runs containers.
 _V1_TREES = ("pids", "memory", "cpu,cpuacct", "cpu", "cpuset", "freezer", "devices", "systemd")
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH})
-_INIT_CGROUP_NAMESPACE = "cgroup:[4026531835]"
-"""PROC_CGROUP_INIT_INO, the same on every kernel."""
 
 
 class PodCgroup(Struct, frozen=True, kw_only=True):
@@ -42,10 +41,14 @@ class PodCgroup(Struct, frozen=True, kw_only=True):
 
 
 class Cgroups:
-    """Reads, and where it may writes, the host's cgroup tree. Belongs to one lane."""
+    """Reads and, where allowed, writes the host's cgroup tree. Belongs to one lane."""
 
-    def __init__(self, root: HostRoot) -> None:
-        """Work below *root*'s cgroup folder; version 1 and 2 are told apart by what is there."""
+    def __init__(self, root: HostRoot, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Work below *root*'s cgroup folder, of version 1 or 2, whichever is there.
+
+        *monotonic* is the clock in seconds that spaces out searches of the whole tree.
+        """
+        self._monotonic = monotonic
         self._mount = root.cgroup
         self._proc = root.proc
         self._is_v2 = (root.cgroup / "cgroup.controllers").exists()
@@ -56,11 +59,8 @@ class Cgroups:
     @property
     def is_private(self) -> bool:
         """Tell whether this process is in a cgroup namespace of its own."""
-        try:
-            namespace = read_link(self._proc / "self/ns/cgroup")
-        except HostError:
-            return False
-        return namespace not in {None, _INIT_CGROUP_NAMESPACE}
+        namespace = link_or_none(self._proc / "self/ns/cgroup")
+        return namespace not in {None, INIT_CGROUP_NAMESPACE}
 
     def pod(self, uid: PodUid) -> PodCgroup | None:
         """Return the cgroup of the pod, or None when it has none now."""
@@ -98,11 +98,7 @@ class Cgroups:
 
     def of_process(self, pid: int) -> str:
         """Return the cgroup of a process, absolute in the host's tree; empty when it is gone."""
-        try:
-            text = read_text(self._proc / str(pid) / "cgroup")
-        except HostError:
-            return ""
-        return self.absolute(cgroup_of(text or ""))
+        return self.absolute(cgroup_of(text_or_empty(self._proc / str(pid) / "cgroup")))
 
     def absolute(self, path: str) -> str:
         """Return *path* as the host calls it.
@@ -167,9 +163,9 @@ class Cgroups:
         # the whole tree is searched only while none is known, and not at each question.
         known = tuple(root for root in self._kubepods if root.is_dir())
         depth = 1
-        if not known and time.monotonic() >= self._search_again:
+        if not known and self._monotonic() >= self._search_again:
             depth = _DEEPEST
-            self._search_again = time.monotonic() + _SEARCH_PAUSE
+            self._search_again = self._monotonic() + _SEARCH_PAUSE
         seen = dict.fromkeys(known)
         for tree in self._trees():
             seen.update(dict.fromkeys(_roots(tree, depth)))

@@ -7,9 +7,10 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
-from holdfast.host.files.kernelfile import read_text
+from holdfast.host.files.kernelfile import field_of, text_or_empty
+from holdfast.host.files.paths import mounted_at, mounts
+from holdfast.host.proc.procfs import effective_capabilities
 from holdfast.host.root import HostRoot
 from holdfast.model.node.memory import UNSEEN, CgroupMemory, Memlock, Memory
 
@@ -69,7 +70,7 @@ class MemoryReader:
 
     def resident(self) -> int | None:
         """Return how many bytes of this process are in memory."""
-        return _kib_of(self._text("self/status"), "VmRSS")
+        return _kib(field_of(self._text("self/status"), "VmRSS"))
 
     def memlock(self, pid: int) -> Memlock | None:
         """Return how much *pid* may lock; None where that cannot be read."""
@@ -77,11 +78,11 @@ class MemoryReader:
         if match is None or not (match[1] == "unlimited" or _NUMBER.fullmatch(match[1])):
             return None
         status = self._text(f"{pid}/status")
-        able = re.search(r"^CapEff:\s*([0-9a-fA-F]{1,16})$", status, re.MULTILINE)
+        able = effective_capabilities(status)
         return Memlock(
             limit=None if match[1] == "unlimited" else int(match[1]),
-            exempt=able is not None and bool(int(able[1], 16) >> _IPC_LOCK & 1),
-            locked=_kib_of(status, "VmLck"),
+            exempt=able is not None and bool(able >> _IPC_LOCK & 1),
+            locked=_kib(field_of(status, "VmLck")),
         )
 
     def _memory(self, process: str, *, ours: bool) -> Memory:
@@ -90,8 +91,8 @@ class MemoryReader:
         # The host's own root is a cgroup that tells nothing: it is seen, and limits nobody.
         telling = tuple(each for each in found if each != CgroupMemory(path=each.path))
         return Memory(
-            total=_kib_of(node, "MemTotal") or None,
-            available=_kib_of(node, "MemAvailable"),
+            total=_kib(field_of(node, "MemTotal")) or None,
+            available=_kib(field_of(node, "MemAvailable")),
             cgroups=telling or found[:1],
         )
 
@@ -123,13 +124,15 @@ class MemoryReader:
             yield found
             limits = [each for each in (lowest, found.limit) if each is not None]
             lowest = min(limits, default=None)
-        beyond = _line_of(_text(tree / inside / "memory.stat"), _V1_HIERARCHY)
+        beyond = _line_of(text_or_empty(tree / inside / "memory.stat"), _V1_HIERARCHY)
         if beyond is not None and (lowest is None or beyond < lowest):
             yield CgroupMemory(path=UNSEEN, limit=beyond)
 
     def _place(self, tree: Path, path: str) -> str | None:
         """Return where the cgroup that a process calls *path* is below *tree*; None: nowhere."""
-        top = self._mounted(tree)
+        mount = mounted_at(mounts(self._root), tree)
+        # Which cgroup, as this process calls it, is at the top of *tree*, if that shows.
+        top = mount.top if mount is not None and mount.kind.startswith("cgroup") else None
         if path.startswith("/.."):
             found = None if top == "/" else self._cgroups.absolute(path)
             return None if found is None or found.startswith("/..") else found
@@ -140,16 +143,6 @@ class MemoryReader:
             return path
         return f"/{PurePosixPath(path).relative_to(top)}"
 
-    def _mounted(self, tree: Path) -> str | None:
-        """Return which cgroup, as this process calls it, is at the top of *tree*, if that shows."""
-        top = None
-        for line in self._text("self/mountinfo").splitlines():
-            mount, _, filesystem = line.partition(" - ")
-            fields = mount.split()
-            if fields[4:5] == [str(tree)] and filesystem.startswith("cgroup"):
-                top = fields[3]
-        return top
-
     def _namespace(self) -> str:
         """Return where our own cgroup namespace begins, empty where it is the host's."""
         if self._own is None:  # looked for once: it takes a walk through the tree
@@ -158,46 +151,35 @@ class MemoryReader:
         return self._own
 
     def _text(self, name: str) -> str:
-        return _text(self._root.proc / name) or ""
+        return text_or_empty(self._root.proc / name)
 
 
 def _read(folder: Path, name: str, files: _Files) -> CgroupMemory:
     """Return what the cgroup tells; the files are not there where the controller is off."""
-    used = _number(_text(folder / files.usage))
-    stat = _text(folder / "memory.stat")
+    used = _number(text_or_empty(folder / files.usage))
+    stat = text_or_empty(folder / "memory.stat")
     cache = sum(_line_of(stat, each) or 0 for each in files.cache)
     return CgroupMemory(
         path=name,
-        limit=_number(_text(folder / files.limit)) or None,
-        high=_number(_text(folder / files.high)) if files.high else None,
+        limit=_number(text_or_empty(folder / files.limit)) or None,
+        high=_number(text_or_empty(folder / files.high)) if files.high else None,
         usage=None if used is None else max(0, used - cache),
     )
 
 
-def _line_of(stat: str | None, name: str) -> int | None:
-    for line in (stat or "").splitlines():
+def _line_of(stat: str, name: str) -> int | None:
+    for line in stat.splitlines():
         key, _, value = line.partition(" ")
         if key == name:
             return _number(value)
     return None
 
 
-def _kib_of(text: str, name: str) -> int | None:
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            number = _number(value.removesuffix("kB").strip())
-            return None if number is None else number * _KIB
-    return None
+def _kib(text: str) -> int | None:
+    number = _number(text.removesuffix("kB").strip())
+    return None if number is None else number * _KIB
 
 
-def _number(text: str | None) -> int | None:
+def _number(text: str) -> int | None:
     """Return the number; version 1's sentinel for "no limit" is one, above every node's memory."""
-    return int(text) if text is not None and _NUMBER.fullmatch(text) else None
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return read_text(path)
-    except HostError:
-        return None
+    return int(text) if _NUMBER.fullmatch(text) else None

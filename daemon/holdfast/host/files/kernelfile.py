@@ -1,32 +1,52 @@
-"""Reads and writes the small text files of the kernel's own filesystems."""
+"""Reads the small text files and the device nodes of the kernel's own filesystems."""
 
 import errno
 import os
+import re
+import stat
 from pathlib import Path
 
 from holdfast.errors import HostError
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV, errno.ENXIO})
-"""What the kernel says of a file whose process or device is gone, or that it never had."""
+"""The errors for a file whose process or device is gone, or that never existed."""
 
 _SMALL = 65536
 
 
 def read_text(path: str | Path) -> str | None:
-    """Return what *path* says, without white space at the ends; None when there is no such file.
+    """Return the text of *path* without white space at the ends; None if there is no such file.
 
-    Raise HostError where it exists and cannot be read.
+    Raise HostError if it exists and cannot be read.
     """
     content = read_bytes(path)
     return None if content is None else content.decode(errors="replace").strip()
 
 
-def read_bytes(path: str | Path, *, most: int | None = None) -> bytes | None:
-    """Return the whole of *path*, or None when there is no such file; *most* bytes at the most.
+def text_or_empty(path: str | Path) -> str:
+    """Return the text of *path* as `read_text` does; empty if it is absent or cannot be read."""
+    try:
+        return read_text(path) or ""
+    except HostError:
+        return ""
 
-    Raise HostError where it exists and cannot be read.
+
+def field_of(text: str, name: str) -> str:
+    r"""Return the value on the line ``name: value`` of *text*; empty if there is no such line.
+
+    >>> field_of("Name:\tcat\nVmRSS:\t  1024 kB\n", "VmRSS")
+    '1024 kB'
     """
-    # Opened bare: a buffered text file costs three times as much, and the scan reads thousands.
+    match = re.search(rf"^{name}:(.*)$", text, re.MULTILINE)
+    return "" if match is None else match[1].strip()
+
+
+def read_bytes(path: str | Path, *, most: int | None = None) -> bytes | None:
+    """Return the content of *path*, up to *most* bytes; None if there is no such file.
+
+    Raise HostError if it exists and cannot be read.
+    """
+    # A buffered text file costs three times as much, and a scan reads thousands of files.
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
         try:
@@ -44,9 +64,9 @@ def read_bytes(path: str | Path, *, most: int | None = None) -> bytes | None:
 
 
 def read_link(path: str | Path) -> str | None:
-    """Return the text of the link *path*, or None where there is none.
+    """Return the text of the link *path*, or None if there is none.
 
-    Raise HostError where it exists and cannot be read.
+    Raise HostError if it exists and cannot be read.
     """
     try:
         return os.readlink(path)
@@ -56,10 +76,18 @@ def read_link(path: str | Path) -> str | None:
         raise HostError(f"cannot read link {path}: {error.strerror}") from error
 
 
-def list_names(path: str | Path) -> tuple[str, ...]:
-    """Return the names in the folder *path*, in order; none where there is no such folder.
+def link_or_none(path: str | Path) -> str | None:
+    """Return the text of the link *path*; None if there is none or it cannot be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
 
-    Raise HostError where it exists and cannot be read.
+
+def list_names(path: str | Path) -> tuple[str, ...]:
+    """Return the sorted names in the folder *path*; none if there is no such folder.
+
+    Raise HostError if it exists and cannot be read.
     """
     try:
         return tuple(sorted(os.listdir(path)))
@@ -67,3 +95,20 @@ def list_names(path: str | Path) -> tuple[str, ...]:
         if error.errno in _ABSENT:
             return ()
         raise HostError(f"cannot list {path}: {error.strerror}") from error
+
+
+def names_or_empty(path: str | Path) -> tuple[str, ...]:
+    """Return the sorted names in the folder *path*; none if it is absent or cannot be read."""
+    try:
+        return list_names(path)
+    except HostError:
+        return ()
+
+
+def device_number(path: str | Path) -> int | None:
+    """Return the number of the character device *path*; None if there is none to be seen."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_rdev if stat.S_ISCHR(found.st_mode) else None

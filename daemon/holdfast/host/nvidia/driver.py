@@ -1,16 +1,17 @@
-"""Finds NVIDIA's driver on the node: in the kernel, its library and its device nodes."""
+"""NVIDIA's driver on the node: in the kernel, its library, its device nodes, MIG's nodes."""
 
 import os
-import stat
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from holdfast.errors import HostError
-from holdfast.host.files.below import below
-from holdfast.host.files.mounts import mount_of, mounts
-from holdfast.host.nvidia.mig_caps import MigCaps, read_mig_caps
+from msgspec import Struct, field
+
+from holdfast.host.files.kernelfile import device_number, link_or_none, text_or_empty
+from holdfast.host.files.paths import below, mount_of, mounts
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
+from holdfast.model.devices import DeviceNode
 from holdfast.model.nvidia.roots import DriverFacts, RootFacts
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -38,6 +39,32 @@ _CONTROL: Mapping[str, tuple[str, ...]] = {
     "nvidia-modeset": ("nvidia-modeset", *_MAJORS),
 }
 """What /proc/devices may call the driver of each node."""
+_CAPS, _MIG_MINORS = "nvidia-caps", "driver/nvidia-caps/mig-minors"
+_MIG_MINOR = re.compile(r"gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)")
+
+
+class MigCaps(Struct, frozen=True, kw_only=True):
+    """The capabilities of all slices the driver could have. `major` None: there are no nodes."""
+
+    major: int | None = None
+    minors: Mapping[tuple[int, int, int | None], int] = field(default_factory=dict)
+    """By the GPU's minor number, GPU instance, and compute instance (None for the GPU instance)."""
+
+    def nodes(self, gpu: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
+        """Return the nodes of a slice of /dev/nvidia*gpu*: its GPU instance's, then its own.
+
+        Fewer than two come back where the driver does not have them: then the slice cannot be used.
+        """
+        found = (self.minors.get((gpu, gi, None)), self.minors.get((gpu, gi, ci)))
+        if self.major is None:
+            return ()
+        return tuple(
+            DeviceNode(
+                path=f"/dev/nvidia-caps/nvidia-cap{minor}", rdev=os.makedev(self.major, minor)
+            )
+            for minor in found
+            if minor is not None
+        )
 
 
 class NvidiaFiles:
@@ -97,15 +124,12 @@ class NvidiaFiles:
 
     def rdev(self, root: RootFacts, minor: int) -> int | None:
         """Return the device number of a GPU's node in *root*; None without one of its major."""
-        found = _rdev(root.folder / f"nvidia{minor}")
+        found = device_number(root.folder / f"nvidia{minor}")
         return found if found is not None and os.major(found) == root.control else None
 
     def mig_caps(self) -> MigCaps:
-        """Return which nodes let a process use a MIG slice; none where that cannot be read."""
-        try:
-            return read_mig_caps(self._root)
-        except HostError:
-            return MigCaps()
+        """Return which nodes let a process use a MIG slice; none if that cannot be read."""
+        return read_mig_caps(self._root)
 
     def control(self, root: RootFacts) -> tuple[str, ...]:
         """Return, as the host calls them, the nodes that all users of GPUs need and that exist.
@@ -125,20 +149,13 @@ class NvidiaFiles:
 
     def numa_node(self, address: str) -> int | None:
         """Return the NUMA node of a PCI function; None when it has none."""
-        try:
-            text = (self._root.sys / "bus/pci/devices" / address / "numa_node").read_text()
-            node = int(text)
-        except (OSError, ValueError):
-            return None
-        return node if node >= 0 else None
+        text = text_or_empty(self._root.sys / "bus/pci/devices" / address / "numa_node")
+        return int(text) if text.isdecimal() else None  # -1 says that it has none
 
     def is_on_driver(self, address: str) -> bool:
         """Tell whether a PCI function is on the bus and NVIDIA's driver has it."""
-        try:
-            driver = (self._root.sys / "bus/pci/devices" / address / "driver").readlink()
-        except OSError:
-            return False
-        return driver.name == "nvidia"
+        driver = link_or_none(self._root.sys / "bus/pci/devices" / address / "driver")
+        return driver is not None and Path(driver).name == "nvidia"
 
     def _version(self) -> str:
         """Return what the kernel says of its driver's version; empty where it says nothing."""
@@ -197,16 +214,8 @@ def _resolved(root: Path, path: str) -> Path | None:
     return found if found is not None and found.is_file() else None
 
 
-def _rdev(path: Path) -> int | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_rdev if stat.S_ISCHR(found.st_mode) else None
-
-
 def _major(path: Path) -> int | None:
-    rdev = _rdev(path)
+    rdev = device_number(path)
     return None if rdev is None else os.major(rdev)
 
 
@@ -219,3 +228,15 @@ def driver_load(root: HostRoot) -> int | None:
         return (root.sys / "module/nvidia").stat().st_ino
     except OSError:
         return None
+
+
+def read_mig_caps(root: HostRoot) -> MigCaps:
+    """Return the capabilities below *root*; none without a driver that knows MIG."""
+    minors: dict[tuple[int, int, int | None], int] = {}
+    for line in text_or_empty(root.proc / _MIG_MINORS).splitlines():
+        # "gpu3/gi7/access 30" or "gpu3/gi7/ci0/access 31"; "config 1" and "monitor 2" are no slice.
+        match = _MIG_MINOR.fullmatch(line.strip())
+        if match is not None:
+            gpu, gi, ci, minor = match.groups()
+            minors[int(gpu), int(gi), None if ci is None else int(ci)] = int(minor)
+    return MigCaps(major=Procfs(root).char_major(_CAPS), minors=minors)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from holdfast.host.files.below import below
+from holdfast.host.files.paths import below
 from holdfast.host.nvidia.driver import LIBRARY_FOLDERS
 from holdfast.model.nvidia.cdi import SpecFile
 

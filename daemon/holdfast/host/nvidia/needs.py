@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast.errors import HostError
-from holdfast.host.nvidia.driver import OPERATOR, NvidiaFiles
+from holdfast.host.nvidia.driver import OPERATOR, MigCaps, NvidiaFiles
 from holdfast.host.nvidia.files import files, libraries, library_folders, links, sockets
-from holdfast.host.nvidia.mig_caps import MigCaps
 from holdfast.host.root import HostRoot
 from holdfast.model.nvidia.cdi import (
     BesideNodes,

@@ -9,7 +9,7 @@ from enum import Enum
 from msgspec import Struct
 
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import read_text
+from holdfast.host.files.kernelfile import read_text, text_or_empty
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.pci.vfio import holding
 from holdfast.host.root import HostRoot
@@ -63,7 +63,7 @@ class FunctionControl:
             enable=self._sysfs.enable(address),
             vendor=self._vendor(address),
             methods=self._methods(address),
-            override=_text(folder / "driver_override").replace(_NO_OVERRIDE, ""),
+            override=text_or_empty(folder / "driver_override").replace(_NO_OVERRIDE, ""),
         )
 
     @contextlib.contextmanager
@@ -105,13 +105,6 @@ class FunctionControl:
         if methods is None:
             return None if (folder / "reset").exists() else ()
         return tuple(methods.split())
-
-
-def _text(path: os.PathLike[str]) -> str:
-    try:
-        return read_text(os.fspath(path)) or ""
-    except HostError:
-        return ""
 
 
 def _write(path: str, text: str) -> Answer:

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import list_names, read_link, read_text
+from holdfast.host.files.kernelfile import (
+    list_names,
+    names_or_empty,
+    read_link,
+    read_text,
+    text_or_empty,
+)
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import PciAddress
 
@@ -118,7 +124,7 @@ class Sysfs:
 
     def group_members(self, number: int) -> tuple[PciAddress, ...]:
         """Return the functions of an IOMMU group, by address; none when there is no such group."""
-        names = _names(f"{self._sys}/kernel/iommu_groups/{number}/devices")
+        names = names_or_empty(f"{self._sys}/kernel/iommu_groups/{number}/devices")
         return tuple(PciAddress(name) for name in names if _ADDRESS.fullmatch(name))
 
     def group_rdev(self, number: int) -> int | None:
@@ -131,14 +137,14 @@ class Sysfs:
         Empty on kernels without them, where sysfs names the device but gives no number.
         """
         folder = f"{self._devices}/{address}/vfio-dev"
-        numbers = ((name, _rdev(f"{folder}/{name}/dev")) for name in _names(folder))
+        numbers = ((name, _rdev(f"{folder}/{name}/dev")) for name in names_or_empty(folder))
         return tuple((name, rdev) for name, rdev in numbers if rdev is not None)
 
     def accel_nodes(self) -> Mapping[str, tuple[int, PciAddress]]:
         """Return the device number and PCI function of every node of the accel class, by name."""
         folder = f"{self._sys}/class/accel"
         found: dict[str, tuple[int, PciAddress]] = {}
-        for name in _names(folder):
+        for name in names_or_empty(folder):
             rdev = _rdev(f"{folder}/{name}/dev")
             address = os.path.basename(os.path.realpath(f"{folder}/{name}/device"))
             if rdev is not None and _ADDRESS.fullmatch(address):
@@ -203,18 +209,8 @@ class _Look:
             return None
 
 
-def _names(folder: str) -> tuple[str, ...]:
-    try:
-        return list_names(folder)
-    except HostError:
-        return ()
-
-
 def _rdev(path: str) -> int | None:
-    try:
-        match = _NUMBER.fullmatch(read_text(path) or "")
-    except HostError:
-        return None
+    match = _NUMBER.fullmatch(text_or_empty(path))
     return None if match is None else os.makedev(int(match[1]), int(match[2]))
 
 

@@ -1,29 +1,20 @@
-"""The group node itself: its device number, and the exclusive open that the kernel answers."""
+"""VFIO's group nodes, and the exclusive open by which the kernel says whether one is in use."""
 
 import contextlib
 import errno
 import os
-import stat
 from collections.abc import Iterator, Sequence
 
+from holdfast.host.files.kernelfile import device_number
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
 from holdfast.model.use.free import Opened
 
 
-def node_rdev(root: HostRoot, path: str) -> int | None:
-    """Return the device number of a character device node; None when there is no such node."""
-    try:
-        found = root.node(path).stat()
-    except OSError:
-        return None
-    return found.st_rdev if stat.S_ISCHR(found.st_mode) else None
-
-
 def are_groups(root: HostRoot, nodes: Sequence[DeviceNode]) -> bool:
     """Tell whether *nodes* are of VFIO's groups, which only one at a time can have open."""
-    rdevs = [node_rdev(root, node.path) for node in nodes]
+    rdevs = [device_number(root.node(node.path)) for node in nodes]
     vfio = Procfs(root).char_major("vfio")
     return bool(rdevs) and all(rdev is not None and os.major(rdev) == vfio for rdev in rdevs)
 

@@ -1,4 +1,4 @@
-"""What one process has of given devices, from its open files and its mappings."""
+"""What one process has of given devices, by its open files and its mappings."""
 
 import errno
 import os
@@ -6,55 +6,53 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from holdfast.host.files.statx import DeviceNumbers
-from holdfast.host.proc.filetables import FileTables
-from holdfast.host.proc.inparts import BEAT, Many, fdinfo, open_files
-from holdfast.host.proc.mapped import MappedDevices
-from holdfast.host.proc.mappings import VFIO_DEVICE
+from holdfast.host.proc.mappings import VFIO_DEVICE, MappedDevices
+from holdfast.host.proc.openfiles import BEAT, FileTables, Many, fdinfo, open_files
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import DeviceName, PciAddress
 from holdfast.model.use.use import Grip, ScanTarget
 
 _SLASH = ord("/")
 _ALONE = 3
-"""How many links the task folder of a process with one thread has: one more for each other."""
+"""How many links the task folder has for a process with one thread; one more for each other."""
 _TABLES = 4
-"""With so many file tables of one process a thread is compared; any other is read."""
+"""With how many of a process's file tables a thread is compared, before its files are read."""
 _SYSPATH = b"vfio-device-syspath:"
 """The line of fdinfo that names a VFIO device fd's function, since Linux 6.18."""
 
 
-class Grasp:
-    """What one process has: grips on devices, and VFIO device fds that nothing says more about."""
+class ProcessUse:
+    """What one process has of the targets. `unnamed`: VFIO device fds of an unknown function."""
 
     def __init__(self) -> None:
         self.grips: dict[DeviceName, set[Grip]] = defaultdict(set)
-        self.loose: set[Grip] = set()
-        self.loose_fds = 0
+        self.unnamed: set[Grip] = set()
+        self.unnamed_fds = 0
         self.groups: dict[DeviceName | int, int] = {}
-        """How many device fds belong to each device, or other group, whose node is open."""
+        """How many device fds belong to each target, or other group, whose node is open."""
         self.maps_left_out = False
-        """Its mappings were asked for, and reading them could hang."""
+        """Whether its mappings were asked for but not read, because that could hang."""
 
     def __bool__(self) -> bool:
-        return bool(self.grips or self.loose)
+        return bool(self.grips or self.unnamed)
 
     def attribute(self) -> None:
-        """Tell device fds that the kernel does not name by the group nodes beside them.
+        """Attribute unnamed device fds to the group nodes that the process has open.
 
-        A group node explains one device fd for each of its functions; only what is left over
-        (gVisor's leak: the node closed, the device fd not) stays loose.
+        A group node explains one device fd for each of its functions. What is left over stays
+        unnamed: gVisor's leak closes the node and keeps the device fd.
         """
-        if not self.loose or not self.groups:
+        if not self.unnamed or not self.groups:
             return
         devices = [device for device in self.groups if isinstance(device, DeviceName)]
         if len(devices) == 1:
-            self.grips[devices[0]] |= self.loose
-        if self.loose_fds <= sum(self.groups.values()):
-            self.loose.clear()
+            self.grips[devices[0]] |= self.unnamed
+        if self.unnamed_fds <= sum(self.groups.values()):
+            self.unnamed.clear()
 
 
 class GripSearch:
-    """Looks at one process after the other for the same targets; belongs to one thread."""
+    """Looks at one process after another for the same targets. Belongs to one thread."""
 
     def __init__(
         self,
@@ -65,9 +63,9 @@ class GripSearch:
         *,
         maps: bool,
     ) -> None:
-        """Look below *root*; *vfio* is the major number of VFIO's group nodes, where known.
+        """Look below *root*; *vfio* is the major number of VFIO's group nodes, if known.
 
-        *tables* tells which threads have a file table of their own; *maps*: look at mappings too.
+        *tables* tells which threads have their own file table. *maps*: look at mappings too.
         """
         self._root = root
         self._proc = str(root.proc)
@@ -85,34 +83,34 @@ class GripSearch:
                 self._by_address[address].append(target.device)
 
     @property
-    def riddles(self) -> list[str]:
-        """Return mappings of something that is gone and might have been a target, for people."""
-        return self._mapped.riddles
+    def unexplained(self) -> list[str]:
+        """Return the mappings of removed files that might have been a target, as texts."""
+        return self._mapped.unexplained
 
     def at(
         self, pid: int, *, careful: bool = False, beat: Callable[[], None] = lambda: None
-    ) -> Grasp:
-        """Return what *pid* has. Raise OSError where it cannot be looked at, or is gone.
+    ) -> ProcessUse:
+        """Return what *pid* has. Raise OSError if it is gone or cannot be looked at.
 
         *careful*: read nothing that can hang. *beat* is called every few reads.
         """
-        grasp = Grasp()
+        use = ProcessUse()
         folder = f"{self._proc}/{pid}"
         names = open_files(f"{folder}/fd", beat)
-        self._files(f"{folder}/fd", names, grasp, beat)
-        self._other_tables(folder, pid, grasp, compare=not careful, exited=not names, beat=beat)
+        self._files(f"{folder}/fd", names, use, beat)
+        self._other_tables(folder, pid, use, compare=not careful, exited=not names, beat=beat)
         if self._maps and careful:
-            grasp.maps_left_out = True
+            use.maps_left_out = True
         elif self._maps:
-            self._mappings(folder, pid, grasp, beat)
-        grasp.attribute()
-        return grasp
+            self._mappings(folder, pid, use, beat)
+        use.attribute()
+        return use
 
     def _other_tables(
         self,
         folder: str,
         pid: int,
-        grasp: Grasp,
+        use: ProcessUse,
         *,
         compare: bool,
         exited: bool,
@@ -120,8 +118,8 @@ class GripSearch:
     ) -> None:
         """Look at the files of threads that do not share the leader's table.
 
-        A leader that has exited shows nothing, while its threads have everything still. Where
-        tables cannot be compared each thread's files are read: the same numbers prove nothing.
+        A leader that has exited shows no files, while its threads still have them all. If tables
+        cannot be compared, each thread's files are read: equal file numbers prove nothing.
         """
         compare = compare and self._tables.usable
         known = [] if exited else [pid]
@@ -131,14 +129,14 @@ class GripSearch:
                 continue
             try:
                 names = open_files(f"{folder}/task/{thread}/fd", beat)
-                self._files(f"{folder}/task/{thread}/fd", names, grasp, beat)
+                self._files(f"{folder}/task/{thread}/fd", names, use, beat)
             except (FileNotFoundError, ProcessLookupError):  # this thread alone has ended
                 continue
             if len(known) < _TABLES:
                 known.append(thread)
 
     def _threads(self, folder: str, pid: int) -> list[int]:
-        """Return the process's threads but its leader."""
+        """Return the process's threads except its leader."""
         try:
             if self._tables.usable and os.stat(f"{folder}/task").st_nlink == _ALONE:
                 return []
@@ -147,7 +145,7 @@ class GripSearch:
             return []
 
     def _files(
-        self, folder: str, names: "list[bytes] | Many", grasp: Grasp, beat: Callable[[], None]
+        self, folder: str, names: "list[bytes] | Many", use: ProcessUse, beat: Callable[[], None]
     ) -> None:
         if not names:
             return
@@ -165,39 +163,39 @@ class GripSearch:
                     if error.errno != errno.ENAMETOOLONG:
                         raise
                     text = b"/"
-                # The text tells only sockets, pipes and the like from files that have a path.
+                # The text only tells files with a path from sockets, pipes and the like.
                 if text[0] == _SLASH:
                     rdev = number(opened, name)
                     if rdev and (rdev in by_rdev or os.major(rdev) == vfio):
-                        self._node(f"{folder}info/{name.decode()}", rdev, grasp)
+                        self._node(f"{folder}info/{name.decode()}", rdev, use)
                 elif text == VFIO_DEVICE:
-                    self._device_fd(f"{folder}info/{name.decode()}", grasp)
+                    self._device_fd(f"{folder}info/{name.decode()}", use)
         finally:
             os.close(opened)
 
-    def _node(self, info: str, rdev: int, grasp: Grasp) -> None:
+    def _node(self, info: str, rdev: int, use: ProcessUse) -> None:
         if _is_reference(info):
             return
         targets = self._by_rdev.get(rdev)
         if targets is None:
-            grasp.groups[rdev] = 1
+            use.groups[rdev] = 1
             return
         for target in targets:
-            grasp.grips[target.device].add(Grip.NODE)
+            use.grips[target.device].add(Grip.NODE)
             if target.addresses or os.major(rdev) == self._vfio:
-                grasp.groups[target.device] = len(target.addresses) or 1
+                use.groups[target.device] = len(target.addresses) or 1
 
-    def _device_fd(self, info: str, grasp: Grasp) -> None:
+    def _device_fd(self, info: str, use: ProcessUse) -> None:
         for line in fdinfo(info):
             if line.startswith(_SYSPATH):
                 address = PciAddress(line.rpartition(b"/")[2].strip().decode(errors="replace"))
                 for device in self._by_address.get(address, ()):
-                    grasp.grips[device].add(Grip.DEVICE_FD)
+                    use.grips[device].add(Grip.DEVICE_FD)
                 return
-        grasp.loose.add(Grip.DEVICE_FD)
-        grasp.loose_fds += 1
+        use.unnamed.add(Grip.DEVICE_FD)
+        use.unnamed_fds += 1
 
-    def _mappings(self, folder: str, pid: int, grasp: Grasp, beat: Callable[[], None]) -> None:
+    def _mappings(self, folder: str, pid: int, use: ProcessUse, beat: Callable[[], None]) -> None:
         found = self._mapped.shown_by(folder, pid, beat)
         if found is None:  # the leader has exited, and all threads share one memory
             tasks = (f"{folder}/task/{each}" for each in self._threads(folder, pid))
@@ -206,14 +204,14 @@ class GripSearch:
         if found is None:
             return
         if found.vfio:
-            grasp.loose.add(Grip.MAPPED)
+            use.unnamed.add(Grip.MAPPED)
         for rdev in found.rdevs:
             for target in self._by_rdev[rdev]:
-                grasp.grips[target.device].add(Grip.MAPPED)
+                use.grips[target.device].add(Grip.MAPPED)
 
 
 def _is_reference(info: str) -> bool:
-    """Tell whether a file was opened with O_PATH: the driver never hears of that."""
+    """Tell whether a file was opened with O_PATH, which the driver never sees."""
     for line in fdinfo(info):
         if line.startswith(b"flags:"):
             digits = line.partition(b":")[2].strip()

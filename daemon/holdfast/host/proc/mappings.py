@@ -1,16 +1,20 @@
-"""Finds, in the text of a process's maps files, the mappings that can be a device's memory."""
+"""Which devices a process has mapped, whatever is at their paths now."""
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec import Struct
 
-VFIO_DEVICE = b"anon_inode:[vfio-device]"
-"""What the kernel calls the file behind a VFIO device fd, and a mapping of it."""
+from holdfast.host.files.statx import DeviceNumbers
+from holdfast.host.root import HostRoot
 
+VFIO_DEVICE = b"anon_inode:[vfio-device]"
+"""The kernel's name for the file behind a VFIO device fd, and for a mapping of it."""
+
+_PART = 1 << 16
 _REMOVED = b" (deleted)"
-# Device memory is mapped shared. Private mappings, the mass of every file, count only below /dev.
+# Device memory is mapped shared. Most mappings are private: those count only below /dev.
 _CANDIDATE = re.compile(
     rb"^(?P<start>[0-9a-f]+)-[0-9a-f]+ ...(?:"
     rb"s [0-9a-f]+ (?P<fs1>\S+) (?P<inode1>\d+) +(?P<shared>anon_inode:\[vfio-device\]"
@@ -22,13 +26,17 @@ _CANDIDATE = re.compile(
 _NAMES_A_DEVICE = re.compile(rb"/dev/(?:.*/)?(?:vfio|accel)")
 _DETAIL = re.compile(rb"^(?:(?P<start>[0-9a-f]+)-[0-9a-f]+ |VmFlags:(?P<flags>.*)$)", re.MULTILINE)
 _DEVICE_FLAGS = frozenset({b"io", b"pf", b"mm"})
-"""VM_IO, VM_PFNMAP and VM_MIXEDMAP: what a driver maps has one of them, a plain file has none."""
+"""VM_IO, VM_PFNMAP and VM_MIXEDMAP: a driver's mapping has one of them, a plain file has none."""
+_MOST_UNEXPLAINED = 32
+"""One is enough to make a scan incomplete. A few tell people where to look."""
+_MOST_DETAILS = 1 << 27
+"""How many bytes of smaps files one look reads, to tell what removed files were."""
 
 
 class Mapping(Struct, frozen=True):
-    """A file that is mapped at *start*, by the path that the process or its mount calls it.
+    """A file that is mapped at `start`, by its path in the process's own mounts.
 
-    `filesystem` and `inode` tell which file it is, whatever is at its path by now.
+    `filesystem` and `inode` tell which file it is, whatever is at its path now.
     """
 
     start: bytes
@@ -37,8 +45,87 @@ class Mapping(Struct, frozen=True):
     inode: int
 
 
-def mapped_files(maps: bytes) -> Iterator[Mapping]:
-    """Yield the file behind each mapping that can be a device's, once for each."""
+class Mapped(Struct, frozen=True, kw_only=True):
+    """What one process has mapped: whether any VFIO device, and which devices by number."""
+
+    vfio: bool
+    rdevs: frozenset[int]
+
+
+class MappedDevices:
+    """Looks for mappings of devices with given numbers; belongs to one thread."""
+
+    def __init__(self, root: HostRoot, numbers: DeviceNumbers, wanted: Collection[int]) -> None:
+        """Look for the device numbers *wanted*, with the paths of nodes below *root*."""
+        self._root = root
+        self._numbers = numbers
+        self._wanted = wanted
+        self._details_left = _MOST_DETAILS
+        self.unexplained: list[str] = []
+        """Mappings of a removed file that might have been a wanted device, as texts."""
+
+    def shown_by(self, folder: str, pid: int, beat: Callable[[], None]) -> Mapped | None:
+        """Return what the process in *folder* has mapped; None if its maps file is empty.
+
+        It can hang. *beat* is called after each part.
+        """
+        shown, vfio = False, False
+        seen: set[tuple[bytes, int, int]] = set()
+        rdevs: set[int] = set()
+        doubtful: dict[bytes, tuple[bytes, int]] = {}
+        for lines in _whole_lines(f"{folder}/maps"):
+            shown = True
+            beat()
+            for each in _mapped_files(lines):
+                file = (each.path, each.filesystem, each.inode)
+                if each.path == VFIO_DEVICE:
+                    vfio = True
+                elif file not in seen:
+                    seen.add(file)
+                    rdev, certain = self._device(folder, each)
+                    if certain:
+                        rdevs.add(rdev)
+                    else:
+                        doubtful[each.start] = each.path, rdev
+        if doubtful:
+            plain = _plain_files(self._details(folder, beat), doubtful)
+            left = [doubtful[start] for start in sorted(doubtful.keys() - plain)]
+            rdevs.update(rdev for _, rdev in left)
+            for path, rdev in left:
+                if rdev not in self._wanted:
+                    self._leave_unexplained(pid, path)
+        wanted = frozenset(rdev for rdev in rdevs if rdev in self._wanted)
+        return Mapped(vfio=vfio, rdevs=wanted) if shown else None
+
+    def _device(self, folder: str, mapping: Mapping) -> tuple[int, bool]:
+        """Return the mapped device's number, 0 for none, and whether that is certain."""
+        at = self._numbers.file_at(f"{folder}/root".encode() + mapping.path)
+        if at is None:
+            at = self._numbers.file_at(bytes(self._root.node(os.fsdecode(mapping.path))))
+        rdev = at.rdev if at is not None else 0
+        # The file at the path now need not be the one that was mapped.
+        same = at is not None and (at.filesystem, at.inode) == (mapping.filesystem, mapping.inode)
+        return rdev, same or not (rdev in self._wanted or _NAMES_A_DEVICE.match(mapping.path))
+
+    def _leave_unexplained(self, pid: int, path: bytes) -> None:
+        name = path.decode(errors="replace")
+        shown = "".join(each if each.isprintable() else "?" for each in name)
+        text = f"pid {pid} maps {shown}, which is gone: it cannot be told apart"
+        if len(self.unexplained) < _MOST_UNEXPLAINED and text not in self.unexplained:
+            self.unexplained.append(text)
+
+    def _details(self, folder: str, beat: Callable[[], None]) -> Iterator[bytes]:
+        """Yield the smaps file of a process in parts, until `_MOST_DETAILS` is used up."""
+        for lines in _whole_lines(f"{folder}/smaps"):
+            beat()
+            self._details_left -= len(lines)
+            if self._details_left < 0:
+                return
+            yield lines
+
+
+def _mapped_files(maps: bytes) -> Iterator[Mapping]:
+    """Yield the file behind each mapping that can be a device's, each file once."""
     seen: set[tuple[bytes, bytes, bytes]] = set()
     for match in _CANDIDATE.finditer(maps):
         path = (match["shared"] or match["private"]).removesuffix(_REMOVED)
@@ -51,16 +138,11 @@ def mapped_files(maps: bytes) -> Iterator[Mapping]:
             )
 
 
-def names_a_device(path: bytes) -> bool:
-    """Tell whether *path*, which cannot be looked at, is by its name a node that matters."""
-    return _NAMES_A_DEVICE.match(path) is not None
+def _plain_files(parts: Iterable[bytes], starts: Collection[bytes]) -> frozenset[bytes]:
+    """Return which of the mappings that begin at *starts* are of plain files, not of devices.
 
-
-def plain_files(parts: Iterable[bytes], starts: Collection[bytes]) -> frozenset[bytes]:
-    """Return which of the mappings that begin at *starts* are of no device.
-
-    *parts* are the text of a process's smaps file, cut between lines. A path says nothing: anybody
-    may call a plain file as a device is called, and remove it.
+    *parts* are the text of a process's smaps file, cut between lines. The path proves nothing:
+    anybody can give a plain file a device's name, and remove it.
     """
     found: set[bytes] = set()
     start = b""
@@ -71,3 +153,24 @@ def plain_files(parts: Iterable[bytes], starts: Collection[bytes]) -> frozenset[
             elif start in starts and not _DEVICE_FLAGS.intersection(match["flags"].split()):
                 found.add(start)
     return frozenset(found)
+
+
+def _whole_lines(path: str) -> Iterator[bytes]:
+    """Yield the text of *path* in parts that end with a line; nothing if it is gone.
+
+    A large program has tens of megabytes of such text, and our own memory is small.
+    """
+    rest = b""
+    try:
+        with open(path, "rb", buffering=_PART) as file:
+            while part := file.read(_PART):
+                lines, end, tail = part.rpartition(b"\n")
+                if end:
+                    yield rest + lines
+                    rest = tail
+                else:
+                    rest += part
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    if rest:
+        yield rest

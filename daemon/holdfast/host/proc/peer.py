@@ -1,5 +1,6 @@
-"""Who is behind a unix socket, by the kernel's word."""
+"""Which process is behind a unix socket or a locked file, as the kernel tells it."""
 
+import os
 import socket
 import struct
 from pathlib import Path
@@ -11,10 +12,10 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def listener(path: Path, *, patience: float = 1.0) -> int:
-    """Return the pid of who listens on the socket at *path*; raise OSError when nobody answers.
+    """Return the pid that listens on the socket at *path*; raise OSError if nobody answers.
 
     The kernel fixes the credentials at listen(), so a connection is enough and nothing is sent.
-    0 stands for a process outside of our pid namespace. *patience* is in seconds.
+    0 stands for a process outside our pid namespace. *patience* is in seconds.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(patience)
@@ -25,9 +26,9 @@ def listener(path: Path, *, patience: float = 1.0) -> int:
 
 
 def peer_of(path: Path, procfs: Procfs, *, patience: float = 1.0) -> ProcessId | None:
-    """Return the process that listens on the socket at *path*; None when nobody answers.
+    """Return the process that listens on the socket at *path*; None if nobody answers.
 
-    None, too, for a process that cannot be seen from here. *patience* is in seconds.
+    None also for a process that cannot be seen from here. *patience* is in seconds.
     """
     try:
         pid = listener(path, patience=patience)
@@ -35,3 +36,17 @@ def peer_of(path: Path, procfs: Procfs, *, patience: float = 1.0) -> ProcessId |
         return None
     ticks = procfs.start_ticks(pid)
     return None if ticks is None else ProcessId(pid, ticks)
+
+
+def lock_holder(procfs: Procfs, lock: Path) -> int | None:
+    """Return the pid that holds *lock* by flock(2), from the kernel's list of locks.
+
+    Taking the lock to find out would change something. None if nobody holds it, or if the kernel
+    lists the file under another number. 0 stands for a process outside our pid namespace.
+    """
+    try:
+        found = lock.stat()
+    except OSError:
+        return None
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    return procfs.flock_holder(device)

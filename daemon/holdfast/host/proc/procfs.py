@@ -1,26 +1,37 @@
 """Processes and drivers from /proc; what vanishes while it is read is None."""
 
 import os
+import re
 from collections.abc import Callable
-from pathlib import Path
 
 from msgspec import Struct
 
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import list_names, read_bytes, read_link, read_text
-from holdfast.host.proc.inparts import open_files
+from holdfast.host.files.kernelfile import (
+    field_of,
+    link_or_none,
+    list_names,
+    names_or_empty,
+    read_bytes,
+    read_link,
+    text_or_empty,
+)
+from holdfast.host.proc.openfiles import open_files
 from holdfast.host.proc.visits import Visits
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import ProcessId
 
 INIT_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO, the same on every kernel."""
+INIT_CGROUP_NAMESPACE = "cgroup:[4026531835]"
+"""PROC_CGROUP_INIT_INO, likewise."""
 
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD among the flags of a process."""
 _MACHINE = "anon_inode:kvm-vm"
 _LONGEST = 1 << 16
 _LONGEST_NAME = 64
+_MASK = re.compile(r"[0-9a-fA-F]{1,16}")
 
 
 class ProcessFacts(Struct, frozen=True, kw_only=True):
@@ -102,21 +113,15 @@ class Procfs:
 
     def namespace(self, pid: int, kind: str) -> str | None:
         """Return the namespace that a process is in, of *kind* ``mnt`` or ``pid``."""
-        try:
-            return read_link(f"{self._proc}/{pid}/ns/{kind}")
-        except HostError:
-            return None
+        return link_or_none(f"{self._proc}/{pid}/ns/{kind}")
 
     def children(self, pid: int) -> frozenset[int]:
         """Return the pids of those whose parent it is; none where the kernel does not tell.
 
         Kernels tell that are built with CONFIG_PROC_CHILDREN, as the distributions' are.
         """
-        try:
-            threads = list_names(f"{self._proc}/{pid}/task")
-        except HostError:
-            return frozenset()
-        told = (self._text(f"{pid}/task/{each}/children") or "" for each in threads)
+        threads = names_or_empty(f"{self._proc}/{pid}/task")
+        told = (self._text(f"{pid}/task/{each}/children") for each in threads)
         return frozenset(int(child) for text in told for child in text.split() if child.isdecimal())
 
     def runs_a_machine(self, pid: int) -> bool:
@@ -135,11 +140,10 @@ class Procfs:
 
     def uid(self, pid: int) -> int | None:
         """Return the effective uid of a process."""
-        for line in (self._text(f"{pid}/status") or "").splitlines():
-            name, _, numbers = line.partition(":")
-            if name == "Uid":
-                fields = numbers.split()
-                return int(fields[1]) if fields[1:2] and fields[1].isdecimal() else None
+        status = self._text(f"{pid}/status")
+        if status:
+            uids = field_of(status, "Uid").split()
+            return int(uids[1]) if uids[1:] and uids[1].isdecimal() else None
         try:
             return os.stat(f"{self._proc}/{pid}/stat").st_uid
         except OSError:
@@ -163,7 +167,7 @@ class Procfs:
 
     def char_major(self, name: str) -> int | None:
         """Return the major number that a character driver has now, or None when it has none."""
-        text = self._text("devices") or ""
+        text = self._text("devices")
         for line in text.partition("Block devices:")[0].splitlines():
             number, _, driver = line.strip().partition(" ")
             if driver == name and number.isdecimal():
@@ -175,7 +179,7 @@ class Procfs:
 
         0 stands for a process outside of our pid namespace.
         """
-        for line in (self._text("locks") or "").splitlines():
+        for line in self._text("locks").splitlines():
             fields = line.split()
             # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234 0 EOF"; who waits has an arrow before it
             if fields[1:2] == ["FLOCK"] and fields[5:6] == [file] and fields[4].isdecimal():
@@ -192,21 +196,11 @@ class Procfs:
         except OSError:
             return None
 
-    def _text(self, name: str) -> str | None:
-        try:
-            return read_text(f"{self._proc}/{name}")
-        except HostError:
-            return None
+    def _text(self, name: str) -> str:
+        return text_or_empty(f"{self._proc}/{name}")
 
 
-def lock_holder(procfs: Procfs, lock: Path) -> int | None:
-    """Return who has *lock* locked by flock(2), by the kernel's list; taking it would be a change.
-
-    None where nobody has, or where the kernel does not tell by this file's number.
-    """
-    try:
-        found = lock.stat()
-    except OSError:
-        return None
-    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    return procfs.flock_holder(device)
+def effective_capabilities(status: str) -> int | None:
+    """Return the capabilities in the text of a status file as a mask; None if it has none."""
+    mask = field_of(status, "CapEff")
+    return int(mask, 16) if _MASK.fullmatch(mask) else None

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
-from holdfast.host.own.visibility import Visibility, visibility
-from holdfast.host.proc.filetables import FileTables
-from holdfast.host.proc.grips import Grasp, GripSearch
-from holdfast.host.proc.lineage import sandbox_of
+from holdfast.host.own.privileges import Visibility, visibility
+from holdfast.host.proc.grips import GripSearch, ProcessUse
+from holdfast.host.proc.openfiles import FileTables
+from holdfast.host.proc.parents import sandbox_of
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.proc.visits import Look, Visits
 from holdfast.host.root import HostRoot
@@ -76,7 +76,7 @@ class HolderScan:
         searches: list[GripSearch] = []
         vfio = self._procfs.char_major("vfio")
 
-        def begin() -> Look[Grasp | _Refused]:
+        def begin() -> Look[ProcessUse | _Refused]:
             search = GripSearch(self._root, targets, vfio, self._tables, maps=maps)
             searches.append(search)
             return lambda pid, *, careful, beat: _look_at(search, pid, careful=careful, beat=beat)
@@ -89,16 +89,16 @@ class HolderScan:
             frozen = frozenset(grips)
             return known.setdefault(frozen, frozen)
 
-        for holder, grasp in self._holders(wanted, begin, gaps):
-            for device, grips in grasp.grips.items():
+        for holder, use in self._holders(wanted, begin, gaps):
+            for device, grips in use.grips.items():
                 holders[device].append(replace(holder, grips=shared(grips)))
-            if grasp.loose:
-                unattributed.append(replace(holder, grips=shared(grasp.loose)))
-        riddles = dict.fromkeys(each for search in searches for each in search.riddles)
+            if use.unnamed:
+                unattributed.append(replace(holder, grips=shared(use.unnamed)))
+        unexplained = dict.fromkeys(each for search in searches for each in search.unexplained)
         return Scan(
             holders={device: tuple(found) for device, found in holders.items()},
             unattributed=tuple(unattributed),
-            gaps=(*sight.hides, *gaps.texts(), *riddles),
+            gaps=(*sight.hides, *gaps.texts(), *unexplained),
             unread=gaps.pids,
             processes=len(wanted),
             seconds=time.perf_counter() - started,
@@ -121,28 +121,28 @@ class HolderScan:
         return self._visibility
 
     def _holders(
-        self, pids: Sequence[int], begin: Callable[[], Look[Grasp | _Refused]], gaps: "_Gaps"
-    ) -> list[tuple[Holder, Grasp]]:
+        self, pids: Sequence[int], begin: Callable[[], Look[ProcessUse | _Refused]], gaps: "_Gaps"
+    ) -> list[tuple[Holder, ProcessUse]]:
         """Return who of *pids* holds anything, in their order."""
-        found: dict[int, tuple[Holder, Grasp]] = {}
-        suspects = self._grasps(pids, begin, gaps)
+        found: dict[int, tuple[Holder, ProcessUse]] = {}
+        suspects = self._uses(pids, begin, gaps)
         while suspects:
             # What was found may be of a process that ended since and left its pid to another: only
             # what is found between two readings of the same start time is this process's own.
             before = {pid: self._procfs.start_ticks(pid) for pid in suspects}
-            grasps = self._grasps(list(suspects), begin, gaps)
+            uses = self._uses(list(suspects), begin, gaps)
             suspects = {}
-            for pid, grasp in grasps.items():
+            for pid, use in uses.items():
                 holder = self._describe(pid)
                 if holder is not None and holder.process.start_ticks == before[pid]:
-                    found[pid] = holder, grasp
+                    found[pid] = holder, use
                 elif holder is not None:
-                    suspects[pid] = grasp
+                    suspects[pid] = use
         return [found[pid] for pid in pids if pid in found]
 
-    def _grasps(
-        self, pids: Sequence[int], begin: Callable[[], Look[Grasp | _Refused]], gaps: "_Gaps"
-    ) -> dict[int, Grasp]:
+    def _uses(
+        self, pids: Sequence[int], begin: Callable[[], Look[ProcessUse | _Refused]], gaps: "_Gaps"
+    ) -> dict[int, ProcessUse]:
         """Return what each of *pids* has that has anything; tell *gaps* of those not seen in full.
 
         No answer in time is told of as a refusal is.
@@ -151,7 +151,7 @@ class HolderScan:
         late = f"no answer within {self._visits.patience:g} s"
         for pid in unread:
             self._refused(pid, late, gaps)
-        grasps: dict[int, Grasp] = {}
+        uses: dict[int, ProcessUse] = {}
         for pid, answer in found.items():
             if isinstance(answer, _Refused):
                 self._refused(pid, answer.reason, gaps)
@@ -159,8 +159,8 @@ class HolderScan:
             if answer.maps_left_out:
                 self._refused(pid, f"{late} of what it has mapped", gaps)
             if answer:
-                grasps[pid] = answer
-        return grasps
+                uses[pid] = answer
+        return uses
 
     def _refused(self, pid: int, reason: str, gaps: "_Gaps") -> None:
         facts = self._procfs.process(pid)
@@ -197,13 +197,13 @@ class HolderScan:
 
 def _look_at(
     search: GripSearch, pid: int, *, careful: bool, beat: Callable[[], None]
-) -> Grasp | _Refused | None:
+) -> ProcessUse | _Refused | None:
     """Return what *pid* has; None: nothing, or it is gone."""
     try:
-        grasp = search.at(pid, careful=careful, beat=beat)
+        use = search.at(pid, careful=careful, beat=beat)
     except OSError as error:
         return None if error.errno in _GONE else _Refused(error.strerror or str(error))
-    return grasp if grasp or grasp.maps_left_out else None
+    return use if use or use.maps_left_out else None
 
 
 class _Gaps:

@@ -1,7 +1,7 @@
 """One look at the kernel: gathers, for given devices, the facts that decide if they are free."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.pci.enabling import Enabled, EnableLevels
@@ -26,8 +26,19 @@ class Look:
     workload could feel: it is for the gate alone.
     """
 
-    def __init__(self, root: HostRoot, lane: Lane, gpus: GpuUses | None = None) -> None:
-        """Look below *root*, with every blocking call on *lane*; *gpus* tells who uses GPUs."""
+    def __init__(
+        self,
+        root: HostRoot,
+        lane: Lane,
+        gpus: GpuUses | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Look below *root*, with every blocking call on *lane*; *gpus* tells who uses GPUs.
+
+        *monotonic* is the clock, in seconds, of `full_scan_at`.
+        """
+        self._monotonic = monotonic
         self._root = root
         self._sysfs = Sysfs(root)
         self._levels = EnableLevels(self._sysfs)
@@ -122,7 +133,7 @@ class Look:
         self.last_scan = scan
         if pids is None:
             self.full_scan_seconds, self.full_gaps = scan.seconds, scan.gaps
-            self.full_scan_at = time.monotonic()
+            self.full_scan_at = self._monotonic()
         return {
             device.name: KernelFacts(
                 kind=device.kind,
