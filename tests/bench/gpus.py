@@ -32,7 +32,7 @@ def _node(gpus: int) -> Inventory:
     devices = tuple(
         Device(
             name=DeviceName(_GPU, DeviceId(_id(place))),
-            kind=DeviceKind.GPU,
+            kind=DeviceKind.DRIVER,
             keys=frozenset({HardwareKey(f"gpu/{_id(place)}")}),
             nodes=(),
             functions=(),

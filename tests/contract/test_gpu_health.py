@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.gpu_health import DEADLINE, QUIET, Follower, Told, following
+from fakes.gpu_health import DEADLINE, QUIET, Follower, Told, following, kept_of_gpus
 from fakes.nvml import Event, Node, Slice, build, cards, uuid
 from holdfast.host.nvidia.driver import driver_load
 from holdfast.host.root import HostRoot
-from holdfast.ledger.store import read_only
 from waiting import wait_until
 
 GPU_IS_LOST, UNKNOWN = 15, 999
@@ -190,7 +189,7 @@ def test_a_fatal_xid_is_not_forgotten_by_a_restart_and_is_by_a_reboot(
     follower = follow(node)
     listening(follower, node, Event(uuid(1), BAD_MEMORY))
     follower.until(ill(uuid(1)), what="the Xid")
-    wait_until(lambda: any(gpu.marks for gpu in read_only(tmp_path).gpus.values()))
+    wait_until(lambda: any(gpu.marks for gpu in kept_of_gpus(tmp_path).values()))
     kept = follow(node)  # killed, as a crash would
     told = kept.until(lambda told: told.faults, what="the first health")
     assert told.ill == {uuid(1)}
@@ -202,7 +201,7 @@ def test_a_mark_that_a_person_had_dropped_is_not_back_after_the_next_restart(
     follow: Follow, tmp_path: Path
 ) -> None:
     def marked() -> bool:
-        return any(gpu.marks for gpu in read_only(tmp_path).gpus.values())
+        return any(gpu.marks for gpu in kept_of_gpus(tmp_path).values())
 
     node = Node(cards=cards(1))
     follower = follow(node)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import msgspec
 import structlog
 from msgspec import Struct
 
@@ -25,8 +26,10 @@ from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.ledger.ledger import open_ledger
+from holdfast.ledger.store import read_only
 from holdfast.model.ids import BootId
 from holdfast.model.nvidia.gpu import GpuEvent, GpuReading
+from holdfast.model.nvidia.health import GpuState
 from holdfast.model.nvidia.xids import xid_checks
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
@@ -160,6 +163,12 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
     asyncio.get_running_loop().add_reader(0, obey)
     with closing(lane), closing(ledger_lane):
         await watch.run()
+
+
+def kept_of_gpus(state: Path) -> dict[str, GpuState]:
+    """Return what is on disk of each GPU, by UUID."""
+    texts = read_only(state).kept.get("nvidia/health", {})
+    return {uuid: msgspec.json.decode(text, type=GpuState) for uuid, text in texts.items()}
 
 
 if __name__ == "__main__":

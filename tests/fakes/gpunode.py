@@ -69,7 +69,7 @@ class Gpus:
         keys = keys or (f"gpu/{uuid(0)}",)
         return Device(
             name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId(keys[0].partition("/")[2])),
-            kind=DeviceKind.GPU,
+            kind=DeviceKind.DRIVER,
             keys=frozenset(map(HardwareKey, keys)),
             nodes=(DeviceNode(path=PATH, rdev=self.node.node(PATH).stat().st_rdev),),
             functions=(),

@@ -56,7 +56,7 @@ GPU_GUARDS = (
     Guard(
         name="gpu-health-restart",
         why="a restart of the daemon forgets no error",
-        edits=(Edit(_WATCH, "ledger.book.value.gpus.items()", "dict[str, GpuState]().items()"),),
+        edits=(Edit(_WATCH, "self._kept.value.items()", "dict[str, GpuState]().items()"),),
         tests=(f"{_NODE}::test_a_killed_daemon_does_not_forget_a_fatal_xid",),
     ),
     Guard(

@@ -558,7 +558,7 @@ GUARDS = (
         edits=(
             Edit(
                 _FREE,
-                "return facts.kind is not DeviceKind.GPU or bool(verdict.holders)",
+                "return facts.kind is not DeviceKind.DRIVER or bool(verdict.holders)",
                 "return True",
             ),
         ),

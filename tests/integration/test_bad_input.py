@@ -45,7 +45,7 @@ async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path
     devices = tuple(
         Device(
             name=DeviceName(resource, DeviceId(f"MIG-{place}")),
-            kind=DeviceKind.GPU,
+            kind=DeviceKind.DRIVER,
             keys=frozenset({HardwareKey(f"mig/{place}")}),
             nodes=(),
             functions=(),

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fakes.gpu_health import kept_of_gpus
 from fakes.gpustage import GPU, RECLAIM, wants
 from fakes.nvml import GIB, Node, Slice, build, uuid
 from fakes.stage import TPU, asks, end, pod
@@ -195,7 +196,7 @@ async def test_a_killed_daemon_does_not_forget_a_fatal_xid(gpu_stage: Any) -> No
         node.gpus.xid(uuid(1), 48)
         await node.until_healthy(0)
         await node.stage.until(
-            lambda: any(gpu.marks for gpu in read_only(node.stage.state).gpus.values()),
+            lambda: any(gpu.marks for gpu in kept_of_gpus(node.stage.state).values()),
             lambda: "the mark to be on disk",
         )
         node.gpus.show(replace(node.gpus.stub, events=()))
@@ -228,7 +229,7 @@ async def test_a_person_clears_an_xid_that_nothing_else_clears_and_is_named_for_
         assert f"asked by uid {os.getuid()}, pid " in told["evidence"]
         assert await node.stage.asked("unquarantine", device=uuid(1)) is None, "nothing is left"
         await node.stage.until(
-            lambda: not any(gpu.marks for gpu in read_only(node.stage.state).gpus.values()),
+            lambda: not any(gpu.marks for gpu in kept_of_gpus(node.stage.state).values()),
             lambda: "the mark to be gone from the disk, too",
         )
         node.gpus.xid(uuid(1), 54)
@@ -306,7 +307,8 @@ async def test_a_killed_daemon_does_not_forget_that_memory_leaked(gpu_stage: Any
         node.gpus.arrive(1)
         await node.until_healthy(0)
         await node.stage.until(
-            lambda: bool(read_only(node.stage.state).idle), lambda: "its idle memory to be on disk"
+            lambda: "nvidia/idle" in read_only(node.stage.state).kept,
+            lambda: "its idle memory to be on disk",
         )
         former = await node.stage.run(wants("former", 1))
         node.gpus.change(0, lambda card: replace(card, used=70 * GIB))
@@ -332,7 +334,7 @@ async def test_a_gpu_that_nvml_leaves_out_is_unhealthy_to_the_next_daemon_too(
         bound.symlink_to("../../../../bus/pci/drivers/nvidia")
         await node.until_healthy(0, 1)
         await node.stage.until(
-            lambda: all(gpu.pci for gpu in read_only(node.stage.state).gpus.values()),
+            lambda: all(gpu.pci for gpu in kept_of_gpus(node.stage.state).values()),
             lambda: "where the GPUs are to be on disk",
         )
         node.gpus.show(replace(node.gpus.stub, cards=node.gpus.stub.cards[:1]))

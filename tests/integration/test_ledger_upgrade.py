@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from fakes.books import BOOT, NOW, WHOLE, X, Y, allocated, drafted, keys, name, silicon
 from holdfast.errors import LedgerUnusableError
+from holdfast.ledger.kept import Kept
+from holdfast.ledger.ledger import open_ledger
 from holdfast.ledger.store import FILE, SCHEMA_VERSION, Store, read_only
 from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
@@ -25,6 +27,8 @@ from holdfast.model.ids import HardwareKey, PciAddress
 from holdfast.model.nvidia.health import GpuState
 from holdfast.model.nvidia.idle import IdleMemory
 from holdfast.model.nvidia.xid_marks import XidMark
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.lane import Lane
 
 _MARK = Mark(asker=Asker(uid=1000, pid=77), at=NOW, reason="ECC errors")
 _QUARANTINE = Quarantine(device=name("d0"), keys=keys("a", "b"), mark=_MARK)
@@ -56,6 +60,16 @@ def _version_1(folder: Path) -> None:
             "INSERT INTO history VALUES (1, ?, ?, 'd0', 7, 'free', 'held', ?, 'allocated')",
             (NOW, WHOLE, X),
         )
+
+
+def _of_version(version: int, folder: Path) -> None:
+    """Write what an older daemon left behind, its lock and its history included."""
+    _version_1(folder)
+    schemas = resources.files("holdfast.ledger")
+    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
+        for number in range(2, version + 1):
+            db.executescript(schemas.joinpath(f"schema-{number}.sql").read_text("utf-8"))
+        db.execute(f"PRAGMA user_version = {version}")
 
 
 def _schema(folder: Path) -> list[tuple[str, str]]:
@@ -91,7 +105,7 @@ def test_an_older_ledger_is_brought_up_with_all_that_it_has(tmp_path: Path) -> N
         )
         assert (book.fence, book.last_allocation, [*book.allocations]) == (7, 3, [3])
         assert book.marks == Marks()
-        assert book.gpus == {}
+        assert book.kept == {}
         assert [move.evidence for move in store.history(None, 10)] == ["allocated"]
         assert _set(store, _ALL) == store.read()
     assert _version(tmp_path) == SCHEMA_VERSION
@@ -178,57 +192,28 @@ def test_marks_are_read_as_they_were_written_whatever_was_there_before(
     assert read_only(tmp_path).marks == marks
 
 
-_XID = XidMark(xid=48, first=NOW, last=NOW + 1, count=2)
-_GPU = GpuState(
-    uuid="GPU-1",
-    boot=BOOT,
-    driver="550",
-    marks=(_XID, replace(_XID, xid=94, gi=1, ci=0), replace(_XID, suspected=True, last=NOW + 2)),
-    pci=PciAddress("0000:65:00.0"),
-    awaits=frozenset({"lost"}),
-)
-
-
 @pytest.mark.parametrize(
-    "gpus",
+    "kept",
     [
-        {"GPU-1": _GPU},
-        {"GPU-1": replace(_GPU, marks=(), pci=None, awaits=frozenset())},
-        {"GPU-1": replace(_GPU, marks=_GPU.marks[:1]), "GPU-2": replace(_GPU, uuid="GPU-2")},
+        {"acme/heat": {"A": "1", "B": "2"}},
+        {"acme/heat": {"B": "1"}, "other/thing": {"A": "3"}},
+        {"acme/heat": {}},
         {},
     ],
 )
-def test_gpus_are_read_as_they_were_written_whatever_was_there_before(
-    tmp_path: Path, gpus: dict[str, GpuState]
+def test_what_vendors_keep_is_read_as_it_was_written_whatever_was_there_before(
+    tmp_path: Path, kept: dict[str, dict[str, str]]
 ) -> None:
     with closing(Store(tmp_path)) as store:
-        for wanted in ({"GPU-1": _GPU}, gpus):
+        for wanted in ({"acme/heat": {"A": "0", "B": "2"}}, kept):
             before = store.read()
             draft = drafted(before)
-            draft.remember(wanted)
+            for topic in before.kept.keys() | wanted.keys():
+                draft.keep(topic, wanted.get(topic, {}))
             store.write(before, draft.book, draft.moves)
-            assert store.read().gpus == wanted
-    assert read_only(tmp_path).gpus == gpus
-
-
-_IDLE = IdleMemory(load="boot-1 load 7", least=5, now=90 << 20)
-
-
-@pytest.mark.parametrize(
-    "idle",
-    [{"GPU-1": _IDLE}, {"GPU-1": replace(_IDLE, now=5), "GPU-2": _IDLE}, {"GPU-2": _IDLE}, {}],
-)
-def test_idle_memory_is_read_as_it_was_written_whatever_was_there_before(
-    tmp_path: Path, idle: dict[str, IdleMemory]
-) -> None:
-    with closing(Store(tmp_path)) as store:
-        for wanted in ({"GPU-1": _IDLE}, idle):
-            before = store.read()
-            draft = drafted(before)
-            draft.remember_idle(wanted)
-            store.write(before, draft.book, draft.moves)
-            assert store.read().idle == wanted
-    assert read_only(tmp_path).idle == idle
+            written = {topic: each for topic, each in wanted.items() if each}
+            assert store.read().kept == draft.book.kept == written
+    assert read_only(tmp_path).kept == {topic: each for topic, each in kept.items() if each}
 
 
 def test_of_a_lock_from_before_it_was_written_down_a_container_may_have_started(
@@ -240,20 +225,84 @@ def test_of_a_lock_from_before_it_was_written_down_a_container_may_have_started(
         assert store.read().locks[name("d0")].started
 
 
-def test_what_a_gpu_of_version_3_was_condemned_for_is_kept(tmp_path: Path) -> None:
-    _version_1(tmp_path)
-    folder = resources.files("holdfast.ledger")
+async def _of_gpus(folder: Path) -> tuple[dict[str, GpuState], dict[str, IdleMemory]]:
+    """Return what NVIDIA's adapter finds kept in the ledger after an upgrade."""
+    lane = Lane("ledger", deadline=30.0)
+    ledger = await open_ledger(
+        folder, lane, clock=SystemClock(), boot=BOOT, history_per_device=9, locks=()
+    )
+    try:
+        return (
+            Kept(ledger, "nvidia/health", GpuState).value,
+            Kept(ledger, "nvidia/idle", IdleMemory).value,
+        )
+    finally:
+        await ledger.close()
+        lane.close()
+
+
+async def test_what_a_gpu_of_version_3_was_condemned_for_is_kept(tmp_path: Path) -> None:
+    _of_version(3, tmp_path)
     with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as db:
-        for number in (2, 3):
-            db.executescript(folder.joinpath(f"schema-{number}.sql").read_text("utf-8"))
-        db.execute("PRAGMA user_version = 3")
         db.execute("INSERT INTO gpus VALUES ('GPU-1', ?, '550', '[1, 3]', '[\"lost\"]')", (BOOT,))
         db.execute("INSERT INTO gpu_xids VALUES ('GPU-1', 48, -1, -1, 0, 1, 2, 3)")
-    older = read_only(tmp_path).gpus
-    assert [mark.xid for mark in older["GPU-1"].marks] == [48]
-    assert older["GPU-1"].awaits == {"lost"}
+    gpus, idle = await _of_gpus(tmp_path)
+    mark = XidMark(xid=48, first=1, last=2, count=3)
+    assert gpus == {
+        "GPU-1": GpuState(
+            uuid="GPU-1", boot=BOOT, driver="550", marks=(mark,), awaits=frozenset({"lost"})
+        )
+    }
+    assert idle == {}
+
+
+async def test_all_that_version_5_knew_of_gpus_is_kept(tmp_path: Path) -> None:
+    _of_version(5, tmp_path)
+    first = NOW + 0.125
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as db:
+        db.executemany(
+            "INSERT INTO gpus (uuid, boot, driver, awaits, pci) VALUES (?, ?, ?, ?, ?)",
+            [("GPU-1", BOOT, "550", "[]", "0000:65:00.0"), ("GPU-2", BOOT, "", '["lost"]', None)],
+        )
+        db.executemany(
+            "INSERT INTO gpu_xids VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                ("GPU-1", 94, 1, 0, 0, first, NOW + 9, 1),
+                ("GPU-1", 48, -1, -1, 0, first, NOW + 2, 2),
+                ("GPU-1", 48, -1, -1, 1, first, NOW + 3, 3),
+            ],
+        )
+        db.execute("INSERT INTO gpu_idle VALUES ('GPU-2', 'boot-1 load 7', 5, 94371840)")
+    before = read_only(tmp_path)
+    gpus, idle = await _of_gpus(tmp_path)
+    assert gpus == {
+        "GPU-1": GpuState(
+            uuid="GPU-1",
+            boot=BOOT,
+            driver="550",
+            pci=PciAddress("0000:65:00.0"),
+            marks=(
+                XidMark(xid=48, first=first, last=NOW + 2, count=2),
+                XidMark(xid=48, suspected=True, first=first, last=NOW + 3, count=3),
+                XidMark(xid=94, gi=1, ci=0, first=first, last=NOW + 9, count=1),
+            ),
+        ),
+        "GPU-2": GpuState(uuid="GPU-2", boot=BOOT, awaits=frozenset({"lost"})),
+    }
+    assert idle == {"GPU-2": IdleMemory(load="boot-1 load 7", least=5, now=90 << 20)}
+    after = read_only(tmp_path)
+    assert (after.locks, after.allocations) == (before.locks, before.allocations)
+
+
+async def test_what_an_adapter_cannot_read_is_an_error_and_nothing_to_forget(
+    tmp_path: Path,
+) -> None:
     with closing(Store(tmp_path)) as store:
-        assert store.read().gpus == older
+        draft = drafted(store.read())
+        draft.keep("nvidia/idle", {"GPU-1": '{"load": 7}'})
+        store.write(store.read(), draft.book, draft.moves)
+    with pytest.raises(LedgerUnusableError, match="nvidia/idle makes no sense"):
+        await _of_gpus(tmp_path)
 
 
 def _allocate(draft: Draft) -> None:

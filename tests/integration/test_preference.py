@@ -26,7 +26,7 @@ def _inventory(*ids: DeviceId) -> Inventory:
     devices = tuple(
         Device(
             name=DeviceName(_GPU, each),
-            kind=DeviceKind.GPU,
+            kind=DeviceKind.DRIVER,
             keys=frozenset({HardwareKey(f"gpu/{each}")}),
             nodes=(),
             functions=(),

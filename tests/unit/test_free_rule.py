@@ -237,7 +237,11 @@ def test_a_device_that_the_next_pods_machine_has_already_is_free_of_the_former_p
         (KernelFacts(enabled=_ENABLED, holders=(), gaps=_GAPS), True, _IN_USE),
         (KernelFacts(holders=(_HOLDER,), gaps=_GAPS), True, _IN_USE),
         (KernelFacts(gaps=_GAPS), True, _UNKNOWN),  # nobody has looked
-        (KernelFacts(kind=DeviceKind.GPU, holders=()), True, _UNKNOWN),  # NVML has not been asked
+        (
+            KernelFacts(kind=DeviceKind.DRIVER, holders=()),
+            True,
+            _UNKNOWN,
+        ),  # its driver has not been asked
     ],
 )
 def test_what_no_pod_had_is_not_kept_for_ever_by_one_process_that_cannot_be_read(
@@ -258,7 +262,7 @@ def test_a_free_verdict_is_unverified_only_where_something_was_not_read() -> Non
 
 
 def test_what_nvml_does_not_tell_is_the_first_thing_to_mend() -> None:
-    kernel = KernelFacts(kind=DeviceKind.GPU, holders=())
+    kernel = KernelFacts(kind=DeviceKind.DRIVER, holders=())
     verdict = judge_release(ReleaseFacts(kernel=kernel, pod=FormerPod(counted=False)))
     assert verdict.freedom is _UNKNOWN
-    assert verdict.reason == "NVML has not been asked who uses it"
+    assert verdict.reason == "its driver has not been asked who uses it"

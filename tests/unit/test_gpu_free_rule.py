@@ -37,7 +37,7 @@ from holdfast.model.use.free import (
     is_foreign,
     judge_kernel,
     judge_release,
-    kept_by_nvml,
+    kept_by_driver,
 )
 from holdfast.model.use.sandbox import Sandbox
 from holdfast.model.use.use import Grip, Holder
@@ -174,8 +174,8 @@ JUDGED = [
     (replace(IDLE, problem="x"), (holder(),), (), (IN_USE, False), "pid 77"),
     (IDLE, (), GAPS, (UNKNOWN, False), "cannot be looked into"),
     (IDLE, None, (), (UNKNOWN, True), "nobody has looked"),
-    (None, (), (), (UNKNOWN, True), "NVML has not been asked"),
-    (None, None, (), (UNKNOWN, True), "NVML has not been asked"),
+    (None, (), (), (UNKNOWN, True), "its driver has not been asked"),
+    (None, None, (), (UNKNOWN, True), "its driver has not been asked"),
     (None, (holder(),), (), (IN_USE, False), "pid 77"),
 ]
 
@@ -191,7 +191,9 @@ def test_a_gpu_is_free_only_when_nvml_says_so_nobody_is_in_the_way_and_its_memor
     # That its node could be opened says nothing: anybody may open it at any time.
     for opened in Opened:
         verdict = judge_kernel(
-            KernelFacts(kind=DeviceKind.GPU, gpu=sight, holders=holders, gaps=gaps, opened=opened)
+            KernelFacts(
+                kind=DeviceKind.DRIVER, sight=sight, holders=holders, gaps=gaps, opened=opened
+            )
         )
         assert (verdict.freedom, verdict.final) == expected
         assert reason in verdict.reason
@@ -199,7 +201,7 @@ def test_a_gpu_is_free_only_when_nvml_says_so_nobody_is_in_the_way_and_its_memor
 
 def test_bystanders_are_told_of_where_the_device_is_free() -> None:
     sight = replace(IDLE, bystanders=((holder("dcgm-exporter"), Bystander.MONITOR),))
-    verdict = judge_kernel(KernelFacts(kind=DeviceKind.GPU, gpu=sight, holders=()))
+    verdict = judge_kernel(KernelFacts(kind=DeviceKind.DRIVER, sight=sight, holders=()))
     assert verdict.freedom is FREE
     assert "pid 77 (dcgm-exporter) outside any pod [node open], a monitoring agent" in (
         verdict.reason
@@ -209,7 +211,7 @@ def test_bystanders_are_told_of_where_the_device_is_free() -> None:
 def gpu(
     sight: GpuSight | None, *, holders: tuple[Holder, ...] = (), gaps: tuple[str, ...] = ()
 ) -> KernelFacts:
-    return KernelFacts(kind=DeviceKind.GPU, gpu=sight, holders=holders, gaps=gaps)
+    return KernelFacts(kind=DeviceKind.DRIVER, sight=sight, holders=holders, gaps=gaps)
 
 
 GONE = FormerPod(counted=False, processes=None, cgroup_seen=True, uncounted_for=99.0)
@@ -273,13 +275,13 @@ def test_a_gpu_is_called_foreign_only_for_a_process_that_can_be_named(
 
 
 def test_nvml_alone_keeps_a_gpu_and_nothing_else() -> None:
-    assert kept_by_nvml(gpu(None))
-    assert kept_by_nvml(gpu(replace(IDLE, memory=500 * MIB)))
-    assert not kept_by_nvml(gpu(IDLE, holders=(holder(),)))
+    assert kept_by_driver(gpu(None))
+    assert kept_by_driver(gpu(replace(IDLE, memory=500 * MIB)))
+    assert not kept_by_driver(gpu(IDLE, holders=(holder(),)))
     works = replace(IDLE, utilization=100)
-    assert kept_by_nvml(gpu(works))
-    assert not kept_by_nvml(gpu(replace(works, restless=True))), "every process has to be seen"
-    assert not kept_by_nvml(KernelFacts(holders=None))
+    assert kept_by_driver(gpu(works))
+    assert not kept_by_driver(gpu(replace(works, restless=True))), "every process has to be seen"
+    assert not kept_by_driver(KernelFacts(holders=None))
 
 
 DEADLINE, LATER = 60.0, 600.0
@@ -412,7 +414,7 @@ def test_work_is_nobodys_only_where_no_bystander_is_at_work_on_the_gpu() -> None
 def device(*keys: str) -> Device:
     return Device(
         name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId(keys[0].partition("/")[2])),
-        kind=DeviceKind.GPU,
+        kind=DeviceKind.DRIVER,
         keys=frozenset(map(HardwareKey, keys)),
         nodes=(),
         functions=(),

@@ -28,7 +28,7 @@ def _devices(*nodes: int | None) -> tuple[Device, ...]:
     return tuple(
         Device(
             name=DeviceName(_RESOURCE, _id(place)),
-            kind=DeviceKind.GPU,
+            kind=DeviceKind.DRIVER,
             keys=frozenset(),
             nodes=(),
             functions=(),

@@ -158,7 +158,7 @@ def test_a_container_starts_on_a_gpus_name_only_where_a_spec_leads_it_to_its_own
     names, found, says, final = GPU_CASES[case]
     device = Device(
         name=DeviceName(GPU, DeviceId("GPU-a")),
-        kind=DeviceKind.GPU,
+        kind=DeviceKind.DRIVER,
         keys=frozenset(),
         nodes=(DeviceNode(path="/dev/nvidia0", rdev=1),),
         functions=(),
@@ -196,7 +196,7 @@ def test_an_index_must_be_that_of_the_gpu_that_the_pod_has(
 ) -> None:
     device = Device(
         name=DeviceName(GPU, DeviceId("GPU-a")),
-        kind=DeviceKind.GPU,
+        kind=DeviceKind.DRIVER,
         keys=frozenset(),
         nodes=(),
         functions=(),

@@ -65,7 +65,7 @@ class GpuSpecs:
         answers = {
             each.name.id: called.get(each.name.id)
             for each in inventory.devices
-            if each.kind is DeviceKind.GPU
+            if each.kind is DeviceKind.DRIVER
         }
         faults = unexplained(answers, self.names, imex=bool(facts.imex))
         return replace(inventory, devices=with_faults(inventory.devices, _faults(faults)))

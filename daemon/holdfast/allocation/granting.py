@@ -91,7 +91,7 @@ class Granting:
         With a spec that has them all it returns CDI names for the nodes. Without one the nodes
         themselves: the container then runs as it would, and only a reboot may take it its chip.
         """
-        if self._gpus is not None and any(each.kind is DeviceKind.GPU for each in devices):
+        if self._gpus is not None and any(each.kind is DeviceKind.DRIVER for each in devices):
             return self._gpus.grant(devices)
         envs = self._environment(resource, devices, inventory)
         if self._published is not None and all(map(self._published().covers, devices)):

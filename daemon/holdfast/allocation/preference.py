@@ -63,7 +63,7 @@ class Preference:
                 size=size,
                 avoid=avoid,
             )
-        if devices and all(device.kind is DeviceKind.GPU for device in devices):
+        if devices and all(device.kind is DeviceKind.DRIVER for device in devices):
             board = self._board(resource, devices)
             return board.preferred(available, must_include, size, avoid=avoid)
         return preferred(devices, available, must_include, size, avoid=avoid)

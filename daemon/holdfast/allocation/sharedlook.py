@@ -10,7 +10,7 @@ from holdfast.host.use.look import Look
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName
-from holdfast.model.use.free import KernelFacts, Opened, judge_kernel, kept_by_nvml
+from holdfast.model.use.free import KernelFacts, Opened, judge_kernel, kept_by_driver
 from holdfast.model.use.verdict import Freedom
 from holdfast.runtime.clock import Clock
 
@@ -125,7 +125,7 @@ class SharedLook:
         wanted = [
             each
             for each in devices
-            if each.name in known and (known[each.name].holders or kept_by_nvml(known[each.name]))
+            if each.name in known and (known[each.name].holders or kept_by_driver(known[each.name]))
         ]
         if not wanted:
             return {}
@@ -139,7 +139,7 @@ class SharedLook:
         seen = await self._look.scan(wanted, locks, pids=sorted(pids))
         found: dict[DeviceName, KernelFacts] = {}
         for name, facts in seen.items():
-            if facts.holders or kept_by_nvml(facts):
+            if facts.holders or kept_by_driver(facts):
                 # What could not be seen elsewhere is as unseen as before.
                 found[name] = replace(facts, gaps=known[name].gaps)
             elif facts.unread & followed[name]:

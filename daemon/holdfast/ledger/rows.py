@@ -2,9 +2,9 @@
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from holdfast.ledger import gpus, marks
+from holdfast.ledger import marks
 from holdfast.model.book.book import Allocation, Book, Phase, PodRecord
 from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.ids import (
@@ -20,6 +20,8 @@ from holdfast.model.ids import (
 
 _MOMENTS_SINCE_VERSION = 4
 """Before, an Allocation had the time of its checkpoint, and a pod's end the time of day."""
+_STARTED_SINCE_VERSION = 5
+_KEPT_SINCE_VERSION = 6
 
 
 def read_book(db: sqlite3.Connection) -> Book:
@@ -32,8 +34,7 @@ def read_book(db: sqlite3.Connection) -> Book:
         locks={each.device: each for each in _read_locks(db)},
         pods={each.uid: each for each in _read_pods(db)},
         marks=marks.read(db),
-        gpus=gpus.read(db),
-        idle=gpus.read_idle(db),
+        kept=_read_kept(db),
     )
 
 
@@ -92,8 +93,7 @@ def write_difference(db: sqlite3.Connection, before: Book, after: Book) -> None:
             _write_pod(db, pod)
     if before.marks != after.marks:
         marks.write(db, after.marks)
-    gpus.write(db, before.gpus, after.gpus)
-    gpus.write_idle(db, before.idle, after.idle)
+    _write_kept(db, before.kept, after.kept)
 
 
 def write_moves(db: sqlite3.Connection, moves: Iterable[Move]) -> None:
@@ -146,7 +146,7 @@ def _read_locks(db: sqlite3.Connection) -> Iterable[DeviceLock]:
     for key, resource, device in db.execute("SELECT key, resource, device FROM lock_keys"):
         keys[resource, device].add(key)
     # A file from before it was written down, open for reading alone, does not tell who started.
-    started = "started" if gpus.has_idle(db) else "1"
+    started = "started" if _version(db) >= _STARTED_SINCE_VERSION else "1"
     for resource, device, state, fence, since, boot, allocation, pod, evidence, ran in db.execute(
         "SELECT resource, device, state, fence, since, boot, allocation, pod, evidence, "  # noqa: S608 - constants
         f"{started} FROM locks"
@@ -184,10 +184,40 @@ def _read_pods(db: sqlite3.Connection) -> Iterable[PodRecord]:
         )
 
 
+def _read_kept(db: sqlite3.Connection) -> dict[str, dict[str, str]]:
+    """Return what vendors' adapters keep; an older file, open for reading alone, tells none."""
+    kept: dict[str, dict[str, str]] = defaultdict(dict)
+    if _version(db) >= _KEPT_SINCE_VERSION:
+        for topic, name, text in db.execute("SELECT topic, name, text FROM kept ORDER BY rowid"):
+            kept[topic][name] = text
+    return dict(kept)
+
+
+def _write_kept(
+    db: sqlite3.Connection,
+    before: Mapping[str, Mapping[str, str]],
+    after: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Write what differs."""
+    for topic in before.keys() | after.keys():
+        old, new = before.get(topic, {}), after.get(topic, {})
+        for name in old:
+            if new.get(name) != old[name]:
+                db.execute("DELETE FROM kept WHERE topic = ? AND name = ?", (topic, name))
+        db.executemany(
+            "INSERT INTO kept (topic, name, text) VALUES (?, ?, ?)",
+            [(topic, name, text) for name, text in new.items() if old.get(name) != text],
+        )
+
+
 def _has_moments(db: sqlite3.Connection) -> bool:
-    """Tell whether the file, which may be open for reading alone, is new enough to have them."""
+    return _version(db) >= _MOMENTS_SINCE_VERSION
+
+
+def _version(db: sqlite3.Connection) -> int:
+    """Return the version of the file, which may be an older one that is open for reading alone."""
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
-    return version >= _MOMENTS_SINCE_VERSION
+    return version
 
 
 def _write_allocation(db: sqlite3.Connection, each: Allocation, *, is_new: bool) -> None:

@@ -21,8 +21,9 @@ class DeviceKind(Enum):
     ACCEL = "accel"
     """A driver's own node /dev/accelN; `enable` says nothing, only holders do."""
 
-    GPU = "gpu"
-    """A GPU or a MIG slice of NVIDIA's driver; NVML says who uses it."""
+    DRIVER = "driver"
+    """Nodes of a vendor's driver that any program may open, and files beside them: the driver says
+    who uses the device, and its adapter judges by that, hands it over and writes its CDI specs."""
 
 
 class FaultKind(Enum):
@@ -69,7 +70,7 @@ class Device(Struct, frozen=True, kw_only=True):
     `keys` are the pieces of silicon that nobody else may have at the same time: every function of
     its IOMMU groups but bridges. `nodes` are the exclusive nodes (IOMMU groups, /dev/accelN; the
     shared /dev/vfio/vfio is not among them). `functions` are the PCI functions bound to a VFIO
-    driver, whose sysfs `enable` follows use; empty for ACCEL and GPU.
+    driver, whose sysfs `enable` follows use; empty for ACCEL and DRIVER.
     """
 
     name: DeviceName

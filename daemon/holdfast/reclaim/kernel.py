@@ -10,7 +10,7 @@ from holdfast.host.use.look import Look
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import DeviceName, PciAddress, ProcessId
-from holdfast.model.use.free import KernelFacts, Opened, kept_by_nvml
+from holdfast.model.use.free import KernelFacts, Opened, kept_by_driver
 from holdfast.model.use.use import Holder
 from holdfast.runtime.clock import Clock
 
@@ -109,9 +109,9 @@ class KernelWatch:
             if held is not None:
                 return held
         # NVML is cheap to ask: while it says in use, or nothing, /proc need not be read for it.
-        if pids or device.kind is DeviceKind.GPU:
+        if pids or device.kind is DeviceKind.DRIVER:
             found = (await self._look.scan([device], locks, pids=pids))[device.name]
-            if found.holders or kept_by_nvml(found):
+            if found.holders or kept_by_driver(found):
                 return self._remember(device.name, found)
         found = (await self._look.scan([device], locks))[device.name]
         self._remember(device.name, found)
@@ -158,7 +158,7 @@ class KernelWatch:
             return True
         if seen.facts.holders and not seen.facts.gaps:
             return False  # as long as one of them holds it: see _may_have_let_go
-        if kept_by_nvml(seen.facts):
+        if kept_by_driver(seen.facts):
             return True
         # Held by nobody we can see, or seen with gaps, which may pass: looking again tells little.
         if enabled or seen.facts.gaps:

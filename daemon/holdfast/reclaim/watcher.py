@@ -216,7 +216,7 @@ class Watcher:
             self._full_look_at = now
             seen.update(await self._kernel.look_at_all(free, book.locks) if free else {})
         elif gpus := [
-            each for each in free if each.name not in self._free and each.kind is DeviceKind.GPU
+            each for each in free if each.name not in self._free and each.kind is DeviceKind.DRIVER
         ]:
             # Those that have just come, or become free: what is idle memory is seen only now.
             seen.update(await self._kernel.look_at_all(gpus, book.locks, pids=()))

@@ -20,13 +20,15 @@ from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.use.holders import HolderScan
+from holdfast.ledger.kept import Kept
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.free import GpuRules
 from holdfast.model.nvidia.gpu import GPU_RESOURCES, DriverState
 from holdfast.model.nvidia.grant import CDI_VENDOR, DeviceIds, DeviceList, GpuGrantRules, Imex
-from holdfast.model.nvidia.idle import IdleRules
+from holdfast.model.nvidia.health import GpuState
+from holdfast.model.nvidia.idle import IdleMemory, IdleRules
 from holdfast.model.nvidia.mig import MigStrategy, hides_some
 from holdfast.model.nvidia.names import Described
 from holdfast.runtime.clock import Clock
@@ -48,11 +50,12 @@ class Gpus(Struct, frozen=True, kw_only=True):
     rules: GpuGrantRules
     specs: GpuSpecs
     ledger: Ledger
+    kept_idle: Kept[IdleMemory]
     clock: Clock
 
     async def keep_idle(self) -> None:
         """Keep what is known of idle memory in the ledger, for ever."""
-        await keep_idle(self.uses.idle, self.ledger, clock=self.clock)
+        await keep_idle(self.uses.idle, self.kept_idle, clock=self.clock)
 
     def facts(self) -> GpuFacts:
         """Return the latest that is known."""
@@ -102,6 +105,7 @@ def build_gpus(
         driver_root_on_host=gpu.driver_root_on_host,
         dev_root=gpu.dev_root,
     )
+    idle = Kept(ledger, "nvidia/idle", IdleMemory)
     rules = _rules(settings)
     use_rules = GpuRules(
         monitors=gpu.monitors,
@@ -119,7 +123,7 @@ def build_gpus(
         imex=_imex(settings),
         known={
             uuid: state.pci
-            for uuid, state in ledger.book.value.gpus.items()
+            for uuid, state in Kept(ledger, "nvidia/health", GpuState).value.items()
             if state.pci is not None
         },
     )
@@ -130,7 +134,7 @@ def build_gpus(
             lambda: source.library,
             rules=use_rules,
             load=lambda: f"{host.boot} {source.load}",
-            kept=ledger.book.value.idle,
+            kept=idle.value,
         ),
         health=build_gpu_health(
             settings,
@@ -147,6 +151,7 @@ def build_gpus(
         ),
         rules=rules,
         ledger=ledger,
+        kept_idle=idle,
         clock=clock,
         specs=GpuSpecs(
             SpecWriter(

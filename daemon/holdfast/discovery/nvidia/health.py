@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.discovery.nvidia.events import GpuEars, Wanted
 from holdfast.discovery.nvidia.looks import GpuUsers, HealthTimes, Probe, look_at, unanswered
 from holdfast.errors import HoldfastError, LaneStuckError
+from holdfast.ledger.kept import Kept
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Fault
 from holdfast.model.ids import BootId
@@ -69,7 +70,7 @@ class GpuHealthWatch:
         """
         self._source = source
         self._readings = readings
-        self._ledger = ledger
+        self._kept = Kept(ledger, "nvidia/health", GpuState)
         self._lane = lane
         self._clock = clock
         self._boot = boot
@@ -80,7 +81,7 @@ class GpuHealthWatch:
         self._times = times
         self._states = {
             uuid: left
-            for uuid, state in ledger.book.value.gpus.items()
+            for uuid, state in self._kept.value.items()
             if (left := restored(state, boot, clock.uptime(), checks))
             != GpuState(uuid=uuid, boot=boot)
         }
@@ -300,12 +301,8 @@ class GpuHealthWatch:
             await self._save_wanted.wait()
             self._save_wanted.clear()
             try:
-                await self._save({uuid: state.kept for uuid, state in self._states.items()})
+                await self._kept.keep({uuid: state.kept for uuid, state in self._states.items()})
             except HoldfastError as error:
                 log.warning("cannot save the health of GPUs", reason=str(error))
                 self._save_wanted.set()
             await self._clock.sleep(self._times.breath)
-
-    async def _save(self, kept: Mapping[str, GpuState]) -> None:
-        if kept != self._ledger.book.value.gpus:
-            await self._ledger.apply(lambda draft: draft.remember(kept))

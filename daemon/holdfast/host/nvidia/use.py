@@ -71,7 +71,7 @@ class GpuUses:
 
     async def ask(self, devices: Iterable[Device]) -> dict[DeviceName, GpuUse]:
         """Return what NVML tells of the GPUs among *devices*; it is never nobody by mistake."""
-        wanted = tuple(each for each in devices if each.kind is DeviceKind.GPU)
+        wanted = tuple(each for each in devices if each.kind is DeviceKind.DRIVER)
         if not wanted:
             return {}
         source = self._source()
@@ -98,7 +98,7 @@ class GpuUses:
         level = follow(self._level(device), unused(found, to), now=now, rules=rules)
         self._remember(device, level)
         found = with_level(found, level, now=now, rules=rules)
-        return replace(facts, holders=found.holders, gpu=found.sight)
+        return replace(facts, holders=found.holders, sight=found.sight)
 
     def _granted(self, device: Device, locks: Mapping[DeviceName, DeviceLock]) -> Granted:
         """Return to whom *device* was granted, as far as that still tells of open nodes.

@@ -18,8 +18,6 @@ from holdfast.model.ids import (
     ProcessId,
     ResourceName,
 )
-from holdfast.model.nvidia.health import GpuState
-from holdfast.model.nvidia.idle import IdleMemory
 
 
 class Phase(Enum):
@@ -107,10 +105,8 @@ class Book(Struct, frozen=True, kw_only=True):
     locks: Mapping[DeviceName, DeviceLock] = field(default_factory=dict)
     pods: Mapping[PodUid, PodRecord] = field(default_factory=dict)
     marks: Marks = field(default_factory=Marks)
-    gpus: Mapping[str, GpuState] = field(default_factory=dict)
-    """What was seen of each GPU, by UUID, that a restart must not forget."""
-    idle: Mapping[str, IdleMemory] = field(default_factory=dict)
-    """The memory of each GPU, and slice, that nobody uses."""
+    kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What a vendor's adapter must not forget across a restart: texts that it alone can read."""
 
     def lock_on(self, keys: frozenset[HardwareKey]) -> DeviceLock | None:
         """Return a lock on one of *keys*, under whatever resource name, or None."""

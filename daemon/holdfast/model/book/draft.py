@@ -19,8 +19,6 @@ from holdfast.model.ids import (
     PodUid,
     ResourceName,
 )
-from holdfast.model.nvidia.health import GpuState
-from holdfast.model.nvidia.idle import IdleMemory
 
 
 class Draft:
@@ -45,8 +43,7 @@ class Draft:
         self._locks = dict(book.locks)
         self._pods = dict(book.pods)
         self._marks = book.marks
-        self._gpus = book.gpus
-        self._idle = book.idle
+        self._kept = dict(book.kept)
         self._moves: list[Move] = []
 
     @property
@@ -89,8 +86,7 @@ class Draft:
             locks=dict(self._locks),
             pods=dict(self._pods),
             marks=self._marks,
-            gpus=self._gpus,
-            idle=self._idle,
+            kept=dict(self._kept),
         )
         return self._before if book == self._before else book
 
@@ -275,13 +271,11 @@ class Draft:
         """Withhold by hand what *marks* say, and nothing else."""
         self._marks = marks
 
-    def remember(self, gpus: Mapping[str, GpuState]) -> None:
-        """Write down what was seen of GPUs, and nothing else of them."""
-        self._gpus = dict(gpus)
-
-    def remember_idle(self, idle: Mapping[str, IdleMemory]) -> None:
-        """Write down how much memory GPUs need while nobody uses them."""
-        self._idle = dict(idle)
+    def keep(self, topic: str, texts: Mapping[str, str]) -> None:
+        """Keep *texts* of *topic*, and drop all else that was kept of it."""
+        self._kept[topic] = dict(texts)
+        if not texts:
+            del self._kept[topic]
 
     def tell(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Write into the history of *device* what a person asked for; its lock stays as it is."""

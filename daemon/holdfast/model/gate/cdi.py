@@ -59,7 +59,7 @@ def can_be_named(device: Device) -> bool:
     """Tell whether a spec can have *device*: its names are legal and there is a node to give."""
     legal = is_kind(device.name.resource) and _DEVICE.fullmatch(device.name.id) is not None
     # A GPU is more than its node: a spec of one has the driver's libraries too.
-    return legal and bool(device.nodes) and device.kind is not DeviceKind.GPU
+    return legal and bool(device.nodes) and device.kind is not DeviceKind.DRIVER
 
 
 def explained(inventory: Inventory, rivals: Mapping[str, str]) -> Published:

@@ -81,7 +81,7 @@ def _device(part: GpuPart, facts: GpuFacts, locked: frozenset[HardwareKey]) -> D
     model = gpu.name if part.slice is None else f"{gpu.name} MIG {part.slice.profile}".strip()
     return Device(
         name=part.name,
-        kind=DeviceKind.GPU,
+        kind=DeviceKind.DRIVER,
         keys=part.keys | _inherited(part, locked),
         nodes=() if node is None else (node,),
         functions=(),

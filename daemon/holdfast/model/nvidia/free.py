@@ -11,7 +11,6 @@ from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 from holdfast.model.nvidia.gpu import GpuUse
 from holdfast.model.nvidia.idle import SLACK, IdleRules, Level, Unused, is_busy
-from holdfast.model.use.holding import held_by
 from holdfast.model.use.use import Grip, Holder
 from holdfast.model.use.verdict import Freedom, Verdict
 
@@ -94,6 +93,10 @@ class GpuSight(Struct, frozen=True, kw_only=True):
     def busy(self) -> bool:
         """Tell whether it works for nobody that is known."""
         return is_busy(self.utilization)
+
+    def judge(self, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
+        """Return whether the GPU is in use although no process is in the way, as `Sight` says."""
+        return _judge(self, looked=looked, gaps=gaps)
 
 
 class Granted(Struct, frozen=True, kw_only=True):
@@ -233,14 +236,7 @@ def with_level(found: Found, level: Level, *, now: float, rules: IdleRules) -> F
     return replace(found, sight=sight)
 
 
-def judge_gpu(
-    sight: GpuSight | None, holders: tuple[Holder, ...] | None, gaps: tuple[str, ...]
-) -> Verdict:
-    """Return whether anybody uses a GPU; what NVML fails to tell is never taken for nobody."""
-    if holders:
-        return Verdict(freedom=Freedom.IN_USE, reason=held_by(holders), holders=holders)
-    if sight is None:
-        return _unknown("NVML has not been asked who uses it", final=True)
+def _judge(sight: GpuSight, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
     if sight.problem:
         return _unknown(sight.problem, final=True)
     if sight.ended:
@@ -251,7 +247,7 @@ def judge_gpu(
         return Verdict(freedom=Freedom.IN_USE, reason=_memory(sight))
     if sight.busy and not sight.restless:
         return Verdict(freedom=Freedom.IN_USE, reason=f"in use: {_works(sight)}; it may be ending")
-    if holders is None:
+    if not looked:
         return _unknown("nobody has looked for holders yet", final=True)
     if sight.busy:
         return _unknown(f"{_works(sight)}: reset it (nvidia-smi --gpu-reset) if a pod fails on it")

@@ -1,12 +1,12 @@
 """What is free: from what the kernel and kubelet show to a verdict with its reason."""
 
 from enum import Enum
+from typing import Protocol
 
 from msgspec import Struct, field
 
 from holdfast.model.devices import DeviceKind
 from holdfast.model.ids import PciAddress, PodUid
-from holdfast.model.nvidia.free import GpuSight, judge_gpu
 from holdfast.model.use.holding import held_by
 from holdfast.model.use.machines import but_for_own_machine
 from holdfast.model.use.use import Holder
@@ -19,6 +19,18 @@ class Opened(Enum):
     SUCCEEDED = "succeeded"
     BUSY = "busy"
     UNAVAILABLE = "unavailable"
+
+
+class Sight(Protocol):
+    """What a vendor's driver told of a device besides its holders, and the rule that judges it."""
+
+    def judge(self, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
+        """Return whether the device is in use although no process is known to hold it.
+
+        *looked*: processes were looked at; *gaps* say what could not be seen of them. What the
+        driver fails to tell must never become FREE: it is UNKNOWN, and `final`.
+        """
+        ...
 
 
 class KernelFacts(Struct, frozen=True, kw_only=True):
@@ -35,8 +47,8 @@ class KernelFacts(Struct, frozen=True, kw_only=True):
     gaps: tuple[str, ...] = ()
     unread: frozenset[int] = frozenset()
     opened: Opened = Opened.UNAVAILABLE
-    gpu: GpuSight | None = None
-    """What NVML showed, for GPUs alone; their `holders` are those that are in the way."""
+    sight: Sight | None = None
+    """Of kind DRIVER alone; None: it was not asked. `holders` are those that are in the way."""
 
 
 class FormerPod(Struct, frozen=True, kw_only=True):
@@ -77,10 +89,10 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
     word: with a device fd anywhere, even one in flight, it says busy. `enable` at its baseline and
     a complete scan without a holder are proof together, neither is alone.
     """
-    if facts.kind is DeviceKind.GPU:  # whose nodes anybody may open at any time
-        return judge_gpu(facts.gpu, facts.holders, facts.gaps)
     if facts.holders:
         return Verdict(freedom=Freedom.IN_USE, reason=held_by(facts.holders), holders=facts.holders)
+    if facts.kind is DeviceKind.DRIVER:
+        return _by_driver(facts.sight, looked=facts.holders is not None, gaps=facts.gaps)
     if facts.opened is Opened.SUCCEEDED:
         return Verdict(freedom=Freedom.FREE, reason="its group could be opened exclusively")
     enabled = ", ".join(facts.enabled)
@@ -124,23 +136,30 @@ def _left_on(facts: KernelFacts) -> str:
     )
 
 
-def kept_by_nvml(facts: KernelFacts) -> bool:
-    """Tell whether a GPU is not free by what NVML says, whoever may have it open."""
-    if facts.kind is not DeviceKind.GPU:
+def _by_driver(sight: Sight | None, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
+    if sight is None:
+        reason = "its driver has not been asked who uses it"
+        return Verdict(freedom=Freedom.UNKNOWN, reason=reason, final=True)
+    return sight.judge(looked=looked, gaps=gaps)
+
+
+def kept_by_driver(facts: KernelFacts) -> bool:
+    """Tell whether a device is not free by what its driver says, whoever may have it open."""
+    if facts.kind is not DeviceKind.DRIVER:
         return False
-    verdict = judge_gpu(facts.gpu, (), ())
+    verdict = _by_driver(facts.sight, looked=True, gaps=())
     return verdict.freedom is Freedom.IN_USE or verdict.final
 
 
 def is_foreign(facts: KernelFacts) -> bool:
     """Tell whether a device that was granted to nobody is proven to be somebody's.
 
-    Of a GPU a process has to be known: memory that nobody gives back is no one's to be named.
+    Where a driver tells, a process has to be known: what it has not given back yet is nobody's.
     """
     verdict = judge_kernel(facts)
     if facts.gaps or verdict.freedom is not Freedom.IN_USE:
         return False
-    return facts.kind is not DeviceKind.GPU or bool(verdict.holders)
+    return facts.kind is not DeviceKind.DRIVER or bool(verdict.holders)
 
 
 def _judge_but_for_heir(facts: ReleaseFacts) -> Verdict:
