@@ -36,24 +36,25 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' daemon/holdfast/__init
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help demo quick test check vm kills guards mutants bench chart image proto lock format clean
+.PHONY: help demo quick test check vm kills guards mutants bench chart image pictures proto lock format clean
 
 help:
-	@echo "make demo    the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
-	@echo "make quick   check, unit and contract tests: what to run before a commit"
-	@echo "make test    everything: check, then all tests, the VM cases included"
-	@echo "make check   formatting, lint, types and the direction of imports"
-	@echo "make vm      the VM cases alone (CASE= selects; chart: with the daemon as the chart runs it)"
-	@echo "make kills   random stories in which no signal may hit somebody's work (N= how many, SEED= replays)"
-	@echo "make guards  remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
-	@echo "make mutants change the rules line by line, and see a test fail each time (N= samples, FILE= selects)"
-	@echo "make bench   measure against the budgets; writes build/bench.json"
-	@echo "make chart   check the chart; write its schema, docs/configuration.md and the plain manifests anew"
-	@echo "make image   build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"
-	@echo "make proto   write daemon/holdfast/_pb anew from proto/"
-	@echo "make lock    resolve the dependencies anew into requirements*.lock"
-	@echo "make format  format the code and mend what ruff can mend"
-	@echo "make clean   remove what these targets made"
+	@echo "make demo     the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
+	@echo "make quick    check, unit and contract tests: what to run before a commit"
+	@echo "make test     everything: check, then all tests, the VM cases included"
+	@echo "make check    formatting, lint, types and the direction of imports"
+	@echo "make vm       the VM cases alone (CASE= selects; chart: with the daemon as the chart runs it)"
+	@echo "make kills    random stories in which no signal may hit somebody's work (N= how many, SEED= replays)"
+	@echo "make guards   remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
+	@echo "make mutants  change the rules line by line, and see a test fail each time (N= samples, FILE= selects)"
+	@echo "make bench    measure against the budgets; writes build/bench.json"
+	@echo "make chart    check the chart; write its schema, docs/configuration.md and the plain manifests anew"
+	@echo "make image    build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"
+	@echo "make pictures run the demo, record it, and draw docs/pictures anew"
+	@echo "make proto    write daemon/holdfast/_pb anew from proto/"
+	@echo "make lock     resolve the dependencies anew into requirements*.lock"
+	@echo "make format   format the code and mend what ruff can mend"
+	@echo "make clean    remove what these targets made"
 
 demo: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m simulated $(ARGS)
@@ -94,6 +95,9 @@ chart: $(STAMP)
 image:
 	@test -n "$(BUILDER)" || { echo "cannot build an image: no docker, podman or buildah here" >&2; exit 1; }
 	$(BUILDER) build --build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) --tag $(IMAGE) .
+
+pictures: $(STAMP)
+	PYTHONPATH=daemon:tests $(PY) -m pictures --record
 
 proto: $(STAMP)
 	$(PY) proto/generate.py

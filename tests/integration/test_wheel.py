@@ -1,6 +1,7 @@
 """The wheel, installed into an empty folder, runs without the checkout: packaging errors show."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from pictures import recording
 
 _PATIENCE = 300.0
 
@@ -100,6 +102,16 @@ def test_the_daemon_of_the_installed_wheel_plays_in_the_demo(
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every step happened" in done.stdout
+    if not options:
+        kept = (repository / "docs/pictures/demo.cast").read_text("utf-8")
+        recorded = [line.text for line in recording.load(kept).lines]
+        assert _steps(recorded) == _steps(done.stdout.splitlines()), "run `make pictures`"
+
+
+def _steps(lines: list[str]) -> list[str]:
+    """Return what happened, without what is another on each run: times, devices, pids, answers."""
+    told = [line.partition(" is told: ")[0] for line in lines if re.match(r" *\d+\.\d+ s ", line)]
+    return [re.sub(r"[0-9a-f]{4}:[0-9a-f:.]+|[\d.]+", "N", line).strip() for line in told]
 
 
 def test_the_doctor_looks_at_a_bare_folder_from_the_installed_wheel(

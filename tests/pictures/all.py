@@ -1,0 +1,32 @@
+"""Which pictures there are, and what each is drawn from."""
+
+import os
+from pathlib import Path
+
+from pictures import recording, terminal
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+
+
+def record_demo() -> None:
+    """Run `make demo` and keep what it wrote, and when."""
+    # A make that runs this one would speak between the lines, and colours are not drawn.
+    mute = {"MAKEFLAGS": "--silent", "MAKELEVEL": "0", "TERM": "dumb", "NO_COLOR": "1"}
+    recorded = recording.record(
+        "make demo",
+        columns=100,
+        environment={**os.environ, **mute},
+        folder=FOLDER.parents[1],
+    )
+    (FOLDER / "demo.cast").write_text(recording.dump(recorded), "utf-8")
+
+
+def demo() -> str:
+    """Return the terminal of `make demo`, as it was recorded."""
+    recorded = recording.load((FOLDER / "demo.cast").read_text("utf-8"))
+    return terminal.svg(
+        recorded, title="make demo: the story of two pods, an orphan and four chips"
+    )
+
+
+PICTURES = {"demo": demo}
