@@ -70,7 +70,7 @@ async def scan(_place: Place, *, n: int = 15) -> list[Figure]:
     """Measure a scan of everything on its lane, and how long the loop is kept waiting meanwhile."""
     took: list[float] = []
     late: list[float] = []
-    holders = HolderScan(HostRoot())
+    holders = HolderScan(HostRoot.under())
     # Nobody has it open: what is measured is the search.
     target = ScanTarget(
         device=DeviceName(ResourceName(TPU), DeviceId("none")),

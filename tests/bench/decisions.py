@@ -66,6 +66,7 @@ async def allocate(place: Place, *, rounds: int = 60) -> list[Figure]:
                 node_rdev=lambda _path: None,
                 checkpoint=lambda: CheckpointId(""),
                 clock=SystemClock(),
+                commit_timeout=2.0,
             )
             sync = _Sync(fd=fd)
             for _ in range(rounds):

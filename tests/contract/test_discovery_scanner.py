@@ -16,6 +16,8 @@ from holdfast.model.ids import DeviceName
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.settings.duration import Duration, Interval
+from holdfast.settings.sections import Discovery
 from manual_clock import ManualClock
 from waiting import until
 
@@ -51,9 +53,9 @@ def _scanner(
         offered=Offered(),
         held=lambda: held,
         reported=reported,
-        rescan=rescan,
-        debounce=0.005,
-        held_look=0.02,
+        settings=Discovery(
+            rescan=Interval(rescan), debounce=Duration(0.005), held_check=Interval(0.02)
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from fakes.books import entry, seen
 from fakes.opener import opener
-from holdfast.allocation.gate import Gate, GateTimes
+from holdfast.allocation.gate import Gate
 from holdfast.allocation.sharedlook import SharedLook
 from holdfast.errors import GateRefusedError
 from holdfast.host.use.look import Look
@@ -34,6 +34,8 @@ from holdfast.model.use.verdict import Freedom
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.settings import sections
+from holdfast.settings.duration import Duration, Interval
 from manual_clock import ManualClock
 from simulated.node import SimulatedNode
 
@@ -89,7 +91,7 @@ class AtTheGate:
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     obstacle: str = ""
 
-    def gate(self, **times: float) -> Gate:
+    def gate(self, *, wait: float = 0.3, caller_lookup: float = 1.0) -> Gate:
         """Make a gate with these times; it has its own memory of what it saw."""
         return Gate(
             ledger=self.ledger,
@@ -100,7 +102,9 @@ class AtTheGate:
             obstacle=lambda _device: self.obstacle,
             at_work=lambda _keys: "",
             clock=SystemClock(),
-            times=GateTimes(**{"wait": 0.3, "poll": 0.02, **times}),
+            settings=sections.Gate(
+                wait=Duration(wait), poll=Interval(0.02), caller_lookup=Duration(caller_lookup)
+            ),
         )
 
     def path(self, place: int) -> Path:
@@ -275,7 +279,7 @@ async def test_a_device_that_is_busy_without_anybody_to_be_seen_costs_no_look_af
     at: AtTheGate,
 ) -> None:
     device, clock = at.devices[0], ManualClock()
-    shared = SharedLook(at.look, locks=dict, clock=clock)
+    shared = SharedLook(at.look, locks=dict, clock=clock, exclusive_open=True)
     at.node.tree.write(device.functions[0], "enable", "1")
     for _ in range(20):
         facts = (await shared.facts([device]))[device.name]
@@ -291,7 +295,7 @@ async def test_a_device_that_is_busy_without_anybody_to_be_seen_costs_no_look_af
 
 async def test_what_proves_a_device_free_is_seen_anew_for_each_start(at: AtTheGate) -> None:
     device = at.devices[0]
-    shared = SharedLook(at.look, locks=dict, clock=ManualClock())
+    shared = SharedLook(at.look, locks=dict, clock=ManualClock(), exclusive_open=True)
     for count in range(1, 4):
         await shared.facts([device])
         assert at.look.whole == count
@@ -303,7 +307,7 @@ async def test_what_proves_a_device_free_is_seen_anew_for_each_start(at: AtTheGa
 
 async def test_a_holder_that_cannot_be_read_any_more_has_not_let_go(at: AtTheGate) -> None:
     device = replace(at.devices[0], kind=DeviceKind.ACCEL, functions=())
-    shared = SharedLook(at.look, locks=dict, clock=ManualClock())
+    shared = SharedLook(at.look, locks=dict, clock=ManualClock(), exclusive_open=True)
     with ExitStack() as stack:
         pid = at.opened(stack, 0)
         await shared.facts([device])

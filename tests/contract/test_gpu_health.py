@@ -283,9 +283,9 @@ def test_a_gpu_without_events_is_said_to_be_unmonitored_and_is_not_ill(follow: F
 
 def test_a_load_of_the_module_is_told_from_the_next(tmp_path: Path) -> None:
     """By its folder in sysfs, of which the kernel makes another each time, as here."""
-    root = HostRoot(sys=tmp_path)
+    root = HostRoot.under(tmp_path)
     assert driver_load(root) is None
-    module = tmp_path / "module/nvidia"
+    module = tmp_path / "sys/module/nvidia"
     module.mkdir(parents=True)
     first = driver_load(root)
     assert first is not None

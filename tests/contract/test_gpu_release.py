@@ -13,7 +13,7 @@ import pytest
 from fakes.books import entry, seen
 from fakes.gpunode import MIB, POD, Gpus, gpus_on, opened_nvml
 from fakes.nvml import GIB, cards
-from holdfast.allocation.gate import Gate, GateTimes
+from holdfast.allocation.gate import Gate
 from holdfast.errors import GateRefusedError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
@@ -28,16 +28,17 @@ from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
-from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
-from holdfast.reclaim.resetter import ResetRules, Resetter
+from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.runtimes import Runtimes
-from holdfast.reclaim.watcher import Watcher, WatchTimes
+from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.settings import sections
+from holdfast.settings.duration import Duration, Interval
 from waiting import until, wait_until
 
 BOOT = BootId("boot")
@@ -139,12 +140,20 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
         pods = Pods(
             cgroups=cgroups, procfs=procfs, paths=paths, lane=lanes[1], emptied=lambda _pod: None
         )
+        settings = sections.Reclaim(
+            mode="observe",
+            poll=Interval(0.05),
+            release_poll=Interval(0.02),
+            foreign_scan=Interval(0.05),
+            unseen_grace=Duration(0),
+        )
         kernel = KernelWatch(
             look=gpus.look,
             pidfds=pidfds,
             clock=clock,
             exited=lambda _process: watcher.nudge(),
-            rescan=0.05,
+            rescan=settings.foreign_scan,
+            exclusive_open=False,
         )
         reclaimer = Reclaimer(
             ledger=ledger,
@@ -155,14 +164,15 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             pidfds=pidfds,
             lane=lanes[1],
             clock=clock,
-            rules=ReclaimRules(terminate=False),
+            settings=settings,
+            question_timeout=5.0,
             own_pid=1,
         )
         resetter = Resetter(
             ledger=ledger,
             control=FunctionControl(gpus.node.root),
             clock=clock,
-            rules=ResetRules(),
+            settings=settings,
             ended=lambda: None,
         )
         watcher = Watcher(
@@ -175,7 +185,8 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             resetter=resetter,
             clock=clock,
             boot=BOOT,
-            times=WatchTimes(poll=0.05, quick_poll=0.02, unseen_grace=0.0),
+            settings=settings,
+            pending_timeout=60.0,
         )
         gate = Gate(
             ledger=ledger,
@@ -186,7 +197,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             obstacle=watcher.obstacle,
             at_work=lambda _keys: "",
             clock=clock,
-            times=GateTimes(wait=0.3, poll=0.02),
+            settings=sections.Gate(wait=Duration(0.3), poll=Interval(0.02)),
         )
         beats = asyncio.create_task(watcher.run())
         await asyncio.wait_for(watcher.looked.wait(), 20.0)

@@ -27,7 +27,7 @@ from holdfast.model.ids import ProcessId
 from holdfast.model.use.free import Opened
 from waiting import until
 
-REAL = Procfs(HostRoot())
+REAL = Procfs(HostRoot.under())
 
 
 def sleeper() -> tuple[subprocess.Popen[bytes], ProcessId]:

@@ -102,10 +102,10 @@ class TestOnRealProcesses:
     ) -> None:
         path, rdev = terminals.make()
         child = hold(f"kept = open({path!r}, 'rb')")
-        scan = HolderScan(HostRoot()).scan([target("a", rdev)])
+        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)])
         assert grips(scan, "a") == {child.pid: {Grip.NODE}}
         (holder,) = scan.holders[name("a")]
-        assert holder.process.start_ticks == Procfs(HostRoot()).start_ticks(child.pid)
+        assert holder.process.start_ticks == Procfs(HostRoot.under()).start_ticks(child.pid)
         assert holder.uid == os.getuid()
         assert scan.processes > 1
         assert scan.seconds > 0
@@ -116,7 +116,7 @@ class TestOnRealProcesses:
         path, rdev = terminals.make()
         (tmp_path / "innocent").symlink_to(path)
         child = hold(f"kept = open({str(tmp_path / 'innocent')!r}, 'rb')")
-        scan = HolderScan(HostRoot()).scan([target("a", rdev)], pids=[child.pid])
+        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
         assert grips(scan, "a") == {child.pid: {Grip.NODE}}
 
     def test_a_child_that_inherited_the_file_is_a_holder_too(
@@ -127,7 +127,7 @@ class TestOnRealProcesses:
             f"kept = open({path!r}, 'rb')\nforked = os.fork()\nif not forked: time.sleep(600)\nopen('/dev/null')"
         )
         forked = int(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()[0])
-        scan = HolderScan(HostRoot()).scan([target("a", rdev)])
+        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)])
         assert set(grips(scan, "a")) == {child.pid, forked}
         child.kill()
         child.wait()
@@ -138,7 +138,7 @@ class TestOnRealProcesses:
     ) -> None:
         path, rdev = terminals.make()
         child = hold(f"kept = os.open({path!r}, os.O_PATH)")
-        scan = HolderScan(HostRoot()).scan([target("a", rdev)], pids=[child.pid])
+        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
         assert not scan.holders
 
     @pytest.mark.skipif(
@@ -150,7 +150,7 @@ class TestOnRealProcesses:
         path, rdev = terminals.make()
         code = f"kept = open({path!r}, 'rb')\nimport ctypes\nthreading.Thread(target=time.sleep, args=(600,)).start()\nprint(flush=True)\nctypes.CDLL(None).syscall({60 if os.uname().machine == 'x86_64' else 93}, 0)"
         child = hold(code)
-        procfs = Procfs(HostRoot())
+        procfs = Procfs(HostRoot.under())
 
         def leader_exited() -> bool:
             facts = procfs.process(child.pid)
@@ -160,7 +160,7 @@ class TestOnRealProcesses:
         facts = procfs.process(child.pid)
         assert facts is not None
         assert facts.can_act
-        scan = HolderScan(HostRoot()).scan([target("a", rdev)], pids=[child.pid])
+        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
         assert grips(scan, "a") == {child.pid: {Grip.NODE}}
 
     @pytest.mark.parametrize("compares", [True, False])
@@ -189,7 +189,7 @@ ready.wait()
         child = hold(code)
         thread = f"/proc/{child.pid}/task/{_other_thread(child.pid)}"
         assert _fds(f"/proc/{child.pid}/fd") == _fds(f"{thread}/fd")
-        root = HostRoot()
+        root = HostRoot.under()
         if not compares:  # as on a kernel without kcmp
             tree = ProcTree(tmp_path)
             tree.myself()
@@ -201,7 +201,7 @@ ready.wait()
         assert set(grips(scan, "a")) == {child.pid}
 
     def test_threads_that_share_one_file_table_are_told_to_and_others_not_to(self) -> None:
-        tables = FileTables(HostRoot())
+        tables = FileTables(HostRoot.under())
         if not tables.usable:
             pytest.skip("this kernel does not compare file tables here")
         ends = threading.Event()
@@ -232,7 +232,7 @@ high = open("file", "w")
         links = list(Path(f"/proc/{child.pid}/fd").iterdir())
         with pytest.raises(OSError, match="File name too long"):
             [link.readlink() for link in links]
-        scan = HolderScan(HostRoot()).scan([target("a", rdev)], pids=[child.pid])
+        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid])
         assert scan.complete
         assert grips(scan, "a") == {child.pid: {Grip.NODE}}
 
@@ -255,7 +255,7 @@ os.unlink("/dev/accel0")
 os.close(made)
 """)
         assert "/dev/accel0 (deleted)" in Path(f"/proc/{child.pid}/maps").read_text()
-        scan = HolderScan(HostRoot()).scan([target("a", 1)], pids=[child.pid], maps=True)
+        scan = HolderScan(HostRoot.under()).scan([target("a", 1)], pids=[child.pid], maps=True)
         assert scan.gaps == ()
 
     def test_a_mapped_device_is_found_by_its_number_through_the_process_own_root(
@@ -266,19 +266,21 @@ os.close(made)
             "import mmap\nkept = mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096, flags=mmap.MAP_PRIVATE)\nos.closerange(3, 10)"
         )
         # /dev/zero is nobody's device and left out; what is below /dev otherwise is looked at.
-        scan = HolderScan(HostRoot()).scan([target("a", rdev)], pids=[child.pid], maps=True)
+        scan = HolderScan(HostRoot.under()).scan([target("a", rdev)], pids=[child.pid], maps=True)
         assert not scan.holders
         assert not scan.gaps
 
     def test_this_process_itself_is_left_out(self, terminals: Terminals) -> None:
         _, rdev = terminals.make()
-        assert not HolderScan(HostRoot()).scan([target("a", rdev)], pids=[os.getpid()]).holders
+        assert (
+            not HolderScan(HostRoot.under()).scan([target("a", rdev)], pids=[os.getpid()]).holders
+        )
 
     def test_a_pid_that_is_gone_is_no_gap(self) -> None:
         child = subprocess.Popen(["true"])
         child.wait()
-        scan = HolderScan(HostRoot()).scan([target("a", 1)], pids=[child.pid], maps=True)
-        assert scan.complete or scan.gaps == HolderScan(HostRoot()).scan([], pids=[]).gaps
+        scan = HolderScan(HostRoot.under()).scan([target("a", 1)], pids=[child.pid], maps=True)
+        assert scan.complete or scan.gaps == HolderScan(HostRoot.under()).scan([], pids=[]).gaps
 
     @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
     def test_another_users_process_is_a_gap_without_the_capabilities(
@@ -290,7 +292,7 @@ os.close(made)
         if not other:  # no Python started as another user could read this checkout
             os.setgroups([])
             os.setresuid(65534, 65534, 65534)
-            gaps = HolderScan(HostRoot()).scan([], pids=[child.pid]).gaps
+            gaps = HolderScan(HostRoot.under()).scan([], pids=[child.pid]).gaps
             os.write(told, "; ".join(gaps).encode())
             os._exit(0)
         os.waitpid(other, 0)

@@ -10,7 +10,7 @@ from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.root import HostRoot
 from holdfast.model.node.memory import UNSEEN, CgroupMemory
 
-REAL = HostRoot()
+REAL = HostRoot.under()
 MIB = 1 << 20
 NODE = 1024 * MIB
 UID = "6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b"

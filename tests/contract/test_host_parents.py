@@ -115,6 +115,6 @@ def test_a_child_counts_also_where_it_was_moved_out_of_the_pod(
 
 def test_the_kernel_tells_whose_parent_a_process_is() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
-        told = Procfs(HostRoot()).children(os.getpid())
+        told = Procfs(HostRoot.under()).children(os.getpid())
         child.kill()
     assert child.pid in told or not any(Path("/proc/self/task").glob("*/children"))

@@ -11,7 +11,7 @@ from holdfast.host.own.privileges import privileges
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 
-REAL = HostRoot()
+REAL = HostRoot.under()
 _MOUNTINFO = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
 23 22 0:21 / /sys ro,nosuid shared:2 - sysfs sysfs rw

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.proctree import ProcTree
 from holdfast.errors import HostError
@@ -15,7 +16,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from waiting import wait_until
 
-REAL = HostRoot()
+REAL = HostRoot.under()
 
 
 class TestProcesses:
@@ -37,7 +38,7 @@ class TestProcesses:
     ) -> None:
         (tmp_path / "empty").mkdir()
         for name in ("missing", "empty"):
-            procfs = Procfs(HostRoot(proc=tmp_path / name))
+            procfs = Procfs(replace(REAL, proc=tmp_path / name))
             with pytest.raises(HostError, match="mount the host's /proc"):
                 procfs.pids()
 

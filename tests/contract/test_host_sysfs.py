@@ -169,6 +169,6 @@ def test_accel_nodes_know_their_function(tree: HostTree) -> None:
 
 
 def test_this_machine_can_be_read() -> None:
-    sysfs = Sysfs(HostRoot())
+    sysfs = Sysfs(HostRoot.under())
     for function in sysfs.pci_functions():
         assert sysfs.function(function.address) is not None

@@ -54,6 +54,7 @@ async def watch(tmp_path: Path) -> AsyncIterator[Watched]:
         clock=clock,
         exited=lambda _process: None,
         rescan=60.0,
+        exclusive_open=False,
     )
     device = Device(
         name=DeviceName(ResourceName("google.com/tpu"), DeviceId(CHIP)),

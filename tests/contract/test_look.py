@@ -54,6 +54,7 @@ class Looked:
             pidfds=Pidfds(Procfs(self.node.root)),
             clock=self.clock,
             exited=lambda _process: None,
+            rescan=60.0,
             exclusive_open=exclusive_open,
         )
 

@@ -87,7 +87,7 @@ def peak(call: Callable[[], object]) -> int:
 
 def scan(pid: int, rdev: int, *, maps: bool) -> Scan:
     target = ScanTarget(device=ONE, rdevs=frozenset({rdev}), addresses=frozenset())
-    return HolderScan(HostRoot()).scan([target], pids=[pid], maps=maps)
+    return HolderScan(HostRoot.under()).scan([target], pids=[pid], maps=maps)
 
 
 @pytest.mark.parametrize("maps", [False, True])
@@ -179,7 +179,7 @@ def test_of_thousands_of_processes_of_one_pod_what_is_the_same_is_kept_once(
 
 def test_of_very_long_arguments_the_beginning_is_read(start: Callable[..., int]) -> None:
     pid = start("import sys; print(flush=True); sys.stdin.read()", *["x" * 100_000] * 10)
-    arguments = Procfs(HostRoot()).arguments(pid)
+    arguments = Procfs(HostRoot.under()).arguments(pid)
     assert arguments[1] == "-c"
     assert sum(map(len, arguments)) <= 64 * KIB
 

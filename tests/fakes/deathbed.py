@@ -30,12 +30,12 @@ from holdfast.model.ids import PciAddress, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.reclaim.ending import Member
 from holdfast.model.use.free import KernelFacts, ReleaseFacts
-from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.settings.sections import Reclaim
 from simulated.node import adopter
 
 Hook = Callable[[], None]
@@ -194,7 +194,7 @@ class Deathbed:
     pidfds: Pidfds
     ledger: Ledger
     lane: Lane
-    rules: ReclaimRules = field(default_factory=lambda: ReclaimRules(terminate=True))
+    settings: Reclaim = field(default_factory=Reclaim)
     own_pid: int = field(default_factory=os.getpid)
     gaps: tuple[str, ...] = ()
     started: list[Living] = field(default_factory=list)
@@ -304,7 +304,9 @@ class Deathbed:
         kernel = KernelFacts(enabled=(PciAddress("0000:00:05.0"),), holders=(), gaps=self.gaps)
         lock = self.ledger.book.value.locks.get(name("d0"))
         if lock is not None and lock.pod is not None:
-            await self.reclaimer.step(lock, ReleaseFacts(kernel=kernel), "it is held")
+            await self.reclaimer.step(
+                lock, ReleaseFacts(kernel=kernel, unseen_grace=30.0), "it is held"
+            )
             await asyncio.sleep(0)
 
     async def wait_long(self) -> None:
@@ -328,7 +330,8 @@ class Deathbed:
                 pidfds=self.pidfds,
                 lane=self.lane,
                 clock=self.clock,
-                rules=self.rules,
+                settings=self.settings,
+                question_timeout=5.0,
                 own_pid=self.own_pid,
             )
         return self._reclaimer

@@ -129,7 +129,7 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
         boot=boot,
         checks=xid_checks(disabled),
         load=lambda: (folder / "load").stat().st_mtime_ns if (folder / "load").exists() else None,
-        users=GpuUsers(HolderScan(HostRoot()).named),
+        users=GpuUsers(HolderScan(HostRoot.under()).named),
         times=_TIMES,
     )
     heard: list[int] = []

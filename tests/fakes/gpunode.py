@@ -59,6 +59,8 @@ class Gpus:
             pidfds=Pidfds(Procfs(self.node.root)),
             clock=self.ages,
             exited=lambda _process: None,
+            rescan=60.0,
+            exclusive_open=False,
         )
 
     def show(self, card: Card) -> None:

@@ -12,7 +12,7 @@ from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.peer import peer_of
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.kubelet.accounts import Accounts, QuestionTimes
+from holdfast.kubelet.accounts import CALM, Accounts
 from holdfast.kubelet.enrolment import EnrolmentTimes
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.plugin import DevicePlugin
@@ -25,6 +25,7 @@ from holdfast.model.ids import DeviceId, ProcessId, ResourceName
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.settings.sections import Question
 from waiting import until
 
 TPU = ResourceName("google.com/tpu")
@@ -123,13 +124,17 @@ class Side:
         self.offers.set(replace(self.offers.value, resend=self.offers.value.resend + 1))
 
 
+_ENROLMENT, _QUESTION = EnrolmentTimes(register=12.0), Question()
+
+
 @contextlib.asynccontextmanager
 async def kubelet_side(
     base: Path,
     *,
     resources: tuple[ResourceName, ...] = (TPU,),
-    enrolment: EnrolmentTimes | None = None,
-    questions: QuestionTimes | None = None,
+    enrolment: EnrolmentTimes = _ENROLMENT,
+    questions: Question = _QUESTION,
+    calm: float = CALM,
     active: Callable[[], bool] = lambda: False,
     interval: float = 0.5,
     dialled: Callable[[], None] = lambda: None,
@@ -170,7 +175,7 @@ async def kubelet_side(
         clock=clock,
         times=enrolment,
     )
-    procfs = Procfs(HostRoot())
+    procfs = Procfs(HostRoot.under())
     pretended: list[ProcessId | None] = []
 
     def peer(path: Path) -> ProcessId | None:
@@ -186,7 +191,8 @@ async def kubelet_side(
         active=active,
         lane=lane,
         clock=clock,
-        times=questions,
+        settings=questions,
+        calm=calm,
     )
     side = Side(folder, offers, deciding, traffic, plugins, watch, registrar, accounts, pretended)
     tasks = [asyncio.create_task(each.run()) for each in (watch, registrar, accounts)]

@@ -61,6 +61,7 @@ async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path
         node_rdev=lambda _path: None,
         checkpoint=lambda: NO_CHECKPOINT,
         clock=SystemClock(),
+        commit_timeout=2.0,
     )
 
     with pytest.raises(AllocationRefusedError) as refusal:

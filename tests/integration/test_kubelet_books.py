@@ -17,7 +17,6 @@ from fakes.kubelet_side import (
 )
 from fakes.minikubelet import Grant, MiniKubelet, mini_kubelet
 from holdfast.errors import KubeletError
-from holdfast.kubelet.accounts import QuestionTimes
 from holdfast.kubelet.checkpoint import FileId
 from holdfast.kubelet.podresources import PodResources
 from holdfast.kubelet.traffic import Traffic
@@ -25,6 +24,8 @@ from holdfast.model.ids import DeviceId, DeviceName, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.names import KUBELET_CHECKPOINT
 from holdfast.runtime.clock import SystemClock
+from holdfast.settings.duration import Duration, Interval
+from holdfast.settings.sections import Question
 from manual_clock import ManualClock
 from waiting import until
 
@@ -155,12 +156,12 @@ async def test_many_wishes_make_few_questions(tmp_path: Path) -> None:
         while kubelet.lists < 3:
             side.accounts.ask("a test")
             await asyncio.sleep(0.01)
-        least = 2 * QuestionTimes().min_interval
+        least = 2 * Question().min_interval
         assert time.monotonic() - began > 0.9 * least, "there are two pauses between three"
 
 
 async def test_while_locks_are_held_kubelet_is_asked_now_and_then(tmp_path: Path) -> None:
-    times = QuestionTimes(min_interval=0.05, idle_interval=0.2)
+    times = Question(min_interval=Duration(0.05), idle_interval=Interval(0.2))
     held = [False]
     async with (
         mini_kubelet(tmp_path) as kubelet,
@@ -198,7 +199,7 @@ async def test_a_list_that_fails_answers_no_question_and_keeps_what_is_known(
 async def test_a_kubelet_that_does_not_write_answers_no_question(tmp_path: Path) -> None:
     async with (
         mini_kubelet(tmp_path) as kubelet,
-        kubelet_side(tmp_path, questions=QuestionTimes(answer=0.3)) as side,
+        kubelet_side(tmp_path, questions=Question(timeout=Interval(0.3))) as side,
     ):
         await registered(side)
         assert await side.accounts.answered_after(SystemClock().uptime(), 10.0)
@@ -257,7 +258,7 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_and_its_last_content_kep
 async def test_pod_resources_lists_pods_without_devices_too(tmp_path: Path) -> None:
     async with mini_kubelet(tmp_path) as kubelet:
         kubelet.grants = [Grant("u1", "with", TPU, ["a", "b"]), Grant("u2", "without", TPU, [])]
-        async with PodResources(kubelet.pod_resources).connected() as connected:
+        async with PodResources(kubelet.pod_resources, deadline=5.0).connected() as connected:
             pods = await connected.list()
         assert [(pod.name, len(pod.devices)) for pod in pods] == [("with", 2), ("without", 0)]
 
@@ -267,7 +268,7 @@ async def test_a_list_of_pods_that_is_too_large_is_not_blamed_on_other_clients(
 ) -> None:
     async with mini_kubelet(tmp_path) as kubelet:
         kubelet.grants = [Grant("u1", "x" * (17 << 20), TPU, ["a"])]
-        async with PodResources(kubelet.pod_resources).connected() as connected:
+        async with PodResources(kubelet.pod_resources, deadline=5.0).connected() as connected:
             with pytest.raises(KubeletError, match="at most 16 MiB: there are too many pods"):
                 await connected.list()
 
@@ -304,7 +305,7 @@ async def test_traffic_is_quiet_only_after_a_calm_while() -> None:
 async def test_what_kubelet_wrote_after_its_answer_is_no_complete_answer_any_more(
     tmp_path: Path,
 ) -> None:
-    never = QuestionTimes(settle=3600.0, idle_interval=3600.0)
+    never = Question(settle=Duration(3600), idle_interval=Interval(3600))
     async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, questions=never) as side:
         await registered(side)
         side.accounts.ask("a test")
@@ -316,8 +317,7 @@ async def test_what_kubelet_wrote_after_its_answer_is_no_complete_answer_any_mor
 
 async def test_an_answer_is_read_when_kubelet_has_written_all_of_it(tmp_path: Path) -> None:
     # A write that was under way already may be the first that is seen.
-    slow = QuestionTimes(calm=1.0)
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, questions=slow) as side:
+    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, calm=1.0) as side:
         await registered(side)
         await until(lambda: side.accounts.view.value.questions)
         await kubelet.allocate("u1", TPU, ["a"])
@@ -333,7 +333,7 @@ async def test_a_pod_that_comes_during_a_question_leaves_no_name_for_its_devices
     tmp_path: Path,
 ) -> None:
     # It may have the devices of a pod that List still named.
-    never = QuestionTimes(settle=3600.0, idle_interval=3600.0)
+    never = Question(settle=Duration(3600), idle_interval=Interval(3600))
     async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, questions=never) as side:
         await registered(side)
         await kubelet.allocate("u1", TPU, ["a"])

@@ -119,7 +119,7 @@ async def test_a_registration_does_not_wait_for_our_own_socket_to_answer_us(
     tmp_path: Path,
 ) -> None:
     # On an overloaded node our own answer comes after our patience, which is over at once here.
-    times = EnrolmentTimes(own_answer=-1.0)
+    times = EnrolmentTimes(register=12.0, own_answer=-1.0)
     async with mini_kubelet(tmp_path), kubelet_side(tmp_path, enrolment=times) as side:
         await registered(side)
         with pytest.raises(KubeletError, match="cannot reach our own socket"):
@@ -178,7 +178,7 @@ async def test_a_pending_registration_is_dropped_when_kubelet_is_replaced(tmp_pa
 
 
 async def test_after_a_refusal_another_kubelet_is_registered_with_at_once(tmp_path: Path) -> None:
-    hours = EnrolmentTimes(first_delay=3600.0, last_delay=3600.0)
+    hours = EnrolmentTimes(register=12.0, first_delay=3600.0, last_delay=3600.0)
     async with mini_kubelet(tmp_path) as kubelet:
         kubelet.refuse = "not now"
         async with kubelet_side(tmp_path, enrolment=hours) as side:
@@ -204,7 +204,9 @@ async def test_a_folder_made_in_anothers_place_with_its_inode_number_is_watched_
     tmp_path: Path,
 ) -> None:
     paths = NotedWatches()
-    watch = FolderWatch(folder=tmp_path, prefix="holdfast", paths=paths, clock=SystemClock())
+    watch = FolderWatch(
+        folder=tmp_path, prefix="holdfast", paths=paths, clock=SystemClock(), interval=1.0
+    )
     watch.refresh()
     watch.refresh()
     assert len(paths.called) == 1

@@ -18,10 +18,12 @@ from holdfast.model.reclaim.leak import HeldUp
 from holdfast.model.use.free import KernelFacts
 from holdfast.model.use.sandbox import Sandbox
 from holdfast.model.use.use import Grip, Holder
-from holdfast.reclaim.leaks import LeakedSandboxes, LeakRules
+from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.watched import Watched
+from holdfast.settings.duration import Duration
+from holdfast.settings.sections import Reclaim
 
 _START = HeldUp(pod=X, device=name("d0"))
 
@@ -93,7 +95,7 @@ async def _leaking(
         pidfds=scene.pidfds,
         lane=scene.lane,
         clock=scene.clock,
-        rules=LeakRules(restart=True, terminate=True, leak_grace=0.0),
+        settings=Reclaim(leaked_sandbox="restart", leak_grace=Duration(0)),
     )
     did: list[str] = []
     leaks.observe = did.append

@@ -24,7 +24,8 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.model.book.locks import LockState
 from holdfast.model.ids import ProcessId
 from holdfast.model.use.sandbox import Sandbox
-from holdfast.reclaim.guards import ReclaimRules
+from holdfast.settings.duration import Duration, Interval
+from holdfast.settings.sections import Reclaim
 from waiting import wait_until
 
 _OLD_KERNEL = ("cgroup.freeze",)
@@ -73,7 +74,7 @@ async def test_an_orphan_that_ignores_sigterm_is_ended_with_its_cgroup(tmp_path:
 async def test_where_nothing_may_be_ended_nothing_is(tmp_path: Path) -> None:
     async with deathbed(tmp_path) as scene:
         victim = scene.start()
-        scene.rules = ReclaimRules(terminate=False)
+        scene.settings = Reclaim(mode="observe")
         await scene.wait_long()
         assert victim.lives
 
@@ -330,7 +331,7 @@ async def test_a_pid_reused_between_scan_and_signal_is_another_process(tmp_path:
             real.rename(home)
 
         _at_look(scene, _OPENED, reused)
-        scene.rules = ReclaimRules(terminate=True)
+        scene.settings = Reclaim(mode="terminate")
         await scene.beat()
         scene.clock.pass_by(100.0)
         await scene.beat()
@@ -422,7 +423,7 @@ async def test_a_pod_that_kubelet_has_not_let_go_of_is_spared(tmp_path: Path) ->
 async def test_nobody_is_ended_within_a_grace(tmp_path: Path, let_go: float, orphan: float) -> None:
     async with deathbed(tmp_path) as scene:
         victim = scene.start()
-        scene.rules = ReclaimRules(terminate=True, let_go_grace=let_go, orphan_grace=orphan)
+        scene.settings = Reclaim(let_go_grace=Duration(let_go), orphan_grace=Duration(orphan))
         await scene.wait_long()
         assert victim.lives
 
@@ -555,7 +556,7 @@ async def test_a_container_that_shows_right_before_its_cgroup_is_killed_saves_it
 async def test_the_log_says_that_a_process_was_gone_before_its_signal(tmp_path: Path) -> None:
     async with deathbed(tmp_path) as scene:
         orphan = scene.start()
-        scene.rules = ReclaimRules(terminate=True, evidence_age=60.0)
+        scene.settings = Reclaim(evidence_age=Interval(60))
 
         def ends() -> None:
             os.kill(orphan.pid, signal.SIGKILL)

@@ -19,14 +19,14 @@ from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, Proces
 from holdfast.model.reclaim.ending import EndFacts, why_spare
 from holdfast.model.use.free import KernelFacts, judge_kernel
 from holdfast.model.use.verdict import Freedom
-from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
-from holdfast.reclaim.resetter import ResetRules, Resetter
+from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.runtimes import Runtimes
-from holdfast.reclaim.watcher import Watcher, WatchTimes
+from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.watched import Watched
+from holdfast.settings.sections import Reclaim
 from kills.edges import (
     DaemonKilledError,
     InlineLane,
@@ -51,7 +51,7 @@ class Guards(Struct, frozen=True, kw_only=True):
     judge: Judge = why_spare
     asks_again: bool = True
     checks_start_times: bool = True
-    rules: ReclaimRules = field(default_factory=lambda: ReclaimRules(terminate=True))
+    settings: Reclaim = field(default_factory=Reclaim)
 
 
 class _NoResetter(Resetter):
@@ -100,8 +100,14 @@ class Daemon:
         self._pidfds = MemoryPidfds(kernel, self._happens, checks=self._guards.checks_start_times)
         self._paths = MemoryPaths(kernel)
         self._look = MemoryLook(kernel, procfs)
+        settings = self._guards.settings
         watch = KernelWatch(
-            look=self._look, pidfds=self._pidfds, clock=clock, exited=self._holder_exited
+            look=self._look,
+            pidfds=self._pidfds,
+            clock=clock,
+            exited=self._holder_exited,
+            rescan=settings.foreign_scan,
+            exclusive_open=False,
         )
         pods = Pods(
             cgroups=cgroups, procfs=procfs, paths=self._paths, lane=lane, emptied=self._emptied
@@ -116,7 +122,8 @@ class Daemon:
             pidfds=self._pidfds,
             lane=lane,
             clock=clock,
-            rules=self._guards.rules,
+            settings=settings,
+            question_timeout=5.0,
             own_pid=OWN_PID,
             judge=self._guards.judge,
         )
@@ -124,7 +131,7 @@ class Daemon:
             ledger=ledger,
             control=FunctionControl(HostRoot.under(self._state)),
             clock=clock,
-            rules=ResetRules(),
+            settings=settings,
             ended=lambda: None,
         )
         self._watcher = Watcher(
@@ -137,7 +144,8 @@ class Daemon:
             resetter=resetter,
             clock=clock,
             boot=BOOT,
-            times=WatchTimes(),
+            settings=settings,
+            pending_timeout=60.0,
         )
         books.refresh()
         await self._watcher.catch_up()

@@ -64,6 +64,7 @@ def _kinds(book: Book, view: KubeletView, **more: object) -> list[str]:
         inventory=NODE,
         offers=OFFERS,
         locked_at=locked_at,
+        lock_patience=60.0,
         **more,  # type: ignore[arg-type]
     )
     return [each.kind for each in disagreements(facts)]

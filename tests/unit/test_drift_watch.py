@@ -6,12 +6,14 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from fakes.books import WHOLE, inventory, seen, silicon
-from holdfast.app.watches.drift import DriftTimes, DriftWatch
+from holdfast.app.watches.drift import DriftWatch
 from holdfast.model.book.book import Book
 from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.ids import DeviceId
 from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.watched import Watched
+from holdfast.settings.duration import Duration
+from holdfast.settings.sections import Drift
 from manual_clock import ManualClock
 
 SETTLE = 30.0
@@ -33,7 +35,8 @@ class Truths:
             kernel=cast("Any", SimpleNamespace(holders={})),
             preference=cast("Any", SimpleNamespace(kept_back={})),
             clock=self.clock,
-            times=DriftTimes(settle=SETTLE),
+            settings=Drift(settle=Duration(SETTLE)),
+            pending_timeout=60.0,
         )
 
     def offer(self, healthy: frozenset[DeviceId]) -> None:

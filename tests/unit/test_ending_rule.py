@@ -49,6 +49,9 @@ _SATISFIED = EndFacts(
     runtime_gone_at=NOW - 60,
     now=NOW,
     own_pid=999,
+    let_go_grace=30.0,
+    orphan_grace=30.0,
+    sandbox_grace=900.0,
 )
 
 

@@ -60,6 +60,9 @@ _FACTS = EndFacts(
     only_pause_at=NOW - 900,
     now=NOW,
     own_pid=999,
+    let_go_grace=30.0,
+    orphan_grace=30.0,
+    sandbox_grace=900.0,
 )
 
 

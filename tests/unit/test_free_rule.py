@@ -127,7 +127,7 @@ _UNREAD = FormerPod(counted=None, unreadable=True, cgroup_seen=True)
 def test_a_lock_becomes_free_when_its_pod_is_gone_and_the_kernel_agrees(
     pod: FormerPod | None, kernel: KernelFacts, freedom: Freedom, reason: str
 ) -> None:
-    verdict = judge_release(ReleaseFacts(kernel=kernel, pod=pod))
+    verdict = judge_release(ReleaseFacts(unseen_grace=30.0, kernel=kernel, pod=pod))
     assert verdict.freedom is freedom
     assert reason in verdict.reason
 
@@ -155,7 +155,7 @@ def test_where_not_every_process_can_be_seen_a_node_does_not_stop_if_the_pod_is_
     pod: FormerPod | None, kernel: KernelFacts, freedom: Freedom
 ) -> None:
     """The gate then tries an exclusive open, and marks the start unverified where it cannot."""
-    verdict = judge_release(ReleaseFacts(kernel=kernel, pod=pod))
+    verdict = judge_release(ReleaseFacts(unseen_grace=30.0, kernel=kernel, pod=pod))
     assert verdict.freedom is freedom
     if freedom is _FREE:
         assert "unverified: not every process can be seen" in verdict.reason
@@ -163,7 +163,7 @@ def test_where_not_every_process_can_be_seen_a_node_does_not_stop_if_the_pod_is_
 
 def test_a_pod_whose_cgroup_cannot_be_read_may_live_and_keeps_its_device() -> None:
     pod = FormerPod(counted=False, processes=(), cgroup_seen=True)
-    facts = ReleaseFacts(kernel=KernelFacts(holders=()), pod=pod)
+    facts = ReleaseFacts(unseen_grace=30.0, kernel=KernelFacts(holders=()), pod=pod)
     assert judge_release(facts).freedom is _FREE
     unlisted = replace(
         facts, pod=replace(pod, unlisted="cannot read cgroup.procs: Too many open files")
@@ -221,6 +221,7 @@ def test_a_device_that_the_next_pods_machine_has_already_is_free_of_the_former_p
     heir: PodUid | None, processes: tuple[int, ...], kind: DeviceKind, freedom: Freedom
 ) -> None:
     facts = ReleaseFacts(
+        unseen_grace=30.0,
         kernel=KernelFacts(kind=kind, enabled=_ENABLED, holders=(_MACHINE,)),
         pod=FormerPod(counted=False, processes=processes, cgroup_seen=True),
         heir=heir,
@@ -247,7 +248,7 @@ def test_a_device_that_the_next_pods_machine_has_already_is_free_of_the_former_p
 def test_what_no_pod_had_is_not_kept_for_ever_by_one_process_that_cannot_be_read(
     kernel: KernelFacts, nobodys: bool, freedom: Freedom
 ) -> None:
-    verdict = judge_release(ReleaseFacts(kernel=kernel, nobodys=nobodys))
+    verdict = judge_release(ReleaseFacts(unseen_grace=30.0, kernel=kernel, nobodys=nobodys))
     assert verdict.freedom is freedom
     assert ("unverified" in verdict.reason) is (freedom is _FREE)
 
@@ -257,12 +258,14 @@ def test_where_nobody_looked_for_holders_nothing_is_said_of_any() -> None:
 
 
 def test_a_free_verdict_is_unverified_only_where_something_was_not_read() -> None:
-    verdict = judge_release(ReleaseFacts(kernel=_QUIET, pod=_GONE))
+    verdict = judge_release(ReleaseFacts(unseen_grace=30.0, kernel=_QUIET, pod=_GONE))
     assert verdict.reason == "not enabled, and no process has it open"
 
 
 def test_what_nvml_does_not_tell_is_the_first_thing_to_mend() -> None:
     kernel = KernelFacts(kind=DeviceKind.DRIVER, holders=())
-    verdict = judge_release(ReleaseFacts(kernel=kernel, pod=FormerPod(counted=False)))
+    verdict = judge_release(
+        ReleaseFacts(unseen_grace=30.0, kernel=kernel, pod=FormerPod(counted=False))
+    )
     assert verdict.freedom is _UNKNOWN
     assert verdict.reason == "its driver has not been asked who uses it"

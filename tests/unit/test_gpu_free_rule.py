@@ -233,7 +233,7 @@ GONE = FormerPod(counted=False, processes=None, cgroup_seen=True, uncounted_for=
 def test_a_lock_on_a_gpu_is_not_freed_while_nvml_fails_or_its_memory_is_not_back(
     facts: KernelFacts, freedom: Freedom
 ) -> None:
-    assert judge_release(ReleaseFacts(kernel=facts, pod=GONE)).freedom is freedom
+    assert judge_release(ReleaseFacts(unseen_grace=30.0, kernel=facts, pod=GONE)).freedom is freedom
 
 
 RESTLESS = replace(IDLE, utilization=100, restless=True)
@@ -252,7 +252,7 @@ RESTLESS = replace(IDLE, utilization=100, restless=True)
 def test_a_gpu_of_an_unknown_pod_that_works_for_nobody_is_free_once_every_process_was_seen(
     facts: KernelFacts, freedom: Freedom
 ) -> None:
-    assert judge_release(ReleaseFacts(kernel=facts)).freedom is freedom
+    assert judge_release(ReleaseFacts(unseen_grace=30.0, kernel=facts)).freedom is freedom
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,12 @@ def test_a_mark_takes_no_lock_from_whoever_has_it() -> None:
         after = _marked(_BAD, allocated(_D0, pod=X, active=active))
         assert after.locks == before.locks
         draft = drafted(after)
-        reconcile(draft, Surroundings(view=seen(entry(X, "d0")), inventory=_NODE, boot=BOOT))
+        reconcile(
+            draft,
+            Surroundings(
+                pending_timeout=60.0, view=seen(entry(X, "d0")), inventory=_NODE, boot=BOOT
+            ),
+        )
         assert draft.book.locks == after.locks
 
 
@@ -173,6 +178,7 @@ def test_kubelet_is_told_that_a_withheld_device_is_unhealthy_unless_a_counted_po
 ) -> None:
     lock = replace(lock_of(book_of(allocated(_D0, pod=X)), "d0"), state=state)
     facts = OfferFacts(
+        withhold_after=30.0,
         healthy=healthy,
         name=name("d0"),
         lock=None if state is LockState.FREE else lock,

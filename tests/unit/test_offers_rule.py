@@ -41,6 +41,7 @@ def _lock(state: LockState, device: DeviceName = _NAME) -> DeviceLock | None:
 def test_unhealthy_hardware_is_unhealthy_whoever_has_it(state: LockState, counted: bool) -> None:
     assert not offered(
         OfferFacts(
+            withhold_after=30.0,
             healthy=False,
             name=_NAME,
             lock=_lock(state),
@@ -58,6 +59,7 @@ def test_a_device_that_a_counted_pod_has_or_awaits_is_healthy_whatever_its_lock(
     """Neither a long release nor a ledger that fails may spoil a pod's re-admission."""
     assert offered(
         OfferFacts(
+            withhold_after=30.0,
             healthy=True,
             name=_NAME,
             lock=_lock(state, under),
@@ -83,26 +85,41 @@ def test_a_device_that_a_counted_pod_has_or_awaits_is_healthy_whatever_its_lock(
 def test_a_device_without_a_counted_pod_is_healthy_while_it_is_free_or_nearly(
     state: LockState, healthy: bool
 ) -> None:
-    assert offered(OfferFacts(healthy=True, name=_NAME, lock=_lock(state))) is healthy
+    assert (
+        offered(OfferFacts(withhold_after=30.0, healthy=True, name=_NAME, lock=_lock(state)))
+        is healthy
+    )
 
 
 @pytest.mark.parametrize("state", _LOCKED)
 def test_a_device_whose_hardware_is_locked_under_another_resource_name_is_unhealthy(
     state: LockState,
 ) -> None:
-    facts = OfferFacts(healthy=True, name=_NAME, lock=_lock(state, name("h0", HALF)))
+    facts = OfferFacts(
+        withhold_after=30.0, healthy=True, name=_NAME, lock=_lock(state, name("h0", HALF))
+    )
     assert not offered(facts)
 
 
 def test_a_device_that_a_counted_pod_has_by_a_former_plugins_id_is_unhealthy() -> None:
-    facts = OfferFacts(healthy=True, name=_NAME, lock=_lock(LockState.HELD), owner_counted=True)
+    facts = OfferFacts(
+        withhold_after=30.0,
+        healthy=True,
+        name=_NAME,
+        lock=_lock(LockState.HELD),
+        owner_counted=True,
+    )
     assert not offered(facts)
 
 
 @pytest.mark.parametrize(("seconds", "healthy"), [(0, True), (29, True), (30, True), (31, False)])
 def test_a_device_that_is_released_for_too_long_is_withheld(seconds: float, healthy: bool) -> None:
     facts = OfferFacts(
-        healthy=True, name=_NAME, lock=_lock(LockState.RELEASING), releasing_for=seconds
+        withhold_after=30.0,
+        healthy=True,
+        name=_NAME,
+        lock=_lock(LockState.RELEASING),
+        releasing_for=seconds,
     )
     assert offered(facts) is healthy
 
@@ -112,7 +129,9 @@ def test_a_device_that_is_released_for_too_long_is_withheld(seconds: float, heal
 def test_uncounted_devices_are_withheld_when_the_ledger_cannot_commit_for_as_long(
     state: LockState, seconds: float, healthy: bool
 ) -> None:
-    facts = OfferFacts(healthy=True, name=_NAME, lock=_lock(state), uncommitted_for=seconds)
+    facts = OfferFacts(
+        withhold_after=30.0, healthy=True, name=_NAME, lock=_lock(state), uncommitted_for=seconds
+    )
     assert offered(facts) is healthy
 
 

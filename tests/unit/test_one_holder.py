@@ -498,6 +498,7 @@ class OneHolder(RuleBasedStateMachine):
             if pod.live
         }
         around = Surroundings(
+            pending_timeout=60.0,
             view=self._view(),
             inventory=_NODE,
             boot=BootId(f"boot-{self.boots}"),
@@ -528,7 +529,10 @@ class OneHolder(RuleBasedStateMachine):
             kernel = KernelFacts(
                 holders=self._holders(_KEYS[lock.device]), opened=Opened.UNAVAILABLE
             )
-            if judge_release(ReleaseFacts(kernel=kernel, pod=former)).freedom is Freedom.FREE:
+            if (
+                judge_release(ReleaseFacts(unseen_grace=30.0, kernel=kernel, pod=former)).freedom
+                is Freedom.FREE
+            ):
                 self._commit(partial(_free, device=lock.device), crash)
 
     @rule(data=st.data(), crash=_CRASH)

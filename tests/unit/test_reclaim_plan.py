@@ -5,10 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.model.reclaim.plan import Attempt, ReclaimStep, ReclaimTimes, next_step
+from holdfast.model.reclaim.plan import Attempt, ReclaimStep, next_step, retry_pause
 
-_TIMES = ReclaimTimes()
 _SECOND = 1.0
+
+
+def _next(attempt: Attempt, now: float) -> ReclaimStep:
+    pause = retry_pause(attempt.number, first=5.0, last=300.0)
+    return next_step(attempt, now, term_grace=10.0, kill_grace=10.0, pause=pause)
 
 
 def _done(attempt: Attempt, step: ReclaimStep, now: float) -> Attempt:
@@ -29,7 +33,7 @@ def _walk(attempt: Attempt, *, now: float, steps: int) -> list[ReclaimStep]:
     """Return the next *steps* that are not waiting, doing each as it comes due."""
     found: list[ReclaimStep] = []
     while len(found) < steps:
-        step = next_step(attempt, _TIMES, now)
+        step = _next(attempt, now)
         if step is ReclaimStep.WAIT:
             now += _SECOND
             continue
@@ -53,9 +57,9 @@ def test_after_any_prefix_of_the_plan_the_rest_comes_to_the_same_end(
     """A daemon that starts anew has forgotten the attempt, and begins it again."""
     attempt, now = Attempt(), 0.0
     for step in _PLAN[:done]:
-        while next_step(attempt, _TIMES, now) is ReclaimStep.WAIT:
+        while _next(attempt, now) is ReclaimStep.WAIT:
             now += _SECOND
-        assert next_step(attempt, _TIMES, now) is step
+        assert _next(attempt, now) is step
         attempt = _done(attempt, step, now)
     rest = _walk(attempt if remembered else Attempt(), now=now, steps=4)
     expected = _PLAN[done % 4 :] + _PLAN[: done % 4] if remembered else _PLAN
@@ -80,7 +84,7 @@ def test_after_any_prefix_of_the_plan_the_rest_comes_to_the_same_end(
     ],
 )
 def test_each_step_is_due_at_its_time(attempt: Attempt, now: float, step: ReclaimStep) -> None:
-    assert next_step(attempt, _TIMES, now) is step
+    assert _next(attempt, now) is step
 
 
 @given(st.integers(1, 10**9))
@@ -88,10 +92,10 @@ def test_a_device_is_tried_again_at_the_latest_after_the_longest_pause_however_o
     number: int,
 ) -> None:
     attempt = Attempt(number=number, quarantined_at=0)
-    assert next_step(attempt, _TIMES, _TIMES.retry_last) is ReclaimStep.RETRY
-    assert next_step(attempt, _TIMES, _TIMES.retry_first - 1) is ReclaimStep.WAIT
+    assert _next(attempt, 300) is ReclaimStep.RETRY
+    assert _next(attempt, 4) is ReclaimStep.WAIT
 
 
 def test_a_process_is_never_killed_that_was_not_asked_before() -> None:
     for now in (0.0, 1e9):
-        assert next_step(Attempt(), _TIMES, now) is ReclaimStep.TERMINATE
+        assert _next(Attempt(), now) is ReclaimStep.TERMINATE

@@ -59,7 +59,9 @@ def _after(
     draft = drafted(book, now=now, boot=boot)
     reconcile(
         draft,
-        Surroundings(view=view, inventory=_NODE, boot=boot, sightings=sightings or {}),
+        Surroundings(
+            pending_timeout=60.0, view=view, inventory=_NODE, boot=boot, sightings=sightings or {}
+        ),
     )
     assert not breaches(draft.book)
     assert not unlocked(draft.book)

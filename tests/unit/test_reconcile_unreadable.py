@@ -34,7 +34,12 @@ _EMPTY = PodSighting(cgroup="/kubepods/pod", inode=7)
 def _after(book: Book, view: KubeletView, *living: PodUid, sighting: PodSighting = _LIVES) -> Book:
     draft = drafted(book)
     sightings = dict.fromkeys(living, sighting)
-    reconcile(draft, Surroundings(view=view, inventory=_NODE, boot=BOOT, sightings=sightings))
+    reconcile(
+        draft,
+        Surroundings(
+            pending_timeout=60.0, view=view, inventory=_NODE, boot=BOOT, sightings=sightings
+        ),
+    )
     return draft.book
 
 

@@ -119,6 +119,9 @@ _NOTHING_ELSE = EndFacts(
     runtime_gone_at=None,
     now=NOW,
     own_pid=999,
+    let_go_grace=30.0,
+    orphan_grace=30.0,
+    sandbox_grace=900.0,
 )
 """Neither the mode, nor the evidence that kubelet let go, nor any waiting speaks for it."""
 

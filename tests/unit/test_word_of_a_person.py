@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from fakes.books import X, Y
-from holdfast.model.reclaim.plan import ReclaimTimes
 from holdfast.model.reclaim.release import ByHand
-from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.reclaimer import Reclaimer
+from holdfast.settings.duration import Duration
+from holdfast.settings.sections import Reclaim
 from manual_clock import ManualClock
 
-_RULES = ReclaimRules(question_timeout=5.0, times=ReclaimTimes(term_grace=10.0, kill_grace=10.0))
+_SETTINGS = Reclaim(term_grace=Duration(10), kill_grace=Duration(10))
 
 
 def _reclaimer(clock: ManualClock) -> Reclaimer:
@@ -26,7 +26,8 @@ def _reclaimer(clock: ManualClock) -> Reclaimer:
         lane=nothing,
         own_pid=1,
         clock=clock,
-        rules=_RULES,
+        settings=_SETTINGS,
+        question_timeout=5.0,
     )
 
 

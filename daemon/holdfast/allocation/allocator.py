@@ -47,7 +47,7 @@ class Allocator:
         node_rdev: Callable[[str], int | None],
         checkpoint: Callable[[], CheckpointId],
         clock: Clock,
-        commit_timeout: float = 2.0,
+        commit_timeout: float,
     ) -> None:
         """Answer from *inventory* and write to *ledger*.
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import structlog
-from msgspec import Struct
 
 from holdfast.allocation.machines import OwnMachines
 from holdfast.allocation.outcomes import Outcome
@@ -38,6 +37,7 @@ from holdfast.model.use.verdict import Freedom, Verdict
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
+from holdfast.settings import sections
 
 log = structlog.get_logger(__name__)
 
@@ -59,14 +59,6 @@ class KubeletBooks(Protocol):
     async def refresh(self) -> KubeletView:
         """Read the checkpoint now, and return the view with it."""
         ...
-
-
-class GateTimes(Struct, frozen=True, kw_only=True):
-    """Durations of the gate, in seconds. Kubelet itself gives up after 30."""
-
-    wait: float = 25.0
-    poll: float = 0.25
-    caller_lookup: float = 1.0
 
 
 _LAST_TRY = 1.0
@@ -96,9 +88,8 @@ class Gate:
         obstacle: Callable[[DeviceName], str],
         at_work: Callable[[frozenset[HardwareKey]], str],
         clock: Clock,
-        times: GateTimes,
+        settings: sections.Gate,
         published: Callable[[], Published] = Published,
-        exclusive_open: bool = True,
         stirred: Watched[int] | None = None,
     ) -> None:
         """Decide from *inventory*, *books* and *look*; nobody passes before *looked* is set.
@@ -114,13 +105,13 @@ class Gate:
             look,
             locks=lambda: ledger.book.value.locks,
             clock=clock,
-            exclusive_open=exclusive_open,
+            exclusive_open=settings.exclusive_open,
         )
         self._looked = looked
         self._obstacle = obstacle
         self._at_work = at_work
         self._clock = clock
-        self._times = times
+        self._settings = settings
         self._published = published
         self._machines = OwnMachines()
         self._stirred = stirred or Watched(0)
@@ -140,7 +131,7 @@ class Gate:
 
     async def _wait(self, resource: ResourceName, ids: tuple[DeviceId, ...], start: Start) -> None:
         what = f"{resource} {', '.join(sorted(set(ids)))}"
-        wait = min(self._times.wait, LONGEST_WAIT)
+        wait = min(self._settings.wait, LONGEST_WAIT)
         last: Wait | None = None
         while True:
             changes = Changes([self._ledger.book, self._books.view, self._inventory, self._stirred])
@@ -173,7 +164,7 @@ class Gate:
     def _pause(self, start: Start) -> float:
         """Return how long to wait for a change, in seconds: what has begun to change goes on."""
         calm = self._clock.monotonic() - start.stirred >= _STIRRED_FOR
-        return self._times.poll * (_CALM if calm else 1)
+        return self._settings.poll * (_CALM if calm else 1)
 
     def _waited(self, start: Start) -> float:
         return self._clock.monotonic() - start.since
@@ -316,7 +307,7 @@ class Gate:
                 f"{' and '.join(caller.pods)}; delete one of them",
             )
         start.pod = caller.pod  # once known it stays so
-        looked_up = self._waited(start) >= self._times.caller_lookup
+        looked_up = self._waited(start) >= self._settings.caller_lookup
         if caller.pod is None and view.readable and not looked_up:
             raise Wait(
                 Outcome.HELD,

@@ -52,7 +52,7 @@ class SharedLook:
         *,
         locks: Callable[[], Locks],
         clock: Clock,
-        exclusive_open: bool = True,
+        exclusive_open: bool,
     ) -> None:
         """Look with *look*; `locks` returns those of the present book."""
         self._look = look

@@ -18,6 +18,7 @@ from holdfast.runtime.backoff import backoff
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.settings.sections import Discovery
 
 log = structlog.get_logger(__name__)
 
@@ -54,9 +55,7 @@ class Scanner:
         before: Callable[[Inventory], Awaitable[Inventory]] = _as_it_is,
         reported: Watched[Mapping[str, tuple[Fault, ...]]] | None = None,
         besides: Callable[[], Besides] = Besides,
-        rescan: float = 60.0,
-        debounce: float = 0.02,
-        held_look: float = 1.0,
+        settings: Discovery,
     ) -> None:
         """Scan below *root* on *lane*. *held* names the devices that somebody has been granted.
 
@@ -64,9 +63,6 @@ class Scanner:
         the faults of what it could not get ready.
         *reported* are faults by device id that no scan can see; they are published at once.
         *besides* tells what other finders know by now; they `poke` when they know better.
-
-        Seconds: *rescan* between full scans without cause, *debounce* from an event to the scan
-        that answers it and its neighbours, *held_look* between looks at held devices' drivers.
         """
         self._root = root
         self._sysfs = sysfs
@@ -77,13 +73,11 @@ class Scanner:
         self._before = before
         self._reported: Watched[Mapping[str, tuple[Fault, ...]]] = reported or Watched({})
         self._besides = besides
-        self._rescan = rescan
-        self._debounce = debounce
-        self._held_look = held_look
+        self._settings = settings
         self._known: frozenset[PciAddress] = frozenset()
         self._drivers: Mapping[PciAddress, str | None] = {}
         self._wanted = asyncio.Event()
-        self._retries = backoff(_FIRST_RETRY, rescan)
+        self._retries = backoff(_FIRST_RETRY, settings.rescan)
         self._found = Inventory(resources=offered.resources)
         self.inventory: Watched[Inventory] = Watched(self._found)
         self.problem: str = "the hardware has not been looked at yet"
@@ -115,7 +109,7 @@ class Scanner:
         if self.problem:
             log.info("hardware scan works again", was=self.problem)
         self.problem = ""
-        self._retries = backoff(_FIRST_RETRY, self._rescan)
+        self._retries = backoff(_FIRST_RETRY, self._settings.rescan)
         self.scans += 1
         found = self._besides().added_to(found)
         self._found = await self._before(found)
@@ -132,7 +126,7 @@ class Scanner:
             while True:
                 await self._wanted.wait()
                 # One change makes several events; the first starts the wait, so it stays short.
-                await self._clock.sleep(self._debounce)
+                await self._clock.sleep(self._settings.debounce)
                 self._wanted.clear()
                 await self.scan()
                 if self.problem:
@@ -162,7 +156,7 @@ class Scanner:
 
     async def _poke_now_and_then(self) -> None:
         while True:
-            await self._clock.sleep(self._rescan)
+            await self._clock.sleep(self._settings.rescan)
             self.poke()
 
     async def _watch_held(self) -> None:
@@ -171,7 +165,7 @@ class Scanner:
         The kernel takes the driver link away at once and everything else only at the end.
         """
         while True:
-            await self._clock.sleep(self._held_look)
+            await self._clock.sleep(self._settings.held_check)
             addresses = self._held_functions()
             if not addresses:
                 continue

@@ -35,7 +35,7 @@ class Node(Struct, frozen=True, kw_only=True):
         """
         if not self.live:
             return HostRoot.under(self.root)
-        return HostRoot.of(self.settings.host)
+        return HostRoot(**self.settings.host.folders())
 
     def mount(self, folder: Path) -> Mount | None:
         """Return the mount that *folder*, found by `path`, lies on; None where it cannot be told.

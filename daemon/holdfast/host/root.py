@@ -1,11 +1,8 @@
 """Says where the files of the host's kernel lie, so that a test can bring their own."""
 
 from pathlib import Path
-from typing import Self
 
 from msgspec import Struct
-
-from holdfast.settings.sections import Host
 
 
 class HostRoot(Struct, frozen=True, kw_only=True):
@@ -14,28 +11,16 @@ class HostRoot(Struct, frozen=True, kw_only=True):
     `cgroup` is the cgroup filesystem of the host, not of our own container.
     """
 
-    sys: Path = Path("/sys")
-    proc: Path = Path("/proc")
-    dev: Path = Path("/dev")
-    cgroup: Path = Path("/sys/fs/cgroup")
-    etc: Path = Path("/etc")
-    run: Path = Path("/run")
+    sys: Path
+    proc: Path
+    dev: Path
+    cgroup: Path
+    etc: Path
+    run: Path
 
     @classmethod
-    def of(cls, host: Host) -> Self:
-        """Return the root that the settings name."""
-        return cls(
-            sys=Path(host.sys),
-            proc=Path(host.proc),
-            dev=Path(host.dev),
-            cgroup=Path(host.cgroup),
-            etc=Path(host.etc),
-            run=Path(host.run),
-        )
-
-    @classmethod
-    def under(cls, root: Path) -> Self:
-        """Return the root of a host whose tree begins at *root*."""
+    def under(cls, root: Path = Path("/")) -> "HostRoot":
+        """Return the root of a host whose tree begins at *root*, by default this machine's."""
         return cls(
             sys=root / "sys",
             proc=root / "proc",

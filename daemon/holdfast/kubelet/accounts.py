@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
-from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, KubeletError
@@ -21,6 +20,7 @@ from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched, WatchedClosedError
+from holdfast.settings.sections import Question
 
 log = structlog.get_logger(__name__)
 
@@ -41,21 +41,10 @@ class PodLister(Protocol):
         ...
 
 
-class QuestionTimes(Struct, frozen=True, kw_only=True):
-    """Durations in seconds."""
-
-    min_interval: float = 1.0
-    """At most one question in this time: List has side effects and is rate-limited."""
-    idle_interval: float = 60.0
-    """How often to ask while locks are held and nothing else makes us ask."""
-    settle: float = 1.0
-    """How long after others made kubelet write its checkpoint."""
-    answer: float = 5.0
-    """How long kubelet may take to write its checkpoint after the devices were sent once more."""
-    calm: float = 0.05
-    """How long there must be no Allocate before List, and no further write after the answer."""
-    last_delay: float = 30.0
-    """The longest wait before a question that failed is asked again."""
+CALM = 0.05
+"""For how many seconds no Allocate may be under way before List, nor kubelet write afterwards."""
+_LAST_DELAY = 30.0
+"""The longest wait in seconds before a question that failed is asked again."""
 
 
 async def _at_once() -> None:
@@ -82,7 +71,8 @@ class Accounts:
         offered: Callable[[], Awaitable[object]] = _at_once,
         lane: Lane,
         clock: Clock,
-        times: QuestionTimes | None = None,
+        settings: Question,
+        calm: float = CALM,
     ) -> None:
         """Ask *pods*, and never while *traffic* has an Allocate in flight.
 
@@ -101,7 +91,8 @@ class Accounts:
         self._offered = offered
         self._lane = lane
         self._clock = clock
-        self._times = times or QuestionTimes()
+        self._settings = settings
+        self._calm = calm
         self._wanted: Watched[tuple[str, ...]] = Watched(())
         self._read: FileId | None = None
         self._asking = False
@@ -155,19 +146,19 @@ class Accounts:
         seen = 0
         while True:
             writes = await self._written_by_others.until(seen.__ne__)
-            await self._clock.sleep(self._times.settle)
+            await self._clock.sleep(self._settings.settle)
             seen = writes
             self.ask("kubelet wrote its checkpoint")
 
     async def _ask_when_idle(self) -> None:
         while True:
             questions = self.view.value.questions
-            await self._clock.sleep(self._times.idle_interval)
+            await self._clock.sleep(self._settings.idle_interval)
             if self._active() and self.view.value.questions == questions:
                 self.ask("locks are held")
 
     async def _answer_wishes(self) -> None:
-        delays = backoff(self._times.min_interval, self._times.last_delay)
+        delays = backoff(self._settings.min_interval, _LAST_DELAY)
         while True:
             await self._wanted.until(bool)
             await self._offered()
@@ -185,17 +176,17 @@ class Accounts:
                 pause = next(delays)
             else:
                 log.debug("kubelet told its pods", asked_because=reasons)
-                delays = backoff(self._times.min_interval, self._times.last_delay)
+                delays = backoff(self._settings.min_interval, _LAST_DELAY)
                 pause = 0.0
             finally:
                 self._asking = False
             spent = self._clock.monotonic() - began
-            await self._clock.sleep(max(pause, self._times.min_interval - spent, 0.0))
+            await self._clock.sleep(max(pause, self._settings.min_interval - spent, 0.0))
 
     async def _question(self) -> None:
         kubelet = await self._who()
         async with self._pods.connected() as kubelets:
-            await self._traffic.quiet(self._clock, seconds=self._times.calm)
+            await self._traffic.quiet(self._clock, seconds=self._calm)
             # Nothing is awaited from here to List: an Allocate that came in between would be in
             # flight, and kubelet may forget its answer (kubernetes#137534).
             self._wanted.set(())
@@ -265,7 +256,7 @@ class Accounts:
         be the first that we see.
         """
         began = changed = self._clock.monotonic()
-        end = began + self._times.answer
+        end = began + self._settings.timeout
         seen = before
         while True:
             changes = Changes([self._folder.state])
@@ -273,14 +264,14 @@ class Accounts:
             if file != seen:
                 seen, changed = file, now
             written = file is not None and file != before
-            due = min(end, changed + self._times.calm) if written else end
+            due = min(end, changed + self._calm) if written else end
             if now >= due:
                 break
             await changes.wait(due - now)
         if not written:
             raise KubeletError(
                 "cannot learn from kubelet which pods it counts: it has not written "
-                f"{self._folder.checkpoint} within {self._times.answer:g} s after our devices "
+                f"{self._folder.checkpoint} within {self._settings.timeout:g} s after our devices "
                 "were sent; is a stream open for each resource?"
             )
 
@@ -317,7 +308,8 @@ class Accounts:
             )
         )
         ours_and_late = same and (
-            self._clock.monotonic() - self._resent_at < self._times.answer + self._times.settle
+            self._clock.monotonic() - self._resent_at
+            < self._settings.timeout + self._settings.settle
         )
         if not self._asking and not ours_and_late:
             self._count_write()

@@ -48,7 +48,7 @@ class EnrolmentTimes(Struct, frozen=True, kw_only=True):
 
     first_delay: float = 0.01
     last_delay: float = 10.0
-    register: float = 12.0
+    register: float
     own_answer: float = 2.0
     stream: float = 10.0
     """How long kubelet may take to open the stream after it accepted us."""

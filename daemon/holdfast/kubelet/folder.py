@@ -37,7 +37,7 @@ class FolderWatch:
     """
 
     def __init__(
-        self, *, folder: Path, prefix: str, paths: PathWatcher, clock: Clock, interval: float = 1.0
+        self, *, folder: Path, prefix: str, paths: PathWatcher, clock: Clock, interval: float
     ) -> None:
         """Watch *folder*; our own sockets there begin with *prefix* and a dash."""
         self.path = folder

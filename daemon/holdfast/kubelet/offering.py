@@ -24,7 +24,7 @@ class Offering:
         inventory: Watched[Inventory],
         view: Watched[KubeletView],
         clock: Clock,
-        withhold_after: float = 30.0,
+        withhold_after: float,
         look_again: float = 1.0,
     ) -> None:
         """Withhold what is RELEASING for longer than *withhold_after* seconds."""

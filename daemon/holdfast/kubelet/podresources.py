@@ -24,7 +24,7 @@ class PodResources:
     kubelet answers one more call with the old one's error.
     """
 
-    def __init__(self, socket: Path, *, deadline: float = 5.0) -> None:
+    def __init__(self, socket: Path, *, deadline: float) -> None:
         """Ask at *socket*, and give up after *deadline* seconds."""
         self._socket = socket
         self._deadline = deadline

@@ -29,7 +29,7 @@ class Registrar:
         folder: FolderWatch,
         prefix: str,
         clock: Clock,
-        times: EnrolmentTimes | None = None,
+        times: EnrolmentTimes,
     ) -> None:
         """Register what *offers* has, with a servicer that *plugin* makes for each resource."""
         self.registrations: Watched[Mapping[ResourceName, Registration]] = Watched({})
@@ -38,7 +38,7 @@ class Registrar:
         self._folder = folder
         self._prefix = prefix
         self._clock = clock
-        self._times = times or EnrolmentTimes()
+        self._times = times
         self._enrolments: dict[ResourceName, Enrolment] = {}
 
     async def run(self) -> None:

@@ -70,7 +70,7 @@ class _Lock(ABC):
 
     def _refusal(self) -> str:
         # The kernel's own list, whatever tree of files the node is read from.
-        pid = lock_holder(Procfs(HostRoot()), self._path)
+        pid = lock_holder(Procfs(HostRoot.under()), self._path)
         who = f" (pid {pid})" if pid else ""
         return (
             f"cannot use {self._what}: another holdfast is running on it{who}. Stop that one, or "

@@ -9,7 +9,7 @@ import structlog
 
 from holdfast.errors import LaneStuckError, LedgerError, LedgerLostError, LedgerUnusableError
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
-from holdfast.ledger.store import Store
+from holdfast.ledger.store import HISTORY, Store
 from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState, Move
@@ -210,7 +210,7 @@ async def open_ledger(
     *,
     clock: Clock,
     boot: BootId,
-    history_per_device: int = 200,
+    history_per_device: int = HISTORY,
     locks: Sequence[InstanceLock | PluginFolderLock] = (),
 ) -> Ledger:
     """Open the ledger in *folder* on *lane*, and read the book.

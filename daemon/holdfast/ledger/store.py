@@ -15,6 +15,7 @@ from holdfast.ledger.reserve import Reserve
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import Move
 from holdfast.model.ids import DeviceName
+from holdfast.settings.sections import History
 
 T = TypeVar("T")
 
@@ -30,6 +31,8 @@ _APPLICATION_ID = 0x686F6C64  # "hold"
 _WAL_BYTES = 1 << 20
 """To what the WAL is cut when it begins anew: each proof reads all of it."""
 _BUSY_TIMEOUT_MS = 500
+HISTORY = History().per_device
+"""How many moves of each device are kept where nothing else is said."""
 
 
 class Store:
@@ -39,7 +42,7 @@ class Store:
     never called on the way of an Allocate.
     """
 
-    def __init__(self, folder: Path, *, history_per_device: int = 200) -> None:
+    def __init__(self, folder: Path, *, history_per_device: int = HISTORY) -> None:
         """Open the ledger in *folder*, or create it.
 
         Raises LedgerUnusableError when it is damaged, newer, or cannot be opened; the file is left

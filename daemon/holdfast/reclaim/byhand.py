@@ -16,7 +16,7 @@ from holdfast.model.book.marks import Asker
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import ProcessId
 from holdfast.model.reclaim.ending import Member, in_the_way, may_be_at_work
-from holdfast.model.reclaim.plan import ReclaimStep, ReclaimTimes
+from holdfast.model.reclaim.plan import ReclaimStep
 from holdfast.model.reclaim.release import ByHand, HandFacts, HandVerdict, Warrant, judge_by_hand
 from holdfast.model.use.free import KernelFacts
 from holdfast.reclaim.guards import KubeletBooks
@@ -25,6 +25,7 @@ from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
+from holdfast.settings.sections import Reclaim
 
 
 class Shown(Struct, frozen=True, kw_only=True):
@@ -75,9 +76,8 @@ class HandRelease:
         reclaimer: Reclaimer,
         nudge: Callable[[], None],
         clock: Clock,
-        times: ReclaimTimes,
-        question_timeout: float = 5.0,
-        poll: float = 0.2,
+        settings: Reclaim,
+        question_timeout: float,
     ) -> None:
         """Have *reclaimer* act, and *nudge* the watcher to begin at once."""
         self._ledger = ledger
@@ -89,9 +89,8 @@ class HandRelease:
         self._reclaimer = reclaimer
         self._nudge = nudge
         self._clock = clock
-        self._times = times
+        self._settings = settings
         self._question_timeout = question_timeout
-        self._poll = poll
 
     async def look(self, target: Target) -> Shown:
         """Look at the device and its pod now; kubelet is asked too."""
@@ -152,8 +151,8 @@ class HandRelease:
                 "until kubelet no longer counts it: delete the pod"
             )
         steps = (
-            (ReclaimStep.TERMINATE, self._times.term_grace),
-            (ReclaimStep.KILL, self._times.kill_grace),
+            (ReclaimStep.TERMINATE, self._settings.term_grace),
+            (ReclaimStep.KILL, self._settings.kill_grace),
         )
         left, sent = meant, False
         for step, grace in steps:
@@ -185,7 +184,7 @@ class HandRelease:
             left = processes & {each.process for each in members}
             if not left or self._clock.monotonic() >= end:
                 return left
-            await asyncio.sleep(self._poll)
+            await asyncio.sleep(self._settings.release_poll)
 
     async def _kernel(self, target: Target) -> KernelFacts:
         device = self._inventory.value.get(target.device)

@@ -3,19 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from msgspec import Struct, field
-
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import PodUid
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.reclaim.ending import EndFacts, Member, why_spare
-from holdfast.model.reclaim.plan import ReclaimTimes
 from holdfast.model.reclaim.release import ByHand, Warrant
 from holdfast.reclaim.evidence import Evidences
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
+from holdfast.settings.sections import Reclaim
 
 Judge = Callable[[Member, Sequence[Member]], str | None]
 """Returns why one of a pod's processes, of which all are given, must be spared; None: it may end"""
@@ -34,18 +32,6 @@ class KubeletBooks(Protocol):
         ...
 
 
-class ReclaimRules(Struct, frozen=True, kw_only=True):
-    """What the operator allows, and how long to wait; durations in seconds."""
-
-    terminate: bool = False
-    let_go_grace: float = 30.0
-    orphan_grace: float = 30.0
-    evidence_age: float = 1.0
-    sandbox_grace: float = 900.0
-    question_timeout: float = 5.0
-    times: ReclaimTimes = field(default_factory=ReclaimTimes)
-
-
 class Guards:
     """Knows since when kubelet and the runtime have let go of each pod, and whose word counts."""
 
@@ -56,17 +42,17 @@ class Guards:
         books: KubeletBooks,
         runtimes: Runtimes,
         clock: Clock,
-        rules: ReclaimRules,
+        settings: Reclaim,
         own_pid: int,
         judge: Callable[[EndFacts], str | None] = why_spare,
     ) -> None:
-        """Judge by *rules*; see `Reclaimer` for *own_pid* and *judge*."""
+        """Judge by *settings*; see `Reclaimer` for *own_pid* and *judge*."""
         self._ledger = ledger
         self._books = books
         self._runtimes = runtimes
         self._evidences = Evidences(clock)
         self._clock = clock
-        self.rules = rules
+        self.settings = settings
         self._own_pid = own_pid
         self._judge = judge
 
@@ -104,12 +90,12 @@ class Guards:
             return lambda _each, _members: "the device's pod was never identified"
         record = self._ledger.book.value.pods.get(pod)
         let_go, since = self._runtimes.seen(pod), self._evidences.standing_since(record)
-        kubelet, rules = self._books.view.value.kubelet, self.rules
+        kubelet, settings = self._books.view.value.kubelet, self.settings
 
         def judge(each: Member, members: Sequence[Member]) -> str | None:
             return self._judge(
                 EndFacts(
-                    terminate=rules.terminate,
+                    terminate=settings.mode == "terminate",
                     scan_complete=warrant.complete,
                     process=each.process,
                     command=each.command,
@@ -126,9 +112,9 @@ class Guards:
                     only_pause_at=let_go.only_pause_at,
                     now=self._clock.monotonic(),
                     own_pid=self._own_pid,
-                    let_go_grace=rules.let_go_grace,
-                    orphan_grace=rules.orphan_grace,
-                    sandbox_grace=rules.sandbox_grace,
+                    let_go_grace=settings.let_go_grace,
+                    orphan_grace=settings.orphan_grace,
+                    sandbox_grace=settings.sandbox_grace,
                     by_hand=warrant.by_hand,
                 )
             )

@@ -52,8 +52,8 @@ class KernelWatch:
         pidfds: Pidfds,
         clock: Clock,
         exited: Callable[[ProcessId], None],
-        rescan: float = 60.0,
-        exclusive_open: bool = False,
+        rescan: float,
+        exclusive_open: bool,
     ) -> None:
         """Scan what stays unexplained no more often than `rescan_pause`, at least *rescan*.
 

@@ -4,7 +4,6 @@ import signal
 from collections.abc import Callable
 
 import structlog
-from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
@@ -17,6 +16,7 @@ from holdfast.model.devices import Inventory
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.reclaim.ending import Member
 from holdfast.model.reclaim.leak import HeldUp, LeakFacts, why_keep
+from holdfast.model.reclaim.plan import retry_pause
 from holdfast.model.use.holding import leaking_pods
 from holdfast.model.use.use import Holder
 from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
@@ -27,26 +27,13 @@ from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.settings.sections import Reclaim
 
 log = structlog.get_logger(__name__)
 
 _LOOK = 1.0
 """Seconds between two looks while a start is held up."""
 _IDLE = 3600.0
-_MOST_DOUBLINGS = 30
-
-
-class LeakRules(Struct, frozen=True, kw_only=True):
-    """What the operator allows, and how long to wait; durations in seconds.
-
-    `first` and `last` bound the pause until a pod's sandbox may be ended once more, which doubles.
-    """
-
-    restart: bool = False
-    terminate: bool = False
-    leak_grace: float = 10.0
-    first: float = 5.0
-    last: float = 300.0
 
 
 class LeakedSandboxes:
@@ -70,9 +57,9 @@ class LeakedSandboxes:
         pidfds: Pidfds,
         lane: Lane,
         clock: Clock,
-        rules: LeakRules,
+        settings: Reclaim,
     ) -> None:
-        """Act by *rules* on what *starts* says; cgroups are written on *lane*."""
+        """Act by *settings* on what *starts* says; cgroups are written on *lane*."""
         self._ledger = ledger
         self._inventory = inventory
         self._books = books
@@ -83,7 +70,8 @@ class LeakedSandboxes:
         self._whole = CgroupEnd(cgroups=cgroups, pods=pods, pidfds=pidfds, lane=lane)
         self._pidfds = pidfds
         self._clock = clock
-        self._rules = rules
+        self._settings = settings
+        self._may_restart = settings.leaked_sandbox == "restart"
         self._leaking_since: dict[PodUid, float] = {}
         self._ended: dict[PodUid, list[float]] = {}
         self._said: dict[PodUid, str] = {}
@@ -93,14 +81,14 @@ class LeakedSandboxes:
         """Follow, for ever."""
         while True:
             changes = Changes([self._starts])
-            starts = self._starts.value if self._rules.restart else frozenset[HeldUp]()
+            starts = self._starts.value if self._may_restart else frozenset[HeldUp]()
             self._forget({start.pod for start in starts})
             for start in sorted(starts, key=lambda each: (each.pod, each.device)):
                 try:
                     await self._consider(start)
                 except (HoldfastError, OSError) as error:
                     self._say(start.pod, str(error))
-            await changes.wait(min(_LOOK, self._rules.leak_grace or _LOOK) if starts else _IDLE)
+            await changes.wait(min(_LOOK, self._settings.leak_grace or _LOOK) if starts else _IDLE)
 
     def _forget(self, waiting: set[PodUid]) -> None:
         for pod in self._leaking_since.keys() - waiting:
@@ -183,8 +171,8 @@ class LeakedSandboxes:
         runtime = (await self._runtimes.look(start.pod, members)).state
         book, view, now = self._ledger.book.value, self._books.view.value, self._clock.monotonic()
         return LeakFacts(
-            restart=self._rules.restart,
-            terminate=self._rules.terminate,
+            restart=self._may_restart,
+            terminate=self._settings.mode == "terminate",
             scan_complete=complete,
             pod=start.pod,
             record=book.pods.get(start.pod),
@@ -195,7 +183,7 @@ class LeakedSandboxes:
             members=members,
             runtime=runtime,
             leaking_for=self._leaking_for(start.pod, holders, now),
-            leak_grace=self._rules.leak_grace,
+            leak_grace=self._settings.leak_grace,
             pause=self._pause(start.pod, now),
         )
 
@@ -219,8 +207,8 @@ class LeakedSandboxes:
         ended = self._ended.get(pod)
         if not ended:
             return 0.0
-        doublings = min(len(ended) - 1, _MOST_DOUBLINGS)
-        pause = min(self._rules.first * 2.0**doublings, self._rules.last)
+        retry = self._settings.retry
+        pause = retry_pause(len(ended), first=retry.first, last=retry.last)
         return max(0.0, ended[-1] + pause - now)
 
     async def _note(self, start: HeldUp, evidence: str) -> bool:

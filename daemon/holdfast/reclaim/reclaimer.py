@@ -11,16 +11,17 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.reclaim.ending import EndFacts, Member, in_the_way, why_spare
-from holdfast.model.reclaim.plan import Attempt, ReclaimStep, next_step
+from holdfast.model.reclaim.plan import Attempt, ReclaimStep, next_step, retry_pause
 from holdfast.model.reclaim.release import ByHand, Warrant
 from holdfast.model.use.free import ReleaseFacts
 from holdfast.reclaim.cgroupend import CgroupEnd
-from holdfast.reclaim.guards import Guards, KubeletBooks, ReclaimRules
+from holdfast.reclaim.guards import Guards, KubeletBooks
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.reclaim.signals import Signals
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
+from holdfast.settings.sections import Reclaim
 
 log = structlog.get_logger(__name__)
 
@@ -42,11 +43,12 @@ class Reclaimer:
         pidfds: Pidfds,
         lane: Lane,
         clock: Clock,
-        rules: ReclaimRules,
+        settings: Reclaim,
+        question_timeout: float,
         own_pid: int,
         judge: Callable[[EndFacts], str | None] = why_spare,
     ) -> None:
-        """Act by *rules*; cgroups are written on *lane*.
+        """Act by *settings*; cgroups are written on *lane*.
 
         *own_pid* is this daemon's as `/proc` shows it, never to be signalled. *judge* is another
         rule only where a test shows what each guard of `why_spare` is for.
@@ -55,13 +57,14 @@ class Reclaimer:
         self._pods = pods
         self._runtimes = runtimes
         self._clock = clock
-        self._rules = rules
+        self._settings = settings
+        self._question_timeout = question_timeout
         self._guards = Guards(
             ledger=ledger,
             books=books,
             runtimes=runtimes,
             clock=clock,
-            rules=rules,
+            settings=settings,
             own_pid=own_pid,
             judge=judge,
         )
@@ -74,7 +77,7 @@ class Reclaimer:
             whole=CgroupEnd(cgroups=cgroups, pods=pods, pidfds=pidfds, lane=lane),
             pidfds=pidfds,
             clock=clock,
-            question_timeout=rules.question_timeout,
+            question_timeout=question_timeout,
             spared=lambda lock, reason: self._say(lock, "holder not ended", reason),
             observe=self._observed,
         )
@@ -121,7 +124,14 @@ class Reclaimer:
         self._guards.let_go_at(lock.pod)  # from now on, if it has
         blockers = in_the_way(facts.kernel.holders or (), lock.pod, members)
         attempt = self._attempts.get(lock.pod, Attempt())
-        step = next_step(attempt, self._rules.times, self._clock.monotonic())
+        settings, retry = self._settings, self._settings.retry
+        step = next_step(
+            attempt,
+            self._clock.monotonic(),
+            term_grace=settings.term_grace,
+            kill_grace=settings.kill_grace,
+            pause=retry_pause(attempt.number, first=retry.first, last=retry.last),
+        )
         if step is ReclaimStep.RETRY:
             attempt = self._attempts[lock.pod] = Attempt(number=attempt.number + 1)
         elif step is ReclaimStep.QUARANTINE:
@@ -176,8 +186,8 @@ class Reclaimer:
     @property
     def patience(self) -> float:
         """Return how many seconds an attempt takes at the most, questions to kubelet included."""
-        times = self._rules.times
-        return times.term_grace + times.kill_grace + 2 * self._rules.question_timeout
+        settings = self._settings
+        return settings.term_grace + settings.kill_grace + 2 * self._question_timeout
 
     def _order(self, pod: PodUid) -> ByHand:
         order, until = self._orders.get(pod, (ByHand.NOTHING, 0.0))

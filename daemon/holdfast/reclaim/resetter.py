@@ -13,29 +13,20 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import DeviceName, HardwareKey
-from holdfast.model.reclaim.plan import ReclaimTimes, retry_pause
+from holdfast.model.reclaim.plan import retry_pause
 from holdfast.model.reclaim.reset import FORCED, ResetPolicy, TrialState, TrialStep, next_trial_step
 from holdfast.model.use.free import KernelFacts, judge_kernel
 from holdfast.model.use.verdict import Freedom
 from holdfast.reclaim.trial import FORBIDDEN, Findings, Trial
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
+from holdfast.settings.sections import Reclaim
 
 _AGAIN = "its functions are tried again"
 _FRESH = 10.0
 """For how many seconds what a trial found holds, where the device cannot become FREE at once."""
 
 log = structlog.get_logger(__name__)
-
-
-class ResetRules(Struct, frozen=True, kw_only=True):
-    """What the operator allows; durations in seconds."""
-
-    policy: ResetPolicy = ResetPolicy.NEVER
-    timeout: float = 30.0
-    rebind: bool = False
-    times: ReclaimTimes = field(default_factory=ReclaimTimes)
-    """Of these, the pauses between two tries."""
 
 
 class _Running(Struct, kw_only=True):
@@ -65,14 +56,14 @@ class Resetter:
         ledger: Ledger,
         control: FunctionControl,
         clock: Clock,
-        rules: ResetRules,
+        settings: Reclaim,
         ended: Callable[[], None],
     ) -> None:
-        """Act by *rules*; *ended* is called on the loop when there is something new to see."""
+        """Act by *settings*; *ended* is called on the loop when there is something new to see."""
         self._ledger = ledger
         self._control = control
         self._clock = clock
-        self._rules = rules
+        self._settings = settings
         self._ended = ended
         self._running: dict[DeviceName, _Running] = {}
         self._numbers: dict[DeviceName, int] = {}
@@ -82,9 +73,9 @@ class Resetter:
     @property
     def stuck(self) -> str:
         """Name each lane with a call that is overdue, and for how long; empty: there is none."""
-        now = self._clock.monotonic()
+        late = self._clock.monotonic() - self._settings.reset_timeout
         return "; ".join(
-            f"lane {it.lane.name} is stuck for {now - it.began - self._rules.timeout:.0f} s"
+            f"lane {it.lane.name} is stuck for {late - it.began:.0f} s"
             for it in self._running.values()
             if self._state(it) is TrialState.OVERDUE
         )
@@ -161,15 +152,15 @@ class Resetter:
         number = self._numbers[lock.device] = self._numbers.get(lock.device, 0) + 1
         trial = Trial(
             device=device,
-            policy=self._rules.policy,
-            rebind=self._rules.rebind,
+            policy=ResetPolicy(self._settings.reset),
+            rebind=self._settings.rebind,
             idle=judge_kernel(facts).freedom is Freedom.FREE,
             wanted=lambda: self._still_forced(lock),
         )
         it = _Running(
             fence=lock.fence,
             keys=lock.keys,
-            lane=Lane(f"reset {lock.device}", deadline=self._rules.timeout),
+            lane=Lane(f"reset {lock.device}", deadline=self._settings.reset_timeout),
             began=self._clock.monotonic(),
             number=number,
         )
@@ -222,7 +213,7 @@ class Resetter:
     def _reason(self, it: _Running) -> str:
         if it.findings is not None and it.findings.problem:
             return it.findings.problem
-        waited = self._rules.timeout
+        waited = self._settings.reset_timeout
         if self._state(it) is TrialState.OVERDUE:
             return (
                 f"its reset or check has not returned within {waited:g} s (lane {it.lane.name}); "
@@ -232,7 +223,7 @@ class Resetter:
 
     def _state(self, it: _Running) -> TrialState:
         if it.findings is None:
-            late = self._clock.monotonic() - it.began >= self._rules.timeout
+            late = self._clock.monotonic() - it.began >= self._settings.reset_timeout
             return TrialState.OVERDUE if late else TrialState.RUNNING
         if it.findings.problem:
             return TrialState.FAILED
@@ -240,5 +231,6 @@ class Resetter:
         return TrialState.PASSED if fresh else TrialState.NONE
 
     def _retry_due(self, it: _Running) -> bool:
-        pause = retry_pause(it.number, self._rules.times)
+        retry = self._settings.retry
+        pause = retry_pause(it.number, first=retry.first, last=retry.last)
         return it.findings is not None and self._clock.monotonic() - it.ended >= pause

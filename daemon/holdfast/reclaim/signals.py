@@ -182,5 +182,5 @@ class Signals:
         return why_stale(
             asked=errand.asked_at,
             now=self._clock.uptime(),
-            limit=self._guards.rules.evidence_age,
+            limit=self._guards.settings.evidence_age,
         )

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Protocol
 
 import structlog
-from msgspec import Struct
 
 from holdfast.errors import HoldfastError
 from holdfast.ledger.ledger import Ledger
@@ -33,6 +32,7 @@ from holdfast.reclaim.resetter import Resetter
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
+from holdfast.settings.sections import Reclaim
 
 log = structlog.get_logger(__name__)
 
@@ -51,17 +51,6 @@ class KubeletBooks(Protocol):
     def ask(self, reason: str) -> None:
         """Ask kubelet soon which pods it counts."""
         ...
-
-
-class WatchTimes(Struct, frozen=True, kw_only=True):
-    """Durations of the watch, in seconds."""
-
-    poll: float = 1.0
-    """How often `enable` of locked devices is read while nothing happens."""
-    quick_poll: float = 0.2
-    """The same while a device is being released by holders that have no pid."""
-    pending_timeout: float = 60.0
-    unseen_grace: float = 30.0
 
 
 class Watcher:
@@ -84,7 +73,8 @@ class Watcher:
         resetter: Resetter,
         clock: Clock,
         boot: BootId,
-        times: WatchTimes,
+        settings: Reclaim,
+        pending_timeout: float,
     ) -> None:
         """Watch what *ledger* has; `looked` is set after the first full look."""
         self._ledger = ledger
@@ -102,11 +92,12 @@ class Watcher:
             resetter=resetter,
             clock=clock,
             boot=boot,
-            unseen_grace=times.unseen_grace,
+            unseen_grace=settings.unseen_grace,
         )
         self._clock = clock
         self._boot = boot
-        self._times = times
+        self._settings = settings
+        self._pending_timeout = pending_timeout
         self.nudges: Watched[int] = Watched(0)
         """Changes when something on the node has, such as the exit of a holder."""
         self._endings = Endings(clock)
@@ -182,7 +173,7 @@ class Watcher:
             inventory=self._inventory.value,
             boot=self._boot,
             sightings=sightings,
-            pending_timeout=self._times.pending_timeout,
+            pending_timeout=self._pending_timeout,
         )
 
         def decide(draft: Draft) -> None:
@@ -271,7 +262,7 @@ class Watcher:
             lock.state in ENDING or lock.state is LockState.FOREIGN
             for lock in self._ledger.book.value.locks.values()
         )
-        poll = self._times.quick_poll if ending else self._times.poll
+        poll = self._settings.release_poll if ending else self._settings.poll
         return min(poll, self._endings.pause())
 
 

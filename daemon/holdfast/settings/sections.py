@@ -3,6 +3,7 @@
 Keys are written in camelCase; durations are in seconds once they are read.
 """
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -31,6 +32,10 @@ class Host(Section, frozen=True):
     """Where ``tpu/tpu-env`` is."""
     run: str = "/run"
     """Where container runtimes keep what they run: it tells whether a sandbox is at work."""
+
+    def folders(self) -> dict[str, Path]:
+        """Return each folder by the name of its key."""
+        return {name: Path(text) for name, text in msgspec.structs.asdict(self).items()}
 
 
 class Question(Section, frozen=True):

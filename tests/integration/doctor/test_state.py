@@ -239,7 +239,7 @@ async def test_beside_a_running_daemon_its_ledger_is_read_and_it_is_named(
 def test_who_holds_the_folder_and_answers_nobody_is_named(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if lock_holder(Procfs(HostRoot()), tmp_path / "lock") is None:
+        if lock_holder(Procfs(HostRoot.under()), tmp_path / "lock") is None:
             pytest.skip("this kernel names locks on this filesystem by other numbers")
         found = _live(tmp_path)["daemon"]
 

@@ -115,7 +115,7 @@ def case_a_look_sees_a_thread_with_a_file_table_of_its_own(node: GuestNode) -> s
         name = DeviceName(TPU_RESOURCE, DeviceId(chip.address))
         rdevs = frozenset({chip.node.stat().st_rdev})
         target = ScanTarget(device=name, rdevs=rdevs, addresses=frozenset())
-        (holder,) = HolderScan(HostRoot()).scan([target]).holders[name]
+        (holder,) = HolderScan(HostRoot.under()).scan([target]).holders[name]
         assert (holder.process.pid, holder.grips) == (process.pid, frozenset({Grip.NODE}))
         process.kill()
     wait_until(lambda: node.open(chip) == "ok", what="the group to be closed")

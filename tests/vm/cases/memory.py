@@ -17,7 +17,7 @@ _OWN_MOUNT = "umount -l /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup &
 _OWN = """
 from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.root import HostRoot
-own = MemoryReader(HostRoot()).own()
+own = MemoryReader(HostRoot.under()).own()
 print(own.limit, own.tightest.path)
 """
 
@@ -25,7 +25,7 @@ print(own.limit, own.tightest.path)
 def case_memory_of_a_holder_is_what_the_kernel_counts_and_limits(node: GuestNode) -> str:
     pod = _limited(node)
     holder = node.hold(ALL, node.chips[0], cgroup=pod.container())
-    reader = MemoryReader(HostRoot())
+    reader = MemoryReader(HostRoot.under())
     memory, memlock = reader.of_process(holder.pid), reader.memlock(holder.pid)
     assert memory.tightest is not None
     assert memory.tightest.path == f"/{pod.path.relative_to(pods.CGROUP)}"

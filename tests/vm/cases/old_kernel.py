@@ -54,7 +54,7 @@ def _end(node: GuestNode, *, may_end: bool) -> tuple[Outcome, bool]:
 
 
 async def _through_holdfast(pod: PodUid, *, may_end: bool) -> Outcome:
-    root = HostRoot()
+    root = HostRoot.under()
     procfs, paths, lane = Procfs(root), PathWatcher(), Lane("pods", deadline=20.0)
     cgroups, pidfds = _OldKernel(root), Pidfds(procfs)
     pods = Pods(cgroups=cgroups, procfs=procfs, paths=paths, lane=lane, emptied=lambda _pod: None)

@@ -36,7 +36,7 @@ from vm.guest.waits import wait_until
 from vm.topology import EDU
 from waiting import until
 
-ROOT = HostRoot()
+ROOT = HostRoot.under()
 POOL = ResourceName("example.com/pool")
 
 

@@ -23,21 +23,11 @@ from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
+from holdfast.settings.sections import Drift
 
 log = structlog.get_logger(__name__)
 
 _LEAST_PAUSE = 0.1
-
-
-class DriftTimes(Struct, frozen=True, kw_only=True):
-    """Durations in seconds."""
-
-    settle: float = 30.0
-    """How long a disagreement must stand before it is told."""
-    beat: float = 60.0
-    """How often to compare while nothing changes."""
-    lock_patience: float = 60.0
-    """How long a lock may be without a pod that kubelet knows."""
 
 
 class _Seen(Struct, frozen=True):
@@ -91,7 +81,8 @@ class DriftWatch:
         kernel: KernelWatch,
         preference: Preference,
         clock: Clock,
-        times: DriftTimes,
+        settings: Drift,
+        pending_timeout: float,
     ) -> None:
         """Read what the other parts publish; nothing is asked for it."""
         self._ledger = ledger
@@ -102,7 +93,8 @@ class DriftWatch:
         self._preference = preference
         self._clock = clock
         self._ages = LockAges(clock)
-        self._times = times
+        self._settings = settings
+        self._pending_timeout = pending_timeout
         self._seen: dict[Disagreement, _Seen] = {}
         self._told: dict[Disagreement, float] = {}
         self._compared_at = clock.monotonic()
@@ -132,7 +124,7 @@ class DriftWatch:
         for each in found:
             first = self._seen[each].first if each in self._seen else now
             self._seen[each] = _Seen(first=first, last=now)
-            if each not in self._told and now - first >= self._times.settle:
+            if each not in self._told and now - first >= self._settings.settle:
                 self._told[each] = self._clock.wall() - (now - first)
                 log.warning(
                     "drift found",
@@ -143,7 +135,7 @@ class DriftWatch:
                     advice=each.advice,
                 )
         for each, seen in list(self._seen.items()):
-            if now - seen.last > self._times.settle:
+            if now - seen.last > self._settings.settle:
                 del self._seen[each]
                 if self._told.pop(each, None) is not None:
                     log.info("drift resolved", kind=each.kind, subject=each.subject)
@@ -161,10 +153,10 @@ class DriftWatch:
             kept_back=self._preference.kept_back,
             list_answered=self._sent.answered(view.questions),
             locked_at={lock.device: self._ages.since(lock) for lock in book.locks.values()},
-            lock_patience=self._times.lock_patience,
+            lock_patience=self._pending_timeout,
         )
 
     def _pause(self) -> float:
         """Return how long until something is due without any change, in seconds."""
-        soon = max(_LEAST_PAUSE, self._times.settle)
-        return min(self._times.beat, soon) if self._seen else self._times.beat
+        soon = max(_LEAST_PAUSE, self._settings.settle)
+        return min(self._settings.beat, soon) if self._seen else self._settings.beat

@@ -37,7 +37,7 @@ class Hosts(Struct, frozen=True, kw_only=True):
 
 def build_host(settings: Settings) -> Hosts:
     """Open what the node is read through; the loop must run."""
-    root = HostRoot.of(settings.host)
+    root = HostRoot(**settings.host.folders())
     procfs = Procfs(root)
     patience = settings.gpu.call_timeout
     lanes = _LANES | {"nvml": patience, "gpu health": patience / 2}

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from holdfast.app.wiring.foundation import Foundation
 from holdfast.host.proc.peer import peer_of
-from holdfast.kubelet.accounts import Accounts, QuestionTimes
+from holdfast.kubelet.accounts import Accounts
 from holdfast.kubelet.enrolment import EnrolmentTimes
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.offering import Offering
@@ -58,7 +58,7 @@ def build_kubelet_side(on: Foundation) -> KubeletSide:
 
     accounts = Accounts(
         folder=folder,
-        pods=PodResources(Path(kubelet.pod_resources_socket)),
+        pods=PodResources(Path(kubelet.pod_resources_socket), deadline=question.timeout),
         traffic=traffic,
         peer=peer,
         resend=resend,
@@ -66,12 +66,7 @@ def build_kubelet_side(on: Foundation) -> KubeletSide:
         offered=offered,
         lane=on.host.lanes["kubelet"],
         clock=on.clock,
-        times=QuestionTimes(
-            min_interval=question.min_interval,
-            idle_interval=question.idle_interval,
-            settle=question.settle,
-            answer=question.timeout,
-        ),
+        settings=question,
     )
     offering = Offering(
         ledger=on.ledger,

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from holdfast.allocation.allocator import Allocator
 from holdfast.allocation.cdi import CdiSpecs, SpecWriter
-from holdfast.allocation.gate import Gate, GateTimes
+from holdfast.allocation.gate import Gate
 from holdfast.allocation.granting import GpuInputs, Granting, TpuInputs
 from holdfast.allocation.preference import Preference
-from holdfast.app.watches.drift import DriftTimes, DriftWatch
+from holdfast.app.watches.drift import DriftWatch
 from holdfast.app.watches.memory import MemoryWatch
 from holdfast.app.watches.own_sockets import OwnSockets
 from holdfast.app.wiring.foundation import Foundation
@@ -196,9 +196,7 @@ def _scanner(
         before=named,
         besides=gpus.besides if gpus is not None else lambda: NO_GPUS,
         reported=gpus.health.faults if gpus is not None else None,
-        rescan=settings.discovery.rescan,
-        debounce=settings.discovery.debounce,
-        held_look=settings.discovery.held_check,
+        settings=settings.discovery,
     )
 
 
@@ -210,7 +208,6 @@ def _gate(
     look: Look,
     reclaiming: Reclaiming,
 ) -> Gate:
-    gate = on.settings.gate
     return Gate(
         ledger=on.ledger,
         inventory=on.scanner.inventory,
@@ -220,9 +217,8 @@ def _gate(
         obstacle=reclaiming.watcher.obstacle,
         at_work=reclaiming.resetter.at_work,
         clock=on.clock,
-        times=GateTimes(wait=gate.wait, poll=gate.poll, caller_lookup=gate.caller_lookup),
+        settings=on.settings.gate,
         published=published,
-        exclusive_open=gate.exclusive_open,
         stirred=reclaiming.watcher.nudges,
     )
 
@@ -238,11 +234,8 @@ def _drift(
         kernel=kernel,
         preference=preference,
         clock=on.clock,
-        times=DriftTimes(
-            settle=on.settings.drift.settle,
-            beat=on.settings.drift.beat,
-            lock_patience=on.settings.allocate.pending_timeout,
-        ),
+        settings=on.settings.drift,
+        pending_timeout=on.settings.allocate.pending_timeout,
     )
 
 

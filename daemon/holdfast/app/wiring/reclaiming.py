@@ -12,17 +12,14 @@ from holdfast.host.use.look import Look
 from holdfast.kubelet.accounts import Accounts
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.reclaim.leak import HeldUp
-from holdfast.model.reclaim.plan import ReclaimTimes
-from holdfast.model.reclaim.reset import ResetPolicy
 from holdfast.reclaim.byhand import HandRelease
-from holdfast.reclaim.guards import ReclaimRules
 from holdfast.reclaim.kernel import KernelWatch
-from holdfast.reclaim.leaks import LeakedSandboxes, LeakRules
+from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
-from holdfast.reclaim.resetter import ResetRules, Resetter
+from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.runtimes import Runtimes
-from holdfast.reclaim.watcher import Watcher, WatchTimes
+from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.watched import Watched
 
 
@@ -39,13 +36,8 @@ class Reclaiming(Struct, frozen=True, kw_only=True):
 
 def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaiming:
     """Wire the watcher with all that it moves locks by."""
-    rules, lane = on.settings.reclaim, on.host.lanes["pods"]
-    times = ReclaimTimes(
-        term_grace=rules.term_grace,
-        kill_grace=rules.kill_grace,
-        retry_first=rules.retry.first,
-        retry_last=rules.retry.last,
-    )
+    settings, lane = on.settings.reclaim, on.host.lanes["pods"]
+    question_timeout = on.settings.kubelet.question.timeout
     cgroups = Cgroups(on.host.root, monotonic=on.clock.monotonic)
 
     def holder_exited(_process: ProcessId) -> None:
@@ -62,7 +54,7 @@ def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaimi
         pidfds=on.host.pidfds,
         clock=on.clock,
         exited=holder_exited,
-        rescan=rules.foreign_scan,
+        rescan=settings.foreign_scan,
         exclusive_open=on.settings.gate.exclusive_open,
     )
     pods = Pods(
@@ -83,26 +75,14 @@ def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaimi
         lane=lane,
         clock=on.clock,
         own_pid=os.getpid(),
-        rules=ReclaimRules(
-            terminate=rules.mode == "terminate",
-            let_go_grace=rules.let_go_grace,
-            orphan_grace=rules.orphan_grace,
-            evidence_age=rules.evidence_age,
-            sandbox_grace=rules.sandbox_grace,
-            question_timeout=on.settings.kubelet.question.timeout,
-            times=times,
-        ),
+        settings=settings,
+        question_timeout=question_timeout,
     )
     resetter = Resetter(
         ledger=on.ledger,
         control=FunctionControl(on.host.root),
         clock=on.clock,
-        rules=ResetRules(
-            policy=ResetPolicy(rules.reset),
-            timeout=rules.reset_timeout,
-            rebind=rules.rebind,
-            times=times,
-        ),
+        settings=settings,
         ended=device_checked,
     )
     watcher = Watcher(
@@ -115,12 +95,8 @@ def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaimi
         resetter=resetter,
         clock=on.clock,
         boot=on.host.boot,
-        times=WatchTimes(
-            poll=rules.poll,
-            quick_poll=rules.release_poll,
-            pending_timeout=on.settings.allocate.pending_timeout,
-            unseen_grace=rules.unseen_grace,
-        ),
+        settings=settings,
+        pending_timeout=on.settings.allocate.pending_timeout,
     )
     hand = HandRelease(
         ledger=on.ledger,
@@ -132,9 +108,8 @@ def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaimi
         reclaimer=reclaimer,
         nudge=watcher.nudge,
         clock=on.clock,
-        times=times,
-        question_timeout=on.settings.kubelet.question.timeout,
-        poll=rules.release_poll,
+        settings=settings,
+        question_timeout=question_timeout,
     )
     return Reclaiming(
         kernel=kernel,
@@ -155,7 +130,7 @@ def build_leaks(
     starts: Watched[frozenset[HeldUp]],
 ) -> LeakedSandboxes:
     """Wire what ends a living pod's own leaking sandbox, where the operator allows that."""
-    rules, lane = on.settings.reclaim, on.host.lanes["pods"]
+    lane = on.host.lanes["pods"]
     return LeakedSandboxes(
         ledger=on.ledger,
         inventory=on.scanner.inventory,
@@ -169,11 +144,5 @@ def build_leaks(
         pidfds=on.host.pidfds,
         lane=lane,
         clock=on.clock,
-        rules=LeakRules(
-            restart=rules.leaked_sandbox == "restart",
-            terminate=rules.mode == "terminate",
-            leak_grace=rules.leak_grace,
-            first=rules.retry.first,
-            last=rules.retry.last,
-        ),
+        settings=on.settings.reclaim,
     )

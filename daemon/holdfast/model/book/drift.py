@@ -62,7 +62,7 @@ class DriftFacts(Struct, frozen=True, kw_only=True):
     kept_back: Mapping[ResourceName, frozenset[DeviceId]] = field(default_factory=dict)
     list_answered: bool = True
     locked_at: Mapping[DeviceName, float] = field(default_factory=dict)
-    lock_patience: float = 60.0
+    lock_patience: float
 
 
 def disagreements(facts: DriftFacts) -> tuple[Disagreement, ...]:

@@ -52,7 +52,7 @@ class OfferFacts(Struct, frozen=True, kw_only=True):
     owner_counted: bool = False
     releasing_for: float = 0.0
     uncommitted_for: float = 0.0
-    withhold_after: float = 30.0
+    withhold_after: float
     withheld: bool = False
 
 

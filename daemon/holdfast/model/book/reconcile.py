@@ -34,7 +34,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     inventory: Inventory
     boot: BootId
     sightings: Mapping[PodUid, PodSighting] = field(default_factory=dict)
-    pending_timeout: float = 60.0
+    pending_timeout: float
 
 
 def reconcile(draft: Draft, around: Surroundings) -> None:

@@ -106,9 +106,9 @@ class EndFacts(Struct, frozen=True, kw_only=True):
     only_pause_at: float | None = None
     now: float
     own_pid: int
-    let_go_grace: float = 30.0
-    orphan_grace: float = 30.0
-    sandbox_grace: float = 900.0
+    let_go_grace: float
+    orphan_grace: float
+    sandbox_grace: float
     by_hand: ByHand = ByHand.NOTHING
 
 

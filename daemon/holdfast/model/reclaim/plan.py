@@ -17,17 +17,6 @@ class ReclaimStep(Enum):
     RETRY = "retry"
 
 
-class ReclaimTimes(Struct, frozen=True, kw_only=True):
-    """Durations of a reclaim, in seconds."""
-
-    term_grace: float = 10.0
-    """From SIGTERM to SIGKILL."""
-    kill_grace: float = 10.0
-    """From SIGKILL to quarantine."""
-    retry_first: float = 5.0
-    retry_last: float = 300.0
-
-
 class Attempt(Struct, frozen=True, kw_only=True):
     """One try to end what holds a device; times are monotonic seconds, None: not done.
 
@@ -41,21 +30,30 @@ class Attempt(Struct, frozen=True, kw_only=True):
     quarantined_at: float | None = None
 
 
-def next_step(attempt: Attempt, times: ReclaimTimes, now: float) -> ReclaimStep:
-    """Return the step that is due at *now* while something still holds the device."""
+def next_step(
+    attempt: Attempt, now: float, *, term_grace: float, kill_grace: float, pause: float
+) -> ReclaimStep:
+    """Return the step that is due at *now* while something still holds the device.
+
+    In seconds: *term_grace* is from SIGTERM to SIGKILL, *kill_grace* from SIGKILL to quarantine,
+    and *pause* from quarantine to the next attempt.
+    """
     if attempt.quarantined_at is not None:
-        due = now - attempt.quarantined_at >= retry_pause(attempt.number, times)
+        due = now - attempt.quarantined_at >= pause
         return ReclaimStep.RETRY if due else ReclaimStep.WAIT
     if attempt.terminated_at is None:
         return ReclaimStep.TERMINATE
     if attempt.killed_at is None:
-        late = now - attempt.terminated_at >= times.term_grace
+        late = now - attempt.terminated_at >= term_grace
         return ReclaimStep.KILL if late else ReclaimStep.WAIT
-    late = now - attempt.killed_at >= times.kill_grace
+    late = now - attempt.killed_at >= kill_grace
     return ReclaimStep.QUARANTINE if late else ReclaimStep.WAIT
 
 
-def retry_pause(number: int, times: ReclaimTimes) -> float:
-    """Return how many seconds to wait after the failure of attempt *number*, the first being 1."""
+def retry_pause(number: int, *, first: float, last: float) -> float:
+    """Return how many seconds to wait after the failure of attempt *number*, the first being 1.
+
+    The pause begins at *first* and doubles with each attempt, up to *last*.
+    """
     doublings = min(number - 1, _MOST_DOUBLINGS)
-    return min(times.retry_first * float(2**doublings), times.retry_last)
+    return min(first * float(2**doublings), last)

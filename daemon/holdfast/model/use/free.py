@@ -73,7 +73,7 @@ class ReleaseFacts(Struct, frozen=True, kw_only=True):
 
     kernel: KernelFacts
     pod: FormerPod | None = None
-    unseen_grace: float = 30.0
+    unseen_grace: float
     """How long, in seconds, to wait for a pod whose cgroup was never seen."""
     nobodys: bool = False
     """No pod can have it: it was granted to none, or to one whose gate never passed."""
