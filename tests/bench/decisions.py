@@ -58,7 +58,7 @@ async def allocate(place: Place, *, rounds: int = 60) -> list[Figure]:
     inventory = Watched(_node(8))
     fd = os.open(place.state / "fdatasync", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        async with _ledger(place.state) as ledger:
+        async with ledger_in(place.state) as ledger:
             allocator = Allocator(
                 ledger=ledger,
                 inventory=inventory,
@@ -71,7 +71,7 @@ async def allocate(place: Place, *, rounds: int = 60) -> list[Figure]:
             sync = _Sync(fd=fd)
             for _ in range(rounds):
                 for device in inventory.value.devices:
-                    syncs.append(_timed(sync))
+                    syncs.append(timed(sync))
                     began = time.perf_counter()
                     await allocator.allocate(TPU, (device.name.id,))
                     allocates.append((time.perf_counter() - began) * 1000)
@@ -93,7 +93,7 @@ async def allocate(place: Place, *, rounds: int = 60) -> list[Figure]:
 
 async def preferred(place: Place, *, n: int = 1000) -> list[Figure]:
     """Measure GetPreferredAllocation's decision, for TPU chips and for GPUs."""
-    async with _ledger(place.state) as ledger:
+    async with ledger_in(place.state) as ledger:
         return [
             Figure(
                 name=f"preferred_{asked.size}_of_{asked.on_node}{asked.suffix}",
@@ -147,11 +147,12 @@ def _prefer(ledger: Ledger, asked: _Asked, n: int) -> list[float]:
     )
     ids = tuple(device.name.id for device in inventory.devices)
     (resource,) = inventory.resources
-    return [_timed(lambda: preference.preferred(resource, ids, (), asked.size)) for _ in range(n)]
+    return [timed(lambda: preference.preferred(resource, ids, (), asked.size)) for _ in range(n)]
 
 
 @contextlib.asynccontextmanager
-async def _ledger(state: Path) -> AsyncIterator[Ledger]:
+async def ledger_in(state: Path) -> AsyncIterator[Ledger]:
+    """Open a ledger in the folder *state*."""
     lane = Lane("ledger", deadline=30.0)
     ledger = await open_ledger(state, lane, clock=SystemClock(), boot=BootId("bench"))
     try:
@@ -191,7 +192,8 @@ def _node(chips: int) -> Inventory:
     return Inventory(generation=1, resources=(TPU,), devices=devices)
 
 
-def _timed(call: Callable[[], object]) -> float:
+def timed(call: Callable[[], object]) -> float:
+    """Return how many milliseconds *call* takes."""
     began = time.perf_counter()
     call()
     return (time.perf_counter() - began) * 1000

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from bench import crowded, daemon, decisions, gpu_health, withgpus
+from bench import crowded, daemon, decisions, gpu_health, growth, withgpus
 from bench.figures import Figure, save, show
 from bench.rig import Place
 from holdfast.telemetry.logs import set_up_logs
@@ -31,6 +31,7 @@ _MEASURES: dict[Callable[[Place], Awaitable[list[Figure]]], tuple[str, ...]] = {
         "preferred_4_of_16",
         "preferred_8_of_16",
     ),
+    growth.beat: ("beat_8", "beat_64", "beat_256", "beat_1024", "beat_exponent"),
     crowded.gate: ("prestart_free", "allocate_rpc"),
     crowded.gate_huge: ("prestart_free_5000",),
     crowded.scan: ("scan_5000", "scan_5000_loop_late"),

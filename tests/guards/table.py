@@ -314,7 +314,9 @@ GUARDS = (
         why="a pod that kubelet's checkpoint has without devices is there all the same",
         edits=(
             Edit(
-                _KUBELET, "any(entry.pod == pod for", "any(entry.pod == pod and entry.devices for"
+                _KUBELET,
+                "found[entry.pod] = (*found.get(entry.pod, ()), entry)",
+                "found |= {entry.pod: (entry,)} if entry.devices else {}",
             ),
         ),
         tests=(

@@ -76,8 +76,8 @@ class Allocator:
         moment = self._clock.uptime()  # a reading that began later shows it, or a newer one
 
         def record(draft: Draft) -> None:
-            draft.allocate(resource, keys, checkpoint=checkpoint, answered_at=moment)
-            settle(draft)
+            new = draft.allocate(resource, keys, checkpoint=checkpoint, answered_at=moment)
+            settle(draft, near=new.keys)
 
         try:
             if keys:

@@ -72,7 +72,7 @@ def write_difference(db: sqlite3.Connection, before: Book, after: Book) -> None:
     db.execute(
         "UPDATE counters SET fence = ?, last_allocation = ?", (after.fence, after.last_allocation)
     )
-    changed = [lock for lock in after.locks.values() if before.locks.get(lock.device) != lock]
+    changed = [lock for name, lock in after.locks.items() if before.locks.get(name) != lock]
     gone = [lock for name, lock in before.locks.items() if name not in after.locks]
     for lock in gone + changed:
         db.execute(

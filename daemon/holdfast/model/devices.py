@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -89,7 +90,7 @@ class Device(Struct, frozen=True, kw_only=True):
         return not self.faults
 
 
-class Inventory(Struct, frozen=True, kw_only=True):
+class Inventory(Struct, frozen=True, kw_only=True, dict=True):
     """All devices of the node at one moment. `generation` grows with each change.
 
     `resources` are the names that are ours on this node, also those without any device. Devices are
@@ -109,11 +110,23 @@ class Inventory(Struct, frozen=True, kw_only=True):
 
     def of(self, resource: ResourceName) -> tuple[Device, ...]:
         """Return the devices of *resource*, in order."""
-        return tuple(device for device in self.devices if device.name.resource == resource)
+        return self._by_resource.get(resource, ())
 
     def get(self, name: DeviceName) -> Device | None:
         """Return the device called *name*, or None when the node has none."""
-        return next((device for device in self.devices if device.name == name), None)
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> dict[DeviceName, Device]:
+        return {device.name: device for device in reversed(self.devices)}
+
+    @cached_property
+    def _by_resource(self) -> dict[ResourceName, tuple[Device, ...]]:
+        names = dict.fromkeys(device.name.resource for device in self.devices)
+        return {
+            name: tuple(each for each in self.devices if each.name.resource == name)
+            for name in names
+        }
 
     def find(self, resource: ResourceName, id_: DeviceId) -> Device | None:
         """Return the device that kubelet means by *id_*, or None when the node has none.

@@ -1,6 +1,7 @@
 """What kubelet has in its books: facts read from its checkpoint and from PodResources."""
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from msgspec import Struct, field
 
@@ -40,7 +41,7 @@ class ListedPod(Struct, frozen=True, kw_only=True):
     devices: frozenset[DeviceName]
 
 
-class KubeletView(Struct, frozen=True, kw_only=True):
+class KubeletView(Struct, frozen=True, kw_only=True, dict=True):
     """The latest that is known of kubelet's books.
 
     A *question* is: List, send the unchanged devices once more, read the checkpoint that kubelet
@@ -76,20 +77,45 @@ class KubeletView(Struct, frozen=True, kw_only=True):
         self, resource: ResourceName, devices: frozenset[DeviceId]
     ) -> tuple[CheckpointEntry, ...]:
         """Return the entries with this resource and exactly these devices."""
-        return tuple(
-            entry
-            for entry in self.entries
-            if entry.resource == resource and entry.devices == devices
-        )
+        some = next(iter(devices), None)
+        if some is None:
+            return tuple(
+                each for each in self.entries if each.resource == resource and not each.devices
+            )
+        naming = self._by_device.get((resource, some), ())
+        return tuple(entry for entry in naming if entry.devices == devices)
+
+    def entries_naming(
+        self, resource: ResourceName, devices: frozenset[DeviceId]
+    ) -> tuple[CheckpointEntry, ...]:
+        """Return the entries with this resource and one of these devices, some more than once."""
+        return tuple(entry for id_ in devices for entry in self._by_device.get((resource, id_), ()))
+
+    def entries_of_pod(self, pod: PodUid) -> tuple[CheckpointEntry, ...]:
+        """Return the entries of *pod*."""
+        return self._by_pod.get(pod, ())
 
     def pods_with(self, device: DeviceName) -> frozenset[PodUid]:
         """Return the pods whose entries name *device*."""
-        return frozenset(
-            entry.pod
-            for entry in self.entries
-            if entry.resource == device.resource and device.id in entry.devices
-        )
+        naming = self._by_device.get((device.resource, device.id), ())
+        return frozenset(entry.pod for entry in naming)
 
     def counts(self, pod: PodUid) -> bool:
         """Tell whether kubelet's books have *pod*; only meaningful while `readable`."""
-        return any(entry.pod == pod for entry in self.entries)
+        return pod in self._by_pod
+
+    @cached_property
+    def _by_pod(self) -> dict[PodUid, tuple[CheckpointEntry, ...]]:
+        found: dict[PodUid, tuple[CheckpointEntry, ...]] = {}
+        for entry in self.entries:
+            found[entry.pod] = (*found.get(entry.pod, ()), entry)
+        return found
+
+    @cached_property
+    def _by_device(self) -> dict[tuple[ResourceName, DeviceId], tuple[CheckpointEntry, ...]]:
+        found: dict[tuple[ResourceName, DeviceId], tuple[CheckpointEntry, ...]] = {}
+        for entry in self.entries:
+            for id_ in entry.devices:
+                named = (entry.resource, id_)
+                found[named] = (*found.get(named, ()), entry)
+        return found

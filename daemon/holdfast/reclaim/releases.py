@@ -160,7 +160,7 @@ class Releases:
 
 def _heir(lock: DeviceLock, book: Book) -> PodUid | None:
     """Return the pod whose Allocation is the oldest that waits for the lock."""
-    waiting = (each for each in book.queue() if each.keys & lock.keys)
+    waiting = sorted(book.claims.on(lock.keys), key=book.rank)
     return next((each.pod for each in waiting if each.id != lock.allocation), None)
 
 
@@ -170,4 +170,4 @@ def _free(draft: Draft, lock: DeviceLock, reason: str) -> None:
     if lock.state is LockState.QUARANTINED:
         draft.move(lock.device, LockState.RECLAIMING, reason)
     draft.move(lock.device, LockState.FREE, reason)
-    settle(draft)
+    settle(draft, near=lock.keys)

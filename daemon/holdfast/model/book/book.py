@@ -1,7 +1,9 @@
 """The book: every live Allocation and lock at one moment, as one frozen value."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
+from functools import cached_property
+from typing import Protocol, TypeVar
 
 from msgspec import Struct, field
 
@@ -19,6 +21,10 @@ from holdfast.model.ids import (
     ResourceName,
 )
 
+_Key = TypeVar("_Key")
+_Index = dict[_Key, tuple[int, ...]]
+"""The numbers of Allocations, by something that they have in common."""
+
 
 class Phase(Enum):
     """How far an Allocation has come; one that ended is no longer in the book."""
@@ -30,7 +36,7 @@ class Phase(Enum):
     """Its gate has passed, which counts as a hold before the first open."""
 
 
-class Allocation(Struct, frozen=True, kw_only=True):
+class Allocation(Struct, frozen=True, kw_only=True, dict=True):
     """The record of one Allocate: which devices, with which keys, for whom once that is known.
 
     Ids grow with time, so the smaller id is the older Allocation. `checkpoint` is kubelet's as it
@@ -50,12 +56,12 @@ class Allocation(Struct, frozen=True, kw_only=True):
     phase: Phase = Phase.PENDING
     pod: PodUid | None = None
 
-    @property
+    @cached_property
     def ids(self) -> frozenset[DeviceId]:
         """Return the ids that kubelet named."""
         return frozenset(self.devices)
 
-    @property
+    @cached_property
     def keys(self) -> frozenset[HardwareKey]:
         """Return the keys of all its devices."""
         return frozenset().union(*self.devices.values())
@@ -96,7 +102,131 @@ class PodRecord(Struct, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name} ({self.uid})" if self.name else self.uid
 
 
-class Book(Struct, frozen=True, kw_only=True):
+class Claims:
+    """The Allocations and locks of one book, found by their hardware, device or pod.
+
+    Nothing here goes through all of them, so that a node with hundreds of devices is not slow. A
+    Draft changes its own; those of a Book stay as they are. Allocations are returned with the
+    smallest number, which is the oldest, first.
+    """
+
+    __slots__ = ("_lock_on", "_naming", "_of_pod", "_on_key", "allocations", "locks")
+
+    def __init__(
+        self, allocations: Iterable[Allocation] = (), locks: Iterable[DeviceLock] = ()
+    ) -> None:
+        """Take *allocations* and *locks*; no key may be in two locks."""
+        self.allocations: dict[int, Allocation] = {}
+        self.locks: dict[DeviceName, DeviceLock] = {}
+        self._on_key: _Index[HardwareKey] = {}
+        self._naming: _Index[tuple[ResourceName, DeviceId]] = {}
+        self._of_pod: _Index[PodUid] = {}
+        self._lock_on: dict[HardwareKey, DeviceName] = {}
+        for allocation in allocations:
+            self.put(allocation)
+        for lock in locks:
+            self.put_lock(lock)
+
+    def copy(self) -> "Claims":
+        """Return the same, to be changed apart from this."""
+        other = Claims()
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name).copy())
+        return other
+
+    def put(self, allocation: Allocation) -> None:
+        """Add *allocation*, in place of the one with its number."""
+        before = self.allocations.get(allocation.id)
+        if before is not None:
+            self._index(before, _without)
+        self.allocations[allocation.id] = allocation
+        self._index(allocation, _with)
+
+    def drop(self, number: int) -> None:
+        """Take out the Allocation with this number."""
+        self._index(self.allocations.pop(number), _without)
+
+    def put_lock(self, lock: DeviceLock) -> None:
+        """Add *lock*, in place of the one on its device."""
+        before = self.locks.get(lock.device)
+        if before is not None:
+            self._forget_keys(before)
+        self.locks[lock.device] = lock
+        for key in lock.keys:
+            self._lock_on[key] = lock.device
+
+    def drop_lock(self, device: DeviceName) -> None:
+        """Take out the lock on *device*."""
+        self._forget_keys(self.locks.pop(device))
+
+    def on(self, keys: Iterable[HardwareKey]) -> list[Allocation]:
+        """Return the Allocations of one of *keys*."""
+        return self._numbered({each for key in keys for each in self._on_key.get(key, ())})
+
+    def naming(self, resource: ResourceName, ids: Iterable[DeviceId]) -> list[Allocation]:
+        """Return the Allocations of *resource* that name one of *ids*."""
+        named = self._naming
+        return self._numbered({each for id_ in ids for each in named.get((resource, id_), ())})
+
+    def of_pod(self, pod: PodUid) -> list[Allocation]:
+        """Return the Allocations of *pod*."""
+        return self._numbered(self._of_pod.get(pod, ()))
+
+    def connected(self, keys: Iterable[HardwareKey]) -> list[Allocation]:
+        """Return the Allocations of *keys*, those that share hardware with these, and so on."""
+        found: dict[int, Allocation] = {}
+        new = self.on(keys)
+        while new:
+            found |= {each.id: each for each in new}
+            further = self.on({key for each in new for key in each.keys})
+            new = [each for each in further if each.id not in found]
+        return self._numbered(found)
+
+    def locks_on(self, keys: Iterable[HardwareKey]) -> list[DeviceLock]:
+        """Return the locks on one of *keys*, under whatever resource name."""
+        devices = dict.fromkeys(self._lock_on[key] for key in sorted(keys) if key in self._lock_on)
+        return [self.locks[device] for device in devices]
+
+    def rank(self, allocation: Allocation) -> tuple[int, int]:
+        """Return its place in the queue: a pod's Allocations stand where its oldest one does."""
+        own = self._of_pod.get(allocation.pod, ()) if allocation.pod is not None else ()
+        return (min(own, default=allocation.id), allocation.id)
+
+    def _index(self, allocation: Allocation, change: "_Change") -> None:
+        for key in allocation.keys:
+            change(self._on_key, key, allocation.id)
+        for id_ in allocation.devices:
+            change(self._naming, (allocation.resource, id_), allocation.id)
+        if allocation.pod is not None:
+            change(self._of_pod, allocation.pod, allocation.id)
+
+    def _numbered(self, numbers: Collection[int]) -> list[Allocation]:
+        return [self.allocations[each] for each in sorted(numbers)]
+
+    def _forget_keys(self, lock: DeviceLock) -> None:
+        for key in lock.keys:
+            del self._lock_on[key]
+
+
+def _with(index: _Index[_Key], key: _Key, number: int) -> None:
+    index[key] = (*index.get(key, ()), number)
+
+
+def _without(index: _Index[_Key], key: _Key, number: int) -> None:
+    left = tuple(each for each in index[key] if each != number)
+    if left:
+        index[key] = left
+    else:
+        del index[key]
+
+
+class _Change(Protocol):
+    """Adds a number to an index, or takes it out."""
+
+    def __call__(self, index: _Index[_Key], key: _Key, number: int, /) -> None: ...
+
+
+class Book(Struct, frozen=True, kw_only=True, dict=True):
     """All that the ledger holds at one moment; `fence` and `last_allocation` never go back."""
 
     fence: int = 0
@@ -108,45 +238,37 @@ class Book(Struct, frozen=True, kw_only=True):
     kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What a vendor's adapter must not forget across a restart: texts that it alone can read."""
 
+    @cached_property
+    def claims(self) -> Claims:
+        """Return its Allocations and locks by what they have; only a copy may be changed."""
+        return Claims(self.allocations.values(), self.locks.values())
+
+    def take(self, claims: Claims) -> None:
+        """Take *claims*, made of the same Allocations and locks: they need not be made again."""
+        self.__dict__["claims"] = claims
+
     def lock_on(self, keys: frozenset[HardwareKey]) -> DeviceLock | None:
         """Return a lock on one of *keys*, under whatever resource name, or None."""
-        return next(self.locks_on(keys), None)
+        return next(iter(self.claims.locks_on(keys)), None)
 
-    def locks_on(self, keys: frozenset[HardwareKey]) -> Iterator[DeviceLock]:
-        """Yield every lock on one of *keys*, under whatever resource name."""
-        return (lock for lock in self.locks.values() if lock.keys & keys)
+    def locks_on(self, keys: frozenset[HardwareKey]) -> list[DeviceLock]:
+        """Return every lock on one of *keys*, under whatever resource name."""
+        return self.claims.locks_on(keys)
 
     def rank(self, allocation: Allocation) -> tuple[int, int]:
         """Return its place in the queue: a pod's Allocations stand where its oldest one does."""
-        if allocation.pod is None:
-            return (allocation.id, allocation.id)
-        oldest = min(
-            (other.id for other in self.allocations.values() if other.pod == allocation.pod),
-            default=allocation.id,
-        )
-        return (oldest, allocation.id)
+        return self.claims.rank(allocation)
 
     def queue(self) -> list[Allocation]:
         """Return the live Allocations, the one with the first right to its keys first."""
-        oldest: dict[PodUid, int] = {}
-        for each in self.allocations.values():
-            if each.pod is not None:
-                oldest[each.pod] = min(each.id, oldest.get(each.pod, each.id))
-        return sorted(
-            self.allocations.values(),
-            key=lambda each: (each.id if each.pod is None else oldest[each.pod], each.id),
-        )
+        return sorted(self.allocations.values(), key=self.claims.rank)
 
     def started(self, allocation: Allocation) -> frozenset[HardwareKey]:
         """Return the hardware that a container of its pod has started on."""
-        return frozenset().union(
-            *(
-                each.keys
-                for each in self.allocations.values()
-                if each.phase is Phase.ACTIVE
-                and (each.id == allocation.id or same_pod(each.pod, allocation.pod))
-            )
-        )
+        own = [self.allocations.get(allocation.id, allocation)]
+        if allocation.pod is not None:
+            own = self.claims.of_pod(allocation.pod)
+        return frozenset().union(*(each.keys for each in own if each.phase is Phase.ACTIVE))
 
     def pod(self, uid: PodUid | None) -> str:
         """Return how to name the pod to a person."""

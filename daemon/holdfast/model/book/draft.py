@@ -6,7 +6,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from holdfast.errors import LedgerError
-from holdfast.model.book.book import Allocation, Book, Phase, PodRecord, same_pod
+from holdfast.model.book.book import Allocation, Book, Claims, Phase, PodRecord, same_pod
 from holdfast.model.book.locks import NEXT, DeviceLock, LockState, Move
 from holdfast.model.book.marks import Marks
 from holdfast.model.ids import (
@@ -34,13 +34,13 @@ class Draft:
         *now* is the same in seconds since the epoch. It stamps every move, and decides nothing.
         """
         self._before = book
+        self._latest: Book | None = book
         self._now = now
         self._uptime = uptime
         self._boot = boot
         self._fence = book.fence
         self._last_allocation = book.last_allocation
-        self._allocations = dict(book.allocations)
-        self._locks = dict(book.locks)
+        self._claims = book.claims.copy()
         self._pods = dict(book.pods)
         self._marks = book.marks
         self._kept = dict(book.kept)
@@ -62,14 +62,19 @@ class Draft:
         return tuple(self._moves)
 
     @property
+    def claims(self) -> Claims:
+        """Return the live Allocations and the locks as they would stand now; only read them."""
+        return self._claims
+
+    @property
     def allocations(self) -> Mapping[int, Allocation]:
         """Return the live Allocations as they would stand now, by number."""
-        return MappingProxyType(self._allocations)
+        return MappingProxyType(self._claims.allocations)
 
     @property
     def locks(self) -> Mapping[DeviceName, DeviceLock]:
         """Return the locks as they would stand now, by device."""
-        return MappingProxyType(self._locks)
+        return MappingProxyType(self._claims.locks)
 
     @property
     def marks(self) -> Marks:
@@ -79,20 +84,24 @@ class Draft:
     @property
     def book(self) -> Book:
         """Return the book as it would stand now; the very same object when nothing changed."""
-        book = Book(
-            fence=self._fence,
-            last_allocation=self._last_allocation,
-            allocations=dict(self._allocations),
-            locks=dict(self._locks),
-            pods=dict(self._pods),
-            marks=self._marks,
-            kept=dict(self._kept),
-        )
-        return self._before if book == self._before else book
+        if self._latest is None:
+            claims = self._claims.copy()
+            book = Book(
+                fence=self._fence,
+                last_allocation=self._last_allocation,
+                allocations=claims.allocations,
+                locks=claims.locks,
+                pods=dict(self._pods),
+                marks=self._marks,
+                kept=dict(self._kept),
+            )
+            book.take(claims)
+            self._latest = self._before if book == self._before else book
+        return self._latest
 
     def is_as(self, lock: DeviceLock) -> bool:
         """Tell whether *lock* still stands as it was read: each of its moves has another fence."""
-        now = self._locks.get(lock.device)
+        now = self._claims.locks.get(lock.device)
         return now is not None and now.fence == lock.fence
 
     def allocate(
@@ -121,52 +130,45 @@ class Draft:
             phase=phase,
             pod=pod,
         )
-        self._allocations[allocation.id] = allocation
+        self._put(allocation)
         if pod is not None:
             self.note_pod(PodRecord(uid=pod, boot=self._boot), only_new=True)
         return allocation
 
     def identify(self, allocation: Allocation, pod: PodUid) -> None:
         """Write down whose *allocation* is, on its locks too."""
-        self._allocations[allocation.id] = replace(self._allocations[allocation.id], pod=pod)
+        self._put(replace(self._claims.allocations[allocation.id], pod=pod))
         self.note_pod(PodRecord(uid=pod, boot=self._boot), only_new=True)
-        for lock in list(self._locks.values()):
-            if lock.allocation == allocation.id and lock.pod != pod:
-                self._locks[lock.device] = replace(lock, pod=pod)
+        for lock in self._locks_of(allocation):
+            if lock.pod != pod:
+                self._put_lock(replace(lock, pod=pod))
 
     def activate(self, allocation: Allocation) -> None:
         """Write down that a container of *allocation* passed the gate.
 
         Kubelet replays its answers after a reboot: from its first start on it is of this boot.
         """
-        now = self._allocations[allocation.id]
+        now = self._claims.allocations[allocation.id]
         if now.boot != self._boot:
             now = replace(now, boot=self._boot, answered_at=self._uptime)
-        self._allocations[allocation.id] = replace(now, phase=Phase.ACTIVE, started_at=self._uptime)
-        for lock in list(self._locks.values()):
-            if lock.allocation == allocation.id and not lock.started:
-                self._locks[lock.device] = replace(lock, started=True)
+        self._put(replace(now, phase=Phase.ACTIVE, started_at=self._uptime))
+        for lock in self._locks_of(allocation):
+            if not lock.started:
+                self._put_lock(replace(lock, started=True))
 
     def end(self, allocation: Allocation, evidence: str) -> None:
         """Take *allocation* out of the book; the locks it alone has start to be released."""
-        del self._allocations[allocation.id]
-        for lock in list(self._locks.values()):
-            if lock.allocation != allocation.id:
-                continue
-            heir = next(
-                (
-                    other
-                    for other in self._allocations.values()
-                    if same_pod(other.pod, lock.pod) and lock.keys & other.keys
-                ),
-                None,
-            )
+        self._latest = None
+        self._claims.drop(allocation.id)
+        for lock in self._locks_of(allocation):
+            on_it = self._claims.on(lock.keys)
+            heir = next((other for other in on_it if same_pod(other.pod, lock.pod)), None)
             if heir is not None:
-                self._locks[lock.device] = replace(lock, allocation=heir.id)
+                self._put_lock(replace(lock, allocation=heir.id))
             elif lock.state is LockState.HELD:
                 self.move(lock.device, LockState.RELEASING, evidence, allocation=None)
             else:
-                self._locks[lock.device] = replace(lock, allocation=None)
+                self._put_lock(replace(lock, allocation=None))
 
     def lock(
         self,
@@ -221,7 +223,7 @@ class Draft:
 
         `allocation` is who has it from now on; its pod stays as it was.
         """
-        lock = self._locks[device]
+        lock = self._claims.locks[device]
         if state not in NEXT[lock.state]:
             message = f"cannot move {device} from {lock.state.value} to {state.value}"
             raise LedgerError(message)
@@ -269,17 +271,19 @@ class Draft:
 
     def mark(self, marks: Marks) -> None:
         """Withhold by hand what *marks* say, and nothing else."""
+        self._latest = None
         self._marks = marks
 
     def keep(self, topic: str, texts: Mapping[str, str]) -> None:
         """Keep *texts* of *topic*, and drop all else that was kept of it."""
+        self._latest = None
         self._kept[topic] = dict(texts)
         if not texts:
             del self._kept[topic]
 
     def tell(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Write into the history of *device* what a person asked for; its lock stays as it is."""
-        lock = self.book.lock_on(keys)
+        lock = next(iter(self._claims.locks_on(keys)), None)
         state = lock.state if lock is not None else LockState.FREE
         self._moves.append(
             Move(
@@ -295,26 +299,43 @@ class Draft:
 
     def note_pod(self, record: PodRecord, *, only_new: bool = False) -> None:
         """Write down what is known of a pod."""
-        if not (only_new and record.uid in self._pods):
+        known = self._pods.get(record.uid)
+        if not (only_new and known is not None) and known != record:
+            self._latest = None
             self._pods[record.uid] = record
 
     def forget_pod(self, uid: PodUid) -> None:
         """Drop a pod that has nothing any more."""
-        self._pods.pop(uid, None)
+        if self._pods.pop(uid, None) is not None:
+            self._latest = None
 
     def _refuse_taken(
         self, device: DeviceName, keys: frozenset[HardwareKey], *, but: DeviceLock | None = None
     ) -> None:
-        for lock in self._locks.values():
-            if lock is not but and (lock.keys & keys or lock.device == device):
+        same = self._claims.locks.get(device)
+        for lock in (*self._claims.locks_on(keys), *([] if same is None else [same])):
+            if lock is not but:
                 message = f"cannot lock {device}: {lock.device} has the same hardware"
                 raise LedgerError(message)
 
+    def _locks_of(self, allocation: Allocation) -> list[DeviceLock]:
+        found = self._claims.locks_on(allocation.keys)
+        return [lock for lock in found if lock.allocation == allocation.id]
+
+    def _put(self, allocation: Allocation) -> None:
+        self._latest = None
+        self._claims.put(allocation)
+
+    def _put_lock(self, lock: DeviceLock) -> None:
+        self._latest = None
+        self._claims.put_lock(lock)
+
     def _enter(self, lock: DeviceLock, before: LockState) -> None:
+        self._latest = None
         if lock.state is LockState.FREE:
-            del self._locks[lock.device]
+            self._claims.drop_lock(lock.device)
         else:
-            self._locks[lock.device] = lock
+            self._put_lock(lock)
         self._moves.append(
             Move(
                 at=self._now,
@@ -328,5 +349,6 @@ class Draft:
         )
 
     def _next_fence(self) -> int:
+        self._latest = None
         self._fence += 1
         return self._fence

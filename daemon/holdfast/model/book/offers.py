@@ -84,11 +84,7 @@ def has_or_awaits(name: DeviceName, book: Book, view: KubeletView) -> bool:
 
     While kubelet's books cannot be read, every pod of ours that is not over may be one.
     """
-    ours = [
-        each
-        for each in book.allocations.values()
-        if each.resource == name.resource and name.id in each.devices
-    ]
+    ours = book.claims.naming(name.resource, [name.id])
     if not view.readable:
         return bool(ours)
     return bool(view.pods_with(name)) or any(each.pod is None for each in ours)

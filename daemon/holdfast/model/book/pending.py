@@ -114,8 +114,5 @@ def _unread(allocation: Allocation, facts: AllocationFacts) -> str | None:
 
 
 def _pods_naming(allocation: Allocation, view: KubeletView) -> frozenset[PodUid]:
-    return frozenset(
-        entry.pod
-        for entry in view.entries
-        if entry.resource == allocation.resource and entry.devices & allocation.ids
-    )
+    naming = view.entries_naming(allocation.resource, allocation.ids)
+    return frozenset(entry.pod for entry in naming)

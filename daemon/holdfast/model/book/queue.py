@@ -7,18 +7,23 @@ from holdfast.model.book.marks import why_withheld
 from holdfast.model.ids import DeviceName, HardwareKey
 
 
-def settle(draft: Draft) -> None:
+def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
     """Give every free key to the first in the queue, and take back what younger ones got early.
 
     Walks the queue once, oldest pod first, all the keys of a pod before any of the next; so two
     pods that wait for each other's devices cannot both get one. What has started comes before all
-    of them: it was so when its pod was adopted. What is withheld by hand stays free.
+    of them: it was so when its pod was adopted. What is withheld by hand stays free. *near*: only
+    what is on these keys has changed, so whoever shares no hardware with it is left out.
     """
-    book = draft.book
+    claims = draft.claims
+    queue = sorted(
+        claims.allocations.values() if near is None else claims.connected(near),
+        key=lambda each: (each.phase is Phase.PENDING, claims.rank(each)),
+    )
     wanted: set[HardwareKey] = set()
-    for allocation in sorted(book.queue(), key=lambda each: each.phase is Phase.PENDING):
+    for allocation in queue:
         for device, keys in allocation.names():
-            missing = keys - _had_by(draft, allocation)
+            missing = keys - _had_by(draft, allocation, keys)
             if missing and not missing & wanted and not _is_withheld(draft, allocation, missing):
                 _lock_for(draft, allocation, device, missing)
         wanted |= allocation.keys
@@ -29,10 +34,12 @@ def _is_withheld(draft: Draft, allocation: Allocation, keys: frozenset[HardwareK
     return bool(marks) and why_withheld(marks, keys, draft.book.started(allocation)) is not None
 
 
-def _had_by(draft: Draft, allocation: Allocation) -> frozenset[HardwareKey]:
-    """Return the keys in locks of *allocation*, or of another of its pod's."""
+def _had_by(
+    draft: Draft, allocation: Allocation, keys: frozenset[HardwareKey]
+) -> frozenset[HardwareKey]:
+    """Return what *allocation*, or another of its pod, has in locks on *keys*."""
     return frozenset().union(
-        *(lock.keys for lock in draft.locks.values() if _is_own(lock, allocation))
+        *(lock.keys for lock in draft.claims.locks_on(keys) if _is_own(lock, allocation))
     )
 
 
@@ -40,7 +47,7 @@ def _lock_for(
     draft: Draft, allocation: Allocation, device: DeviceName, missing: frozenset[HardwareKey]
 ) -> None:
     """Lock *missing*, which its pod does not have yet, if those who have it yield."""
-    in_the_way = [lock for lock in draft.locks.values() if lock.keys & missing]
+    in_the_way = draft.claims.locks_on(missing)
     if not all(_yields(draft, lock, allocation) for lock in in_the_way):
         return
     same = draft.locks.get(device)
@@ -67,13 +74,12 @@ def _yields(draft: Draft, lock: DeviceLock, senior: Allocation) -> bool:
         return False
     started = any(
         other.phase is Phase.ACTIVE and (other is owner or same_pod(other.pod, owner.pod))
-        for other in draft.allocations.values()
-        if other.keys & lock.keys
+        for other in draft.claims.on(lock.keys)
     )
     if started:
         return False
-    book = draft.book
-    return senior.phase is Phase.ACTIVE or book.rank(owner) > book.rank(senior)
+    rank = draft.claims.rank
+    return senior.phase is Phase.ACTIVE or rank(owner) > rank(senior)
 
 
 def _is_own(lock: DeviceLock, allocation: Allocation) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.model.book.book import Allocation, Book, Phase, PodRecord, same_pod
+from holdfast.model.book.book import Allocation, Book, Claims, Phase, PodRecord, same_pod
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
 from holdfast.model.book.pending import AllocationFacts, is_newer, over
@@ -89,10 +89,8 @@ def _end(draft: Draft, around: Surroundings) -> None:
 
 def _started(allocation: Allocation, book: Book) -> bool:
     return any(
-        other.phase is Phase.ACTIVE
-        and same_pod(other.pod, allocation.pod)
-        and other.keys & allocation.keys
-        for other in book.allocations.values()
+        other.phase is Phase.ACTIVE and same_pod(other.pod, allocation.pod)
+        for other in book.claims.on(allocation.keys)
     )
 
 
@@ -112,12 +110,10 @@ def _allocated_again(allocation: Allocation, book: Book, around: Surroundings) -
     view = around.view
     return any(
         other.id > allocation.id
-        and other.resource == allocation.resource
-        and other.ids & allocation.ids
         # Its own containers ask for the same ids one after another, each with an Allocate.
         and not same_pod(other.pod, allocation.pod)
         and (view.unreadable or is_newer(view, other, around.boot))
-        for other in book.allocations.values()
+        for other in book.claims.naming(allocation.resource, allocation.ids)
     )
 
 
@@ -126,15 +122,14 @@ def _adopt(draft: Draft, around: Surroundings) -> None:
     if not around.view.readable:
         return
     for entry in around.view.entries:
-        book = draft.book
         if entry.resource not in around.inventory.resources or not entry.devices:
             continue
-        devices = _devices_of(entry, book, around.inventory)
-        live = [each for each in book.allocations.values() if each.resource == entry.resource]
+        devices = _devices_of(entry, draft, around.inventory)
+        live = draft.claims.naming(entry.resource, devices)
         if any(each.pod == entry.pod and each.ids >= devices.keys() for each in live):
             continue
         # An Allocation whose pod is not known yet may be this very one: the next view tells.
-        if not devices or any(each.pod is None and each.ids & devices.keys() for each in live):
+        if not devices or any(each.pod is None for each in live):
             continue
         allocation = draft.allocate(
             entry.resource,
@@ -144,7 +139,7 @@ def _adopt(draft: Draft, around: Surroundings) -> None:
             pod=entry.pod,
         )
         # Its pod lives, so it may have started; but not on what another had at that time.
-        if _lives(entry.pod, around) and could_have_started(allocation, draft.book):
+        if _lives(entry.pod, around) and could_have_started(allocation, draft.claims):
             draft.activate(allocation)
 
 
@@ -157,13 +152,15 @@ def _hand_back(draft: Draft, around: Surroundings) -> None:
     for lock in list(draft.locks.values()):
         if lock.state is LockState.HELD:
             continue
-        heirs = [each for each in draft.book.queue() if _is_back(each, lock, around)]
+        on_it = draft.claims.on(lock.keys)
+        heirs = [each for each in on_it if _is_back(each, lock, around)]
         if not heirs:
             continue
+        heirs.sort(key=draft.claims.rank)
         heir = next((each for each in heirs if each.phase is Phase.ACTIVE), heirs[0])
         draft.hand(lock, heir, "kubelet counts the pod")
         # A process of its former start may have the device.
-        if _lives(heir.pod, around) and could_have_started(heir, draft.book):
+        if _lives(heir.pod, around) and could_have_started(heir, draft.claims):
             draft.activate(heir)
 
 
@@ -172,22 +169,22 @@ def _lives(pod: PodUid | None, around: Surroundings) -> bool:
     return sighting is not None and bool(sighting.processes or sighting.unlisted)
 
 
-def could_have_started(allocation: Allocation, book: Book) -> bool:
+def could_have_started(allocation: Allocation, claims: Claims) -> bool:
     """Tell whether nobody else has started on its keys, or is still to let go of them."""
     if any(
-        each.phase is Phase.ACTIVE and each.keys & allocation.keys
-        for each in book.allocations.values()
+        each.phase is Phase.ACTIVE
+        for each in claims.on(allocation.keys)
         if each.id != allocation.id and not same_pod(each.pod, allocation.pod)
     ):
         return False
     return not any(
         lock.state in ENDING and not same_pod(lock.pod, allocation.pod)
-        for lock in book.locks_on(allocation.keys)
+        for lock in claims.locks_on(allocation.keys)
     )
 
 
 def _is_back(each: Allocation, lock: DeviceLock, around: Surroundings) -> bool:
-    if each.pod is None or not each.keys & lock.keys or not around.view.readable:
+    if each.pod is None or not around.view.readable:
         return False
     if not around.view.counts(each.pod):
         return False
@@ -197,12 +194,12 @@ def _is_back(each: Allocation, lock: DeviceLock, around: Surroundings) -> bool:
 
 
 def _devices_of(
-    entry: CheckpointEntry, book: Book, inventory: Inventory
+    entry: CheckpointEntry, draft: Draft, inventory: Inventory
 ) -> dict[DeviceId, frozenset[HardwareKey]]:
     found: dict[DeviceId, frozenset[HardwareKey]] = {}
     for id_ in sorted(entry.devices):
         device = inventory.find(entry.resource, id_)
-        lock = book.locks.get(DeviceName(entry.resource, id_))
+        lock = draft.locks.get(DeviceName(entry.resource, id_))
         if device is not None:
             found[device.name.id] = device.keys
         elif lock is not None:  # its hardware is gone, its pod is not
@@ -218,7 +215,7 @@ def _note_pods(draft: Draft, around: Surroundings) -> None:
         if record.uid not in needed:
             draft.forget_pod(record.uid)
             continue
-        has_live = any(each.pod == record.uid for each in book.allocations.values())
+        has_live = bool(book.claims.of_pod(record.uid))
         seen = _with_sighting(record, around, has_live=has_live)
         noted = _with_name(seen, around.view)
         draft.note_pod(_with_count(noted, around.view, around.boot))
@@ -246,8 +243,7 @@ def _with_name(record: PodRecord, view: KubeletView) -> PodRecord:
         return record
     devices = {
         DeviceName(entry.resource, id_)
-        for entry in view.entries
-        if entry.pod == record.uid
+        for entry in view.entries_of_pod(record.uid)
         for id_ in entry.devices
     }
     fitting = [pod for pod in view.pods if pod.devices and pod.devices <= devices]

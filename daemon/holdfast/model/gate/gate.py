@@ -1,6 +1,6 @@
 """The gate's rules: whose container is about to start, and whether its pod may pass."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -183,22 +183,23 @@ def _started(passage: Passage, caller: Caller, book: Book) -> frozenset[Hardware
         same = _allocations_of(passage, book)
         mine = same if len(same) == 1 and _fits(same[0], caller) else []
     else:
-        mine = [each for each in book.allocations.values() if each.pod == caller.pod]
+        mine = book.claims.of_pod(caller.pod)
     return frozenset().union(*(book.started(each) for each in mine))
 
 
 def _others(passage: Passage, caller: Caller, book: Book) -> list[Allocation]:
     same = _allocations_of(passage, book)
     own = same[0].id if len(same) == 1 else caller.allocation
-    return [each for each in book.queue() if each.keys & passage.keys and each.id != own]
+    return [each for each in _in_line(book, book.claims.on(passage.keys)) if each.id != own]
 
 
 def _allocations_of(passage: Passage, book: Book) -> list[Allocation]:
-    return [
-        each
-        for each in book.queue()
-        if each.resource == passage.resource and each.ids == set(passage.devices)
-    ]
+    naming = book.claims.naming(passage.resource, passage.devices)
+    return _in_line(book, (each for each in naming if each.ids == set(passage.devices)))
+
+
+def _in_line(book: Book, allocations: Iterable[Allocation]) -> list[Allocation]:
+    return sorted(allocations, key=book.rank)
 
 
 def _belongs_to(lock: DeviceLock, book: Book) -> str:
