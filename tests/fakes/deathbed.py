@@ -144,6 +144,12 @@ class _Books:
         )
         return self.view.value
 
+    def ask(self, reason: str) -> None:
+        self.asked()
+
+    async def refresh(self) -> KubeletView:
+        return self.view.value
+
     async def answered_after(self, moment: float, timeout: float) -> KubeletView | None:
         self.asked()
         view = self.write()

@@ -12,7 +12,7 @@ from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.peer import peer_of
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.kubelet.accounts import CALM, Accounts
+from holdfast.kubelet.books import CALM, BooksReader
 from holdfast.kubelet.enrolment import EnrolmentTimes
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.plugin import DevicePlugin
@@ -97,7 +97,7 @@ class Side:
     plugins: dict[ResourceName, DevicePlugin]
     watch: FolderWatch
     registrar: Registrar
-    accounts: Accounts
+    books: BooksReader
     peer: list[ProcessId | None]
 
     def state(self, resource: ResourceName = TPU) -> object:
@@ -182,7 +182,7 @@ async def kubelet_side(
         dialled()
         return pretended.pop(0) if pretended else peer_of(path, procfs)
 
-    accounts = Accounts(
+    books = BooksReader(
         folder=watch,
         pods=PodResources(base / "pr.sock", deadline=2.0),
         traffic=traffic,
@@ -194,8 +194,8 @@ async def kubelet_side(
         settings=questions,
         calm=calm,
     )
-    side = Side(folder, offers, deciding, traffic, plugins, watch, registrar, accounts, pretended)
-    tasks = [asyncio.create_task(each.run()) for each in (watch, registrar, accounts)]
+    side = Side(folder, offers, deciding, traffic, plugins, watch, registrar, books, pretended)
+    tasks = [asyncio.create_task(each.run()) for each in (watch, registrar, books)]
     try:
         yield side
     finally:

@@ -34,10 +34,10 @@ async def test_the_books_follow_the_checkpoint_as_it_is_renamed_into_place(tmp_p
     async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
         await registered(side)
         await kubelet.allocate("u1", TPU, ["a"])
-        await until(lambda: side.accounts.view.value.counts(PodUid("u1")))
-        (entry,) = side.accounts.view.value.entries
+        await until(lambda: side.books.view.value.counts(PodUid("u1")))
+        (entry,) = side.books.view.value.entries
         assert entry.promised == ("/dev/vfio/a",)
-        assert side.accounts.view.value.readable
+        assert side.books.view.value.readable
 
 
 async def test_a_refresh_sees_what_was_written_a_moment_ago(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ async def test_a_refresh_sees_what_was_written_a_moment_ago(tmp_path: Path) -> N
         for number in range(20):
             kubelet.grants = []
             await kubelet.allocate(f"u{number}", TPU, ["a"])
-            view = await side.accounts.refresh()
+            view = await side.books.refresh()
             assert view.counts(PodUid(f"u{number}"))
 
 
@@ -57,12 +57,12 @@ async def test_a_checkpoint_that_stays_unreadable_is_no_news_at_each_look(
     async with kubelet_side(tmp_path) as side:
         if is_there:
             (side.folder / KUBELET_CHECKPOINT).mkdir(parents=True)  # opens for nobody
-        first = await side.accounts.refresh()
+        first = await side.books.refresh()
         assert first.unreadable
-        news = side.accounts.view.version
+        news = side.books.view.version
         for _ in range(5):
-            assert (await side.accounts.refresh()).unreadable
-        assert side.accounts.view.version == news, "whoever waits for a change would never rest"
+            assert (await side.books.refresh()).unreadable
+        assert side.books.view.version == news, "whoever waits for a change would never rest"
 
 
 async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(tmp_
         await kubelet.allocate("u2", TPU, ["b"])
         kubelet.over = {"u1"}
         began = SystemClock().uptime()
-        view = await side.accounts.answered_after(began, 10.0)
+        view = await side.books.answered_after(began, 10.0)
         assert view is not None
         assert [entry.pod for entry in view.entries] == ["u2"]
         assert view.asked_at >= began
@@ -90,9 +90,9 @@ async def test_an_allocation_by_kubelet_is_followed_by_a_question_that_tells_the
 ) -> None:
     async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
-        await until(lambda: side.accounts.view.value.questions == 1)
+        await until(lambda: side.books.view.value.questions == 1)
         await kubelet.allocate("u1", TPU, ["a"])
-        await until(lambda: side.accounts.view.value.pods)
+        await until(lambda: side.books.view.value.pods)
         asked = -1
         async with asyncio.timeout(30):  # our own writes must not make us ask for ever
             while asked != kubelet.lists:
@@ -103,12 +103,12 @@ async def test_an_allocation_by_kubelet_is_followed_by_a_question_that_tells_the
 async def test_no_question_is_asked_while_an_allocate_is_in_flight(tmp_path: Path) -> None:
     async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
-        await until(lambda: side.accounts.view.value.questions == 1)
+        await until(lambda: side.books.view.value.questions == 1)
         lists = kubelet.lists
         side.deciding.hold.clear()
         call = asyncio.create_task(kubelet.allocate("u", TPU, ["a"]))
         await until(lambda: side.traffic.allocates.value == 1)
-        side.accounts.ask("a test")
+        side.books.ask("a test")
         await asyncio.sleep(1.5)
         assert kubelet.lists == lists
         side.deciding.hold.set()
@@ -133,9 +133,9 @@ async def test_an_allocate_that_comes_while_kubelet_is_dialled_is_answered_befor
         kubelet_side(tmp_path, dialled=dialled) as side,
     ):
         await registered(side)
-        await until(lambda: side.accounts.view.value.questions == 1)
+        await until(lambda: side.books.view.value.questions == 1)
         hold[0] = True
-        side.accounts.ask("a test")
+        side.books.ask("a test")
         await until(dialling.is_set)
         side.deciding.hold.clear()
         call = asyncio.create_task(kubelet.allocate("u", TPU, ["a"]))
@@ -154,7 +154,7 @@ async def test_many_wishes_make_few_questions(tmp_path: Path) -> None:
         await registered(side)
         began = time.monotonic()
         while kubelet.lists < 3:
-            side.accounts.ask("a test")
+            side.books.ask("a test")
             await asyncio.sleep(0.01)
         least = 2 * Question().min_interval
         assert time.monotonic() - began > 0.9 * least, "there are two pauses between three"
@@ -168,7 +168,7 @@ async def test_while_locks_are_held_kubelet_is_asked_now_and_then(tmp_path: Path
         kubelet_side(tmp_path, questions=times, active=lambda: held[0]) as side,
     ):
         await registered(side)
-        await until(lambda: side.accounts.view.value.questions >= 1)
+        await until(lambda: side.books.view.value.questions >= 1)
         await asyncio.sleep(1.5)
         quiet = kubelet.lists
         held[0] = True
@@ -182,13 +182,13 @@ async def test_a_list_that_fails_answers_no_question_and_keeps_what_is_known(
     async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         await kubelet.allocate("u1", TPU, ["a"])
-        assert await side.accounts.answered_after(SystemClock().uptime(), 10.0)
-        before = side.accounts.view.value
+        assert await side.books.answered_after(SystemClock().uptime(), 10.0)
+        before = side.books.view.value
         if trouble == "down":
             await kubelet.servers[1].stop(None)
         kubelet.busy = True
-        assert await side.accounts.answered_after(SystemClock().uptime(), 2.5) is None
-        view = side.accounts.view.value
+        assert await side.books.answered_after(SystemClock().uptime(), 2.5) is None
+        view = side.books.view.value
         assert view.questions == before.questions
         assert view.entries == before.entries
         assert (
@@ -202,14 +202,14 @@ async def test_a_kubelet_that_does_not_write_answers_no_question(tmp_path: Path)
         kubelet_side(tmp_path, questions=Question(timeout=Interval(0.3))) as side,
     ):
         await registered(side)
-        assert await side.accounts.answered_after(SystemClock().uptime(), 10.0)
+        assert await side.books.answered_after(SystemClock().uptime(), 10.0)
         kubelet.writes = False
-        asked = side.accounts.view.value.questions
-        assert await side.accounts.answered_after(SystemClock().uptime(), 2.0) is None
-        assert "has not written" in side.accounts.view.value.problem
-        assert side.accounts.view.value.questions == asked
+        asked = side.books.view.value.questions
+        assert await side.books.answered_after(SystemClock().uptime(), 2.0) is None
+        assert "has not written" in side.books.view.value.problem
+        assert side.books.view.value.questions == asked
         kubelet.writes = True
-        view = await side.accounts.answered_after(SystemClock().uptime(), 20.0)
+        view = await side.books.answered_after(SystemClock().uptime(), 20.0)
         assert view is not None
         assert view.problem == ""
 
@@ -217,13 +217,13 @@ async def test_a_kubelet_that_does_not_write_answers_no_question(tmp_path: Path)
 async def test_a_question_during_which_kubelet_was_replaced_does_not_count(tmp_path: Path) -> None:
     async with mini_kubelet(tmp_path), kubelet_side(tmp_path) as side:
         await registered(side)
-        view = await side.accounts.answered_after(SystemClock().uptime(), 10.0)
+        view = await side.books.answered_after(SystemClock().uptime(), 10.0)
         assert view is not None
         side.peer.extend([ProcessId(1, 1), ProcessId(2, 2)])
         asked = view.questions
-        side.accounts.ask("a test")
-        await until(lambda: "replaced meanwhile" in side.accounts.view.value.problem)
-        assert side.accounts.view.value.questions == asked
+        side.books.ask("a test")
+        await until(lambda: "replaced meanwhile" in side.books.view.value.problem)
+        assert side.books.view.value.questions == asked
 
 
 @pytest.mark.parametrize("harm", ["missing", "truncated", "garbage", "another version"])
@@ -233,7 +233,7 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_and_its_last_content_kep
     async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         await kubelet.allocate("u1", TPU, ["a"])
-        assert await side.accounts.answered_after(SystemClock().uptime(), 10.0)
+        assert await side.books.answered_after(SystemClock().uptime(), 10.0)
         kubelet.writes = False
         path = tmp_path / "dp" / "kubelet_internal_checkpoint"
         whole = path.read_bytes()
@@ -245,14 +245,14 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_and_its_last_content_kep
                 {"truncated": whole[:-20], "garbage": b"\x00" * 99, "another version": b"{}"}[harm]
             )
             temporary.rename(path)
-        await until(lambda: not side.accounts.view.value.readable)
-        view = side.accounts.view.value
+        await until(lambda: not side.books.view.value.readable)
+        view = side.books.view.value
         assert [entry.pod for entry in view.entries] == ["u1"]
         assert "kubelet's checkpoint" in view.problem
         assert not view.answered
         kubelet.writes = True
         kubelet.write()
-        await until(lambda: side.accounts.view.value.readable)
+        await until(lambda: side.books.view.value.readable)
 
 
 async def test_pod_resources_lists_pods_without_devices_too(tmp_path: Path) -> None:
@@ -308,18 +308,18 @@ async def test_what_kubelet_wrote_after_its_answer_is_no_complete_answer_any_mor
     never = Question(settle=Duration(3600), idle_interval=Interval(3600))
     async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, questions=never) as side:
         await registered(side)
-        side.accounts.ask("a test")
-        await until(lambda: side.accounts.view.value.answered)
+        side.books.ask("a test")
+        await until(lambda: side.books.view.value.answered)
         await kubelet.allocate("u1", TPU, ["a"])
-        await until(lambda: side.accounts.view.value.counts(PodUid("u1")))
-        assert not side.accounts.view.value.answered
+        await until(lambda: side.books.view.value.counts(PodUid("u1")))
+        assert not side.books.view.value.answered
 
 
 async def test_an_answer_is_read_when_kubelet_has_written_all_of_it(tmp_path: Path) -> None:
     # A write that was under way already may be the first that is seen.
     async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, calm=1.0) as side:
         await registered(side)
-        await until(lambda: side.accounts.view.value.questions)
+        await until(lambda: side.books.view.value.questions)
         await kubelet.allocate("u1", TPU, ["a"])
         answer = await _asked_and_not_answered(side, kubelet)
         kubelet.write()
@@ -349,13 +349,11 @@ async def _asked_and_not_answered(side: Side, kubelet: MiniKubelet) -> asyncio.T
 
     It has listed its pods and has the device list that was sent once more.
     """
-    view = side.accounts.view.value
+    view = side.books.view.value
     kubelet.writes = False
     heard = len(kubelet.messages[TPU])
-    answer = asyncio.create_task(
-        side.accounts.view.until(lambda now: now.questions > view.questions)
-    )
-    side.accounts.ask("a test")
+    answer = asyncio.create_task(side.books.view.until(lambda now: now.questions > view.questions))
+    side.books.ask("a test")
     await until(lambda: len(kubelet.messages[TPU]) > heard)
     kubelet.writes = True
     return answer

@@ -147,7 +147,7 @@ class Daemon:
             settings=settings,
             pending_timeout=60.0,
         )
-        books.refresh()
+        books.read()
         await self._watcher.catch_up()
 
     async def end(self) -> None:
@@ -199,7 +199,7 @@ class Daemon:
             return False
 
     async def _pass(self, ledger: Ledger, devices: frozenset[DeviceId]) -> bool:
-        self._books.refresh()
+        self._books.read()
         keys = self._keys(devices)
         passage = Passage(resource=TPU, asked=devices, devices=keys)
         caller = who_calls(passage, self._books.view.value, ledger.book.value)

@@ -173,12 +173,16 @@ class Books:
 
     def turn(self, *, active: bool) -> None:
         """Do what is due: read a checkpoint that changed, ask where somebody wished it."""
-        self.refresh()
+        self.read()
         since = self._clock.monotonic() - self._last
         if (self.wanted and since >= 1.0) or (active and since >= 60.0):
             self._question()
 
-    def refresh(self) -> None:
+    async def refresh(self) -> KubeletView:
+        self.read()
+        return self.view.value
+
+    def read(self) -> None:
         kubelet, was = self._kubelet, self.view.value
         file = (kubelet.version, kubelet.file)
         if file == self._read:

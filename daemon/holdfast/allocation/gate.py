@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -13,6 +13,7 @@ from holdfast.allocation.sharedlook import SharedLook
 from holdfast.allocation.starts import Start, Starts
 from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
 from holdfast.host.use.look import Look
+from holdfast.kubelet.books import KubeletBooks
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
@@ -30,7 +31,6 @@ from holdfast.model.gate.gate import (
 )
 from holdfast.model.gate.promise import breach
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
-from holdfast.model.kubelet import KubeletView
 from holdfast.model.reclaim.leak import held_up
 from holdfast.model.use.free import judge_kernel
 from holdfast.model.use.verdict import Freedom, Verdict
@@ -42,23 +42,6 @@ from holdfast.settings import sections
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-
-class KubeletBooks(Protocol):
-    """Kubelet's books, as far as the gate needs them."""
-
-    @property
-    def view(self) -> Watched[KubeletView]:
-        """Return the published view."""
-        ...
-
-    def ask(self, reason: str) -> None:
-        """Ask kubelet soon which pods it counts."""
-        ...
-
-    async def refresh(self) -> KubeletView:
-        """Read the checkpoint now, and return the view with it."""
-        ...
 
 
 _LAST_TRY = 1.0

@@ -140,7 +140,7 @@ async def _first_facts(parts: Parts) -> None:
     await parts.scanner.scan()
     parts.folder.refresh()
     try:
-        await parts.accounts.refresh()
+        await parts.books.refresh()
         # Kubelet's checkpoint tells whether some pod counts on names of a former setting.
         await parts.specs.publish(parts.scanner.inventory.value)
         await parts.watcher.catch_up()
@@ -164,7 +164,7 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     supervisor.start("offering", parts.offering.run())
     supervisor.start("drift", parts.drift.run())
     supervisor.start("registrar", parts.registrar.run())
-    supervisor.start("kubelet's books", parts.accounts.run())
+    supervisor.start("kubelet's books", parts.books.run())
     supervisor.start("discovery", parts.scanner.run())
     if parts.gpus is not None:
         supervisor.start("gpus", parts.gpus.source.run())

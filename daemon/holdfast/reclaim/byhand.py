@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from holdfast.errors import RequestRefusedError
 from holdfast.host.use.look import Look
+from holdfast.kubelet.books import KubeletBooks
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book, PodRecord
 from holdfast.model.book.byhand import Target
@@ -19,7 +20,6 @@ from holdfast.model.reclaim.ending import Member, in_the_way, may_be_at_work
 from holdfast.model.reclaim.plan import ReclaimStep
 from holdfast.model.reclaim.release import ByHand, HandFacts, HandVerdict, Warrant, judge_by_hand
 from holdfast.model.use.free import KernelFacts
-from holdfast.reclaim.guards import KubeletBooks
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.runtimes import Runtimes

@@ -1,8 +1,8 @@
 """May a process of an ending pod be ended? Gathers what is known of it, and asks the rule."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+from holdfast.kubelet.books import KubeletBooks
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import PodUid
@@ -12,24 +12,10 @@ from holdfast.model.reclaim.release import ByHand, Warrant
 from holdfast.reclaim.evidence import Evidences
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
 
 Judge = Callable[[Member, Sequence[Member]], str | None]
 """Returns why one of a pod's processes, of which all are given, must be spared; None: it may end"""
-
-
-class KubeletBooks(Protocol):
-    """Kubelet's books, as far as ending a process needs them."""
-
-    @property
-    def view(self) -> Watched[KubeletView]:
-        """Return the published view."""
-        ...
-
-    async def answered_after(self, moment: float, timeout: float) -> KubeletView | None:  # noqa: ASYNC109
-        """Ask, and return the view of a question that began after *moment*; None: no answer."""
-        ...
 
 
 class Guards:

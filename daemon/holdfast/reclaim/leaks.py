@@ -10,6 +10,7 @@ from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.use.look import Look
+from holdfast.kubelet.books import KubeletBooks
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Inventory
@@ -20,7 +21,6 @@ from holdfast.model.reclaim.plan import retry_pause
 from holdfast.model.use.holding import leaking_pods
 from holdfast.model.use.use import Holder
 from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
-from holdfast.reclaim.guards import KubeletBooks
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.changes import Changes

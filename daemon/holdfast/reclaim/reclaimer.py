@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.proc.pidfd import Pidfds
+from holdfast.kubelet.books import KubeletBooks
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import DeviceName, PodUid
@@ -15,7 +16,7 @@ from holdfast.model.reclaim.plan import Attempt, ReclaimStep, next_step, retry_p
 from holdfast.model.reclaim.release import ByHand, Warrant
 from holdfast.model.use.free import ReleaseFacts
 from holdfast.reclaim.cgroupend import CgroupEnd
-from holdfast.reclaim.guards import Guards, KubeletBooks
+from holdfast.reclaim.guards import Guards
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.reclaim.signals import Signals

@@ -7,6 +7,7 @@ import structlog
 from msgspec import Struct
 
 from holdfast.host.proc.pidfd import Pidfds
+from holdfast.kubelet.books import KubeletBooks
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import PodUid
@@ -14,7 +15,7 @@ from holdfast.model.reclaim.ending import Member, whole_cgroup, why_stale
 from holdfast.model.reclaim.plan import ReclaimStep
 from holdfast.model.reclaim.release import Warrant
 from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
-from holdfast.reclaim.guards import Guards, KubeletBooks
+from holdfast.reclaim.guards import Guards
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.clock import Clock

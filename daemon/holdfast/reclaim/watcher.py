@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
 
 import structlog
 
 from holdfast.errors import HoldfastError
+from holdfast.kubelet.books import KubeletBooks
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
@@ -15,7 +15,6 @@ from holdfast.model.book.proof import hand_to_true_owner, true_owner
 from holdfast.model.book.reconcile import PodSighting, Surroundings, reconcile
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.ids import BootId, DeviceName, PciAddress, PodUid
-from holdfast.model.kubelet import KubeletView
 from holdfast.model.use.free import (
     KernelFacts,
     is_foreign,
@@ -38,19 +37,6 @@ log = structlog.get_logger(__name__)
 
 Enabled = Mapping[DeviceName, tuple[PciAddress, ...]]
 """Which functions of each device are enabled, as one look at all of them showed."""
-
-
-class KubeletBooks(Protocol):
-    """Kubelet's books, as far as the watcher needs them."""
-
-    @property
-    def view(self) -> Watched[KubeletView]:
-        """Return the published view."""
-        ...
-
-    def ask(self, reason: str) -> None:
-        """Ask kubelet soon which pods it counts."""
-        ...
 
 
 class Watcher:

@@ -116,7 +116,7 @@ class _Hand:
 
     def _needed(self) -> list[str]:
         parts = self._parts
-        view = parts.accounts.view.value
+        view = parts.books.view.value
         offers = parts.offering.offers.value.devices
         return list(
             why_not_removable(

@@ -34,7 +34,7 @@ def _facts(parts: Parts) -> ReadinessFacts:
     inventory = parts.scanner.inventory.value
     offered = tuple(parts.offering.offers.value.devices)
     view, watcher, look, settings = (
-        parts.accounts.view.value,
+        parts.books.view.value,
         parts.watcher,
         parts.look,
         parts.settings,

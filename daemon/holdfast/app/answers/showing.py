@@ -32,7 +32,7 @@ def show(parts: Parts, metrics: Metrics) -> None:
             resource: state.registrations
             for resource, state in parts.registrar.registrations.value.items()
         },
-        questions=parts.accounts.view.value.questions,
+        questions=parts.books.view.value.questions,
     )
     metrics.show_waiting(parts.gate.starts.count)
     metrics.node.show_lanes(

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from holdfast.app.wiring.foundation import Foundation
 from holdfast.host.proc.peer import peer_of
-from holdfast.kubelet.accounts import Accounts
+from holdfast.kubelet.books import BooksReader
 from holdfast.kubelet.enrolment import EnrolmentTimes
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.offering import Offering
@@ -28,7 +28,7 @@ class KubeletSide(Struct, frozen=True, kw_only=True):
 
     folder: FolderWatch
     traffic: Traffic
-    accounts: Accounts
+    books: BooksReader
     offering: Offering
 
 
@@ -56,7 +56,7 @@ def build_kubelet_side(on: Foundation) -> KubeletSide:
     async def offered() -> Offers:
         return await offering.offers.until(lambda offers: bool(offers.devices))
 
-    accounts = Accounts(
+    books = BooksReader(
         folder=folder,
         pods=PodResources(Path(kubelet.pod_resources_socket), deadline=question.timeout),
         traffic=traffic,
@@ -71,11 +71,11 @@ def build_kubelet_side(on: Foundation) -> KubeletSide:
     offering = Offering(
         ledger=on.ledger,
         inventory=on.scanner.inventory,
-        view=accounts.view,
+        view=books.view,
         clock=on.clock,
         withhold_after=on.settings.withhold_after,
     )
-    return KubeletSide(folder=folder, traffic=traffic, accounts=accounts, offering=offering)
+    return KubeletSide(folder=folder, traffic=traffic, books=books, offering=offering)
 
 
 def build_registrar(

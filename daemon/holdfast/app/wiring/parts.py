@@ -33,7 +33,7 @@ from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.files.kernelfile import device_number
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.use.look import Look
-from holdfast.kubelet.accounts import Accounts
+from holdfast.kubelet.books import BooksReader
 from holdfast.kubelet.checkpoint import FileId
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.offering import Offering
@@ -65,7 +65,7 @@ class Parts(Struct, frozen=True, kw_only=True):
     specs: CdiSpecs
     scanner: Scanner
     folder: FolderWatch
-    accounts: Accounts
+    books: BooksReader
     offering: Offering
     registrar: Registrar
     kernel: KernelWatch
@@ -93,11 +93,11 @@ def build(
         # Pods that were promised names need them also where new ones get their nodes by path.
         return settings.device_list_strategy == "cdi" or any(
             entry.resource in scanner.inventory.value.resources and names_of_ours(entry)
-            for entry in side.accounts.view.value.entries
+            for entry in side.books.view.value.entries
         )
 
     def gpus_promised() -> bool:
-        return any(map(gpu_names_in, side.accounts.view.value.entries))
+        return any(map(gpu_names_in, side.books.view.value.entries))
 
     folder = SpecFolder(Path(settings.cdi.spec_dir), prefix=settings.kubelet.socket_prefix)
     specs = CdiSpecs(SpecWriter(folder, lane=host.lanes["cdi"]), wanted=names_wanted)
@@ -111,7 +111,7 @@ def build(
         gpus.uses if gpus is not None else None,
         monotonic=clock.monotonic,
     )
-    reclaiming = build_reclaiming(on, side.accounts, look)
+    reclaiming = build_reclaiming(on, side.books, look)
 
     def published() -> Published:
         if gpus is None:
@@ -145,7 +145,7 @@ def build(
         specs=specs,
         scanner=scanner,
         folder=side.folder,
-        accounts=side.accounts,
+        books=side.books,
         offering=side.offering,
         registrar=registrar,
         kernel=reclaiming.kernel,
@@ -154,9 +154,7 @@ def build(
         gate=gate,
         reclaimer=reclaiming.reclaimer,
         resetter=reclaiming.resetter,
-        leaks=build_leaks(
-            on, side.accounts, look, pods=reclaiming.pods, starts=gate.starts.held_up
-        ),
+        leaks=build_leaks(on, side.books, look, pods=reclaiming.pods, starts=gate.starts.held_up),
         hand=reclaiming.hand,
         gpus=gpus,
         drift=_drift(on, side, kernel=reclaiming.kernel, preference=preference),
@@ -211,7 +209,7 @@ def _gate(
     return Gate(
         ledger=on.ledger,
         inventory=on.scanner.inventory,
-        books=side.accounts,
+        books=side.books,
         look=look,
         looked=reclaiming.watcher.looked,
         obstacle=reclaiming.watcher.obstacle,
@@ -228,7 +226,7 @@ def _drift(
 ) -> DriftWatch:
     return DriftWatch(
         ledger=on.ledger,
-        view=side.accounts.view,
+        view=side.books.view,
         inventory=on.scanner.inventory,
         offers=side.offering.offers,
         kernel=kernel,

@@ -9,7 +9,7 @@ from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.use.look import Look
-from holdfast.kubelet.accounts import Accounts
+from holdfast.kubelet.books import KubeletBooks
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.reclaim.leak import HeldUp
 from holdfast.reclaim.byhand import HandRelease
@@ -34,7 +34,7 @@ class Reclaiming(Struct, frozen=True, kw_only=True):
     hand: HandRelease
 
 
-def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaiming:
+def build_reclaiming(on: Foundation, books: KubeletBooks, look: Look) -> Reclaiming:
     """Wire the watcher with all that it moves locks by."""
     settings, lane = on.settings.reclaim, on.host.lanes["pods"]
     question_timeout = on.settings.kubelet.question.timeout
@@ -67,7 +67,7 @@ def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaimi
     runtimes = Runtimes(files=RuntimeFiles(on.host.root), lane=lane, clock=on.clock)
     reclaimer = Reclaimer(
         ledger=on.ledger,
-        books=accounts,
+        books=books,
         pods=pods,
         runtimes=runtimes,
         cgroups=cgroups,
@@ -88,7 +88,7 @@ def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaimi
     watcher = Watcher(
         ledger=on.ledger,
         inventory=on.scanner.inventory,
-        books=accounts,
+        books=books,
         kernel=kernel,
         pods=pods,
         reclaimer=reclaimer,
@@ -104,7 +104,7 @@ def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaimi
         look=look,
         pods=pods,
         runtimes=runtimes,
-        books=accounts,
+        books=books,
         reclaimer=reclaimer,
         nudge=watcher.nudge,
         clock=on.clock,
@@ -123,7 +123,7 @@ def build_reclaiming(on: Foundation, accounts: Accounts, look: Look) -> Reclaimi
 
 def build_leaks(
     on: Foundation,
-    accounts: Accounts,
+    books: KubeletBooks,
     look: Look,
     *,
     pods: Pods,
@@ -134,7 +134,7 @@ def build_leaks(
     return LeakedSandboxes(
         ledger=on.ledger,
         inventory=on.scanner.inventory,
-        books=accounts,
+        books=books,
         starts=starts,
         look=look,
         pods=pods,

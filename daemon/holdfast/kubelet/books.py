@@ -1,4 +1,4 @@
-"""Follows kubelet's books, and asks kubelet which pods it still counts."""
+"""Kubelet's books: its checkpoint and its own list of pods, followed and asked for."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,6 +23,30 @@ from holdfast.runtime.watched import Watched, WatchedClosedError
 from holdfast.settings.sections import Question
 
 log = structlog.get_logger(__name__)
+
+
+class KubeletBooks(Protocol):
+    """What kubelet has written down, as far as others need to know it."""
+
+    @property
+    def view(self) -> Watched[KubeletView]:
+        """Return the published view."""
+        ...
+
+    def ask(self, reason: str) -> None:
+        """Ask kubelet soon which pods it counts; *reason* is for the log."""
+        ...
+
+    async def refresh(self) -> KubeletView:
+        """Read the checkpoint now, and return the view with it; raise LaneStuckError."""
+        ...
+
+    async def answered_after(self, moment: float, timeout: float) -> KubeletView | None:  # noqa: ASYNC109
+        """Ask, and return the view of a question that began after *moment*; None: no answer.
+
+        *moment* is in seconds since the machine booted; the answer has *timeout* seconds to come.
+        """
+        ...
 
 
 class Listing(Protocol):
@@ -51,7 +75,7 @@ async def _at_once() -> None:
     """Wait for nothing."""
 
 
-class Accounts:
+class BooksReader:
     """Publishes `view`, and completes the questions that `ask` requests.
 
     A question is: List, by which kubelet drops the pods that are over; send the unchanged devices
