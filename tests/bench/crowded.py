@@ -12,14 +12,12 @@ from bench.crowd import crowd
 from bench.figures import Figure
 from bench.rig import CHIPS, SOON, TPU, Place, Rig, cpu_seconds, rig
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.use.use import Scan, ScanTarget
 from holdfast.runtime.lane import Lane
-from simulated.books import Entry
-from simulated.pods import Container, Pod, PodSpec, Workload
+from simulated.pods import Container, PodSpec, Workload
 
 _TICK = 0.001
 
@@ -190,31 +188,19 @@ async def _lateness() -> list[float]:
 
 async def _allocate_and_start(made: Rig) -> tuple[float, float]:
     """Be kubelet for one pod with all chips; return how long each call took, in milliseconds."""
-    stub, books = _stub(made), made.kubelet.books
-    ids = sorted(books.endpoints[TPU].devices)
+    kubelet = made.kubelet
+    plugin = kubelet.devices.plugin(TPU)
+    ids = sorted(kubelet.devices.endpoints[TPU].devices)
     request = api.AllocateRequest()
     request.container_requests.add(devices_ids=ids)
-    pod = Pod(spec=PodSpec(name="bench", containers=()))
-    made.kubelet.pods[pod.uid] = pod
     began = time.perf_counter()
-    await stub.Allocate(request)
+    await plugin.Allocate(request)
     allocated = time.perf_counter() - began
-    books.entries.append(
-        Entry(pod=pod.uid, container="main", resource=TPU, ids=tuple(ids), answer=b"")
-    )
-    books.write()
+    kubelet.count(TPU, *ids)
     began = time.perf_counter()
-    await stub.PreStartContainer(api.PreStartContainerRequest(devices_ids=ids))
+    await plugin.PreStartContainer(api.PreStartContainerRequest(devices_ids=ids))
     passed = time.perf_counter() - began
-    del made.kubelet.pods[pod.uid]
-    books.drop(())
-    books.write()
+    kubelet.forget()
+    kubelet.devices.write()
     await made.until(lambda: not made.lock_states(), "the chips are free again")
     return allocated * 1000, passed * 1000
-
-
-def _stub(made: Rig) -> rpc.DevicePluginStub:
-    stub = made.kubelet.books.endpoints[TPU].stub
-    if stub is None:
-        raise RuntimeError("kubelet has no plugin")
-    return stub

@@ -61,5 +61,5 @@ def _is_ill(made: Rig, gpu: str) -> bool:
 
 
 def _healthy(made: Rig) -> frozenset[str]:
-    endpoint = made.kubelet.books.endpoints.get(GPU_RESOURCE)
+    endpoint = made.kubelet.devices.endpoints.get(GPU_RESOURCE)
     return frozenset() if endpoint is None else frozenset(endpoint.healthy)

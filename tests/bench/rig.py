@@ -110,12 +110,12 @@ class Rig:
 
     def healthy(self, resource: str) -> int:
         """Return how many devices of *resource* kubelet would grant."""
-        endpoint = self.kubelet.books.endpoints.get(resource)
+        endpoint = self.kubelet.devices.endpoints.get(resource)
         return len(endpoint.healthy) if endpoint is not None else 0
 
     def forget_registration(self) -> None:
         """Let `registered` be false until a new message has come."""
-        for endpoint in self.kubelet.books.endpoints.values():
+        for endpoint in self.kubelet.devices.endpoints.values():
             endpoint.stop()
 
     def lock_states(self) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.peer import peer_of
 from holdfast.host.proc.procfs import Procfs
@@ -26,6 +27,8 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Question
+from simulated.kubelet import Kubelet
+from simulated.pods import Container, Pod
 from waiting import until
 
 TPU = ResourceName("google.com/tpu")
@@ -208,6 +211,35 @@ async def kubelet_side(
         lane.close(patience=2.0)
         for end in ended:
             assert isinstance(end, asyncio.CancelledError), end
+
+
+class _NoContainers:
+    """A runtime for pods of which no container is ever started."""
+
+    async def start(
+        self, pod: Pod, container: Container, grant: dp.ContainerAllocateResponse
+    ) -> None:
+        raise AssertionError("no container is to be started here")
+
+    async def wait(self, pod: Pod, container: Container) -> int:
+        raise AssertionError("no container was started here")
+
+    async def stop(self, pod: Pod, grace: float) -> None:
+        """Nothing of it runs."""
+
+    async def remove(self, pod: Pod) -> None:
+        """It has no cgroup."""
+
+
+@contextlib.asynccontextmanager
+async def kubelet_below(base: Path) -> AsyncIterator[Kubelet]:
+    """Yield the kubelet that `kubelet_side` with the same *base* finds."""
+    kubelet = Kubelet(base / "dp", base / "pr.sock", _NoContainers())
+    await kubelet.start()
+    try:
+        yield kubelet
+    finally:
+        await kubelet.close()
 
 
 async def registered(side: Side, *, times: int = 1) -> None:

@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from grpc import aio
 
@@ -15,10 +14,8 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as dp_grpc
 from holdfast.app.daemon import run
 from holdfast.control import ask
 from holdfast.settings import convert
-from simulated.books import Entry
 from simulated.kubelet import Kubelet
 from simulated.node import SimulatedNode
-from simulated.pods import Pod, PodSpec
 from simulated.podworker import KubeletTimes
 from simulated.runtime import Runtime
 from waiting import until
@@ -45,7 +42,6 @@ class Running:
     kubelet: Kubelet
     changes: dict[str, Any]
     daemon: asyncio.Task[bool] | None = None
-    pods: dict[str, Pod] = field(default_factory=dict)
 
     @property
     def state(self) -> Path:
@@ -86,7 +82,7 @@ class Running:
 
     def healthy(self) -> set[str]:
         """Return what kubelet would grant."""
-        endpoint = self.kubelet.books.endpoints.get(TPU)
+        endpoint = self.kubelet.devices.endpoints.get(TPU)
         return endpoint.healthy if endpoint is not None else set()
 
     async def allocate(self, *ids: str) -> dp.ContainerAllocateResponse:
@@ -107,13 +103,7 @@ class Running:
 
     def counted(self, *ids: str) -> str:
         """Let kubelet have *ids* in its books for a new pod; return its UID."""
-        pod = Pod(spec=PodSpec(name="made-up", containers=(), uid=str(uuid4())))
-        self.kubelet.pods[pod.uid] = pod
-        self.kubelet.books.entries.append(
-            Entry(pod=pod.uid, container="main", resource=TPU, ids=ids, answer=b"")
-        )
-        self.kubelet.books.write()
-        return pod.uid
+        return self.kubelet.count(TPU, *ids).uid
 
     def over(self, uid: str) -> None:
         """Let kubelet forget a pod."""
@@ -135,9 +125,7 @@ class Running:
         return {row["device"].rpartition("/")[2]: row["state"] for row in rows}
 
     def _stub(self) -> dp_grpc.DevicePluginStub:
-        stub = self.kubelet.books.endpoints[TPU].stub
-        assert stub is not None, "kubelet has no plugin"
-        return stub
+        return self.kubelet.devices.plugin(TPU)
 
 
 @contextlib.asynccontextmanager

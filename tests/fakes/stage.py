@@ -20,7 +20,6 @@ from holdfast.control import ask
 from holdfast.errors import HoldfastError
 from holdfast.runtime.clock import SystemClock
 from holdfast.settings import convert
-from simulated.books import Entry
 from simulated.kubelet import Kubelet
 from simulated.node import SimulatedNode
 from simulated.pods import Container, Phase, Pod, PodSpec, Workload
@@ -137,7 +136,7 @@ class Stage:
         A daemon in a process of its own does not notice.
         """
         assert not self.own_process
-        self.clock.is_off = self.kubelet.books.clock_is_off = seconds
+        self.clock.is_off = self.kubelet.devices.clock_is_off = seconds
 
     async def stop(self) -> None:
         """End the daemon as a node does."""
@@ -276,7 +275,7 @@ class Stage:
 
     def ids(self, pod: Pod, resource: str = TPU) -> set[str]:
         """Return the devices that kubelet has for a pod in its books."""
-        entries = self.kubelet.books.entries
+        entries = self.kubelet.devices.entries
         return {
             id_
             for entry in entries
@@ -290,7 +289,7 @@ class Stage:
 
     def healthy(self, resource: str = TPU) -> set[str]:
         """Return what kubelet would grant."""
-        endpoint = self.kubelet.books.endpoints.get(resource)
+        endpoint = self.kubelet.devices.endpoints.get(resource)
         return endpoint.healthy if endpoint is not None else set()
 
     def ever_unhealthy(self, resource: str = TPU) -> set[str]:
@@ -375,16 +374,8 @@ class Stage:
             path = f"/dev/vfio/{id_}"
             answer.devices.add(host_path=path, container_path=path, permissions="rw")
         self.kubelet.pods[made.uid] = made
-        self.kubelet.books.entries.append(
-            Entry(
-                pod=made.uid,
-                container="main",
-                resource=TPU,
-                ids=ids,
-                answer=answer.SerializeToString(),
-            )
-        )
-        self.kubelet.books.write()
+        self.kubelet.devices.note(made.uid, TPU, ids, answer=answer.SerializeToString())
+        self.kubelet.devices.write()
         await self.runtime.start(made, spec.containers[0], answer)
         return made
 

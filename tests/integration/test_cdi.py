@@ -155,7 +155,7 @@ def _in_use(node: Stage) -> set[str]:
 
 def _answer(node: Stage, of: Pod) -> tuple[list[str], list[str]]:
     """Return the CDI names and the nodes of what kubelet was answered for a pod."""
-    (entry,) = [each for each in node.kubelet.books.entries if each.pod == of.uid]
+    (entry,) = [each for each in node.kubelet.devices.entries if each.pod == of.uid]
     answer = api.ContainerAllocateResponse.FromString(entry.answer)
     return [each.name for each in answer.cdi_devices], [each.host_path for each in answer.devices]
 

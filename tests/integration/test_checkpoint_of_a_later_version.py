@@ -10,8 +10,8 @@ _PROBLEM = "of no known version"
 
 async def _updated(node: Stage) -> None:
     """Have kubelet write as a later version does from now on, and return when that was seen."""
-    node.kubelet.books.later_version = True
-    node.kubelet.books.write()
+    node.kubelet.devices.later_version = True
+    node.kubelet.devices.write()
     await node.until_problem("kubelet checkpoint", _PROBLEM)
 
 
@@ -87,11 +87,11 @@ async def test_what_was_promised_to_a_former_pod_is_not_asked_of_the_next(
     async with stage(short_path, chips=1) as node:
         (only,) = node.healthy()
         former = await node.former_plugins_pod("10")
-        (entry,) = node.kubelet.books.entries
+        (entry,) = node.kubelet.devices.entries
         promise = api.ContainerAllocateResponse()
         promise.devices.add(host_path="/dev/vfio/99", container_path="/dev/vfio/99")
         entry.ids, entry.answer = (only,), promise.SerializeToString()
-        node.kubelet.books.write()
+        node.kubelet.devices.write()
         await node.questions(2)
         await _updated(node)
         await node.end(former)

@@ -83,7 +83,7 @@ async def test_what_was_allocated_while_the_clock_was_wrong_is_given_back_once_i
     """A machine's own clock may be hours off until the network tells the time."""
     async with stage(short_path, chips=2, start=False) as node:
         node.set_clock(off)
-        node.kubelet.books.write()
+        node.kubelet.devices.write()
         await node.start_and_register()
         runs = await node.run(pod("runs"))
         pulls = await node.submit(pod("pulls", pull=_HOUR))

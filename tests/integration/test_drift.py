@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from fakes.stage import TPU, Stage, pod, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from simulated.books import Entry
 
 _SOON = {"settle": "200ms", "beat": "100ms"}
 _HOLD = "import os, sys, time; os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); print(flush=True); time.sleep(1e6)"
@@ -32,11 +31,11 @@ async def _told(node: Stage, kind: str) -> dict[str, Any]:
 async def _another_plugin(node: Stage) -> None:
     """Be a second plugin under our resource's name: each of its messages replaces ours."""
     while True:
-        endpoint = node.kubelet.books.endpoints[TPU]
+        endpoint = node.kubelet.devices.endpoints[TPU]
         endpoint.devices = {
             id_: api.Device(ID=id_, health="Healthy") for id_ in ("accel0", "accel1")
         }
-        node.kubelet.books.write()
+        node.kubelet.devices.write()
         await asyncio.sleep(0.05)
 
 
@@ -58,8 +57,8 @@ async def test_a_kubelet_that_lost_its_books_of_a_running_pod_is_told_to_delete_
     async with stage(short_path, chips=2, drift=_SOON) as node:
         living = await node.run(pod("living", chips=2))
         await node.until_named(living)
-        node.kubelet.books.entries.clear()
-        node.kubelet.books.write()
+        node.kubelet.devices.entries.clear()
+        node.kubelet.devices.write()
         told = await _told(node, "lost-books")
         assert "default/living" in told["subject"]
         assert "no devices found allocated in local cache" in told["advice"]
@@ -85,10 +84,8 @@ async def test_a_pod_with_a_device_that_nobody_here_granted_is_told(short_path: 
     async with stage(short_path, chips=2, drift=_SOON) as node:
         living = await node.run(pod("living"))
         strange = await node.submit(pod("strange", chips=0))
-        node.kubelet.books.entries.append(
-            Entry(pod=strange.uid, container="main", resource=TPU, ids=("accel7",), answer=b"")
-        )
-        node.kubelet.books.write()
+        node.kubelet.devices.note(strange.uid, TPU, ["accel7"])
+        node.kubelet.devices.write()
         told = await _told(node, "never-granted")
         assert told["subject"] == f"{TPU} accel7"
         assert strange.uid in told["one"]
@@ -129,12 +126,12 @@ async def test_devices_that_kubelet_leaked_are_told(short_path: Path) -> None:
     async with stage(short_path, chips=4, drift=_SOON) as node:
         # Kubelet counts a device as taken that no pod of its own has (kubernetes#130145).
         leaked = min(node.healthy())
-        node.kubelet.books.leaked[TPU] = {leaked}
+        node.kubelet.devices.leaked[TPU] = {leaked}
         living = await node.run(pod("living"))
         told = await _told(node, "stale-accounting")
         assert leaked in told["subject"]
         assert "restart kubelet" in told["advice"]
-        node.kubelet.books.leaked.clear()
+        node.kubelet.devices.leaked.clear()
         await node.end(living)
         again = await node.run(pod("again"))
         await _until_over(node)

@@ -41,7 +41,7 @@ def driver(short_path: Path, driver_root: Path) -> Path:
 
 
 def _answer(node: GpuStage, of: Pod) -> api.ContainerAllocateResponse:
-    (entry,) = [each for each in node.stage.kubelet.books.entries if each.pod == of.uid]
+    (entry,) = [each for each in node.stage.kubelet.devices.entries if each.pod == of.uid]
     return api.ContainerAllocateResponse.FromString(entry.answer)
 
 

@@ -28,11 +28,11 @@ async def test_a_driver_that_comes_after_the_daemon_is_found(gpu_stage: Any) -> 
     async with gpu_stage() as node:
         await node.stage.run(pod("tpu"))
         await node.stage.for_some_beats()
-        assert list(node.stage.kubelet.books.endpoints) == [TPU]
+        assert list(node.stage.kubelet.devices.endpoints) == [TPU]
         node.gpus.arrive(8)
         await node.until_healthy(*range(8))
         made = await node.stage.run(wants("pod", 2))
-        (entry,) = [e for e in node.stage.kubelet.books.entries if e.pod == made.uid]
+        (entry,) = [e for e in node.stage.kubelet.devices.entries if e.pod == made.uid]
         answer = api.ContainerAllocateResponse.FromString(entry.answer)
         assert sorted(answer.envs["NVIDIA_VISIBLE_DEVICES"].split(",")) == sorted(entry.ids)
         assert [each.container_path for each in answer.devices][:2] == [
@@ -54,7 +54,7 @@ async def test_what_goes_with_gpus_and_how_they_are_named_is_as_was_set(gpu_stag
         node.gpus.arrive(1)
         await node.until_healthy(0)
         made = await node.stage.run(wants("pod", 1))
-        (entry,) = [e for e in node.stage.kubelet.books.entries if e.pod == made.uid]
+        (entry,) = [e for e in node.stage.kubelet.devices.entries if e.pod == made.uid]
         answer = api.ContainerAllocateResponse.FromString(entry.answer)
         assert dict(answer.envs) == {
             "NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices",

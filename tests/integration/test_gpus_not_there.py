@@ -17,7 +17,7 @@ async def main():
             assert (await node.asked("status"))["resources"]
             await asyncio.sleep(0.1)
         names = [name for name in ("pynvml", "holdfast.host.nvidia.nvml") if name in sys.modules]
-        print(json.dumps([names, sorted(node.kubelet.books.endpoints)]))
+        print(json.dumps([names, sorted(node.kubelet.devices.endpoints)]))
 
 asyncio.run(main())
 """

@@ -17,8 +17,7 @@ import pytest
 from grpc import aio
 from prometheus_client.parser import text_string_to_metric_families
 
-from fakes.kubelet_side import TPU, kubelet_side, registered
-from fakes.minikubelet import mini_kubelet
+from fakes.kubelet_side import TPU, kubelet_below, kubelet_side, registered
 from fakes.running import CHIPS, running
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast.control.server import ControlServer, Handler
@@ -188,11 +187,11 @@ def test_a_line_of_the_demo_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("error", [GateRefusedError, ValueError])
 async def test_kubelet_is_given_one_line(tmp_path: Path, error: type[Exception]) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         side.deciding.fail = error(f"cannot start: pid 7 ({_HOSTILE}) holds it")
         with pytest.raises(aio.AioRpcError) as told:
-            await kubelet.plugin(TPU).PreStartContainer(
+            await kubelet.devices.plugin(TPU).PreStartContainer(
                 dp.PreStartContainerRequest(devices_ids=["a"])
             )
 

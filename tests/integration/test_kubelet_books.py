@@ -12,10 +12,10 @@ import pytest
 from fakes.kubelet_side import (
     TPU,
     Side,
+    kubelet_below,
     kubelet_side,
     registered,
 )
-from fakes.minikubelet import Grant, MiniKubelet, mini_kubelet
 from holdfast.errors import KubeletError
 from holdfast.kubelet.checkpoint import FileId
 from holdfast.kubelet.podresources import PodResources
@@ -27,13 +27,14 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.settings.duration import Duration, Interval
 from holdfast.settings.sections import Question
 from manual_clock import ManualClock
+from simulated.kubelet import Kubelet
 from waiting import until
 
 
 async def test_the_books_follow_the_checkpoint_as_it_is_renamed_into_place(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
         await registered(side)
-        await kubelet.allocate("u1", TPU, ["a"])
+        await kubelet.give("u1", TPU, "a")
         await until(lambda: side.books.view.value.counts(PodUid("u1")))
         (entry,) = side.books.view.value.entries
         assert entry.promised == ("/dev/vfio/a",)
@@ -41,11 +42,11 @@ async def test_the_books_follow_the_checkpoint_as_it_is_renamed_into_place(tmp_p
 
 
 async def test_a_refresh_sees_what_was_written_a_moment_ago(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
         await registered(side)
         for number in range(20):
-            kubelet.grants = []
-            await kubelet.allocate(f"u{number}", TPU, ["a"])
+            kubelet.forget()
+            await kubelet.give(f"u{number}", TPU, "a")
             view = await side.books.refresh()
             assert view.counts(PodUid(f"u{number}"))
 
@@ -66,11 +67,11 @@ async def test_a_checkpoint_that_stays_unreadable_is_no_news_at_each_look(
 
 
 async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
-        await kubelet.allocate("u1", TPU, ["a"])
-        await kubelet.allocate("u2", TPU, ["b"])
-        kubelet.over = {"u1"}
+        await kubelet.give("u1", TPU, "a")
+        await kubelet.give("u2", TPU, "b")
+        del kubelet.pods["u1"]
         began = SystemClock().uptime()
         view = await side.books.answered_after(began, 10.0)
         assert view is not None
@@ -88,32 +89,32 @@ async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(tmp_
 async def test_an_allocation_by_kubelet_is_followed_by_a_question_that_tells_the_pods_name(
     tmp_path: Path,
 ) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         await until(lambda: side.books.view.value.questions == 1)
-        await kubelet.allocate("u1", TPU, ["a"])
+        await kubelet.give("u1", TPU, "a")
         await until(lambda: side.books.view.value.pods)
         asked = -1
         async with asyncio.timeout(30):  # our own writes must not make us ask for ever
-            while asked != kubelet.lists:
-                asked = kubelet.lists
+            while asked != kubelet.pod_resources.lists:
+                asked = kubelet.pod_resources.lists
                 await asyncio.sleep(2.5)
 
 
 async def test_no_question_is_asked_while_an_allocate_is_in_flight(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         await until(lambda: side.books.view.value.questions == 1)
-        lists = kubelet.lists
+        lists = kubelet.pod_resources.lists
         side.deciding.hold.clear()
-        call = asyncio.create_task(kubelet.allocate("u", TPU, ["a"]))
+        call = asyncio.create_task(kubelet.give("u", TPU, "a"))
         await until(lambda: side.traffic.allocates.value == 1)
         side.books.ask("a test")
         await asyncio.sleep(1.5)
-        assert kubelet.lists == lists
+        assert kubelet.pod_resources.lists == lists
         side.deciding.hold.set()
         await call
-        await until(lambda: kubelet.lists > lists)
+        await until(lambda: kubelet.pod_resources.lists > lists)
 
 
 async def test_an_allocate_that_comes_while_kubelet_is_dialled_is_answered_before_list(
@@ -129,7 +130,7 @@ async def test_an_allocate_that_comes_while_kubelet_is_dialled_is_answered_befor
             may_go_on.wait(20.0)
 
     async with (
-        mini_kubelet(tmp_path) as kubelet,
+        kubelet_below(tmp_path) as kubelet,
         kubelet_side(tmp_path, dialled=dialled) as side,
     ):
         await registered(side)
@@ -138,22 +139,22 @@ async def test_an_allocate_that_comes_while_kubelet_is_dialled_is_answered_befor
         side.books.ask("a test")
         await until(dialling.is_set)
         side.deciding.hold.clear()
-        call = asyncio.create_task(kubelet.allocate("u", TPU, ["a"]))
+        call = asyncio.create_task(kubelet.give("u", TPU, "a"))
         await until(lambda: side.traffic.allocates.value == 1)
         may_go_on.set()
         await asyncio.sleep(0.5)  # time enough for a List that must not come
         side.deciding.hold.set()
         await call
-        lists = kubelet.lists
-        await until(lambda: kubelet.lists > lists)
-        assert not any(kubelet.list_while)
+        lists = kubelet.pod_resources.lists
+        await until(lambda: kubelet.pod_resources.lists > lists)
+        assert not kubelet.pod_resources.lists_while_allocating
 
 
 async def test_many_wishes_make_few_questions(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         began = time.monotonic()
-        while kubelet.lists < 3:
+        while kubelet.pod_resources.lists < 3:
             side.books.ask("a test")
             await asyncio.sleep(0.01)
         least = 2 * Question().min_interval
@@ -164,29 +165,29 @@ async def test_while_locks_are_held_kubelet_is_asked_now_and_then(tmp_path: Path
     times = Question(min_interval=Duration(0.05), idle_interval=Interval(0.2))
     held = [False]
     async with (
-        mini_kubelet(tmp_path) as kubelet,
+        kubelet_below(tmp_path) as kubelet,
         kubelet_side(tmp_path, questions=times, active=lambda: held[0]) as side,
     ):
         await registered(side)
         await until(lambda: side.books.view.value.questions >= 1)
         await asyncio.sleep(1.5)
-        quiet = kubelet.lists
+        quiet = kubelet.pod_resources.lists
         held[0] = True
-        await until(lambda: kubelet.lists >= quiet + 3)
+        await until(lambda: kubelet.pod_resources.lists >= quiet + 3)
 
 
 @pytest.mark.parametrize("trouble", ["down", "busy"])
 async def test_a_list_that_fails_answers_no_question_and_keeps_what_is_known(
     tmp_path: Path, trouble: str
 ) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
-        await kubelet.allocate("u1", TPU, ["a"])
+        await kubelet.give("u1", TPU, "a")
         assert await side.books.answered_after(SystemClock().uptime(), 10.0)
         before = side.books.view.value
         if trouble == "down":
-            await kubelet.servers[1].stop(None)
-        kubelet.busy = True
+            await kubelet.pod_resources.stop()
+        kubelet.pod_resources.busy = True
         assert await side.books.answered_after(SystemClock().uptime(), 2.5) is None
         view = side.books.view.value
         assert view.questions == before.questions
@@ -198,24 +199,24 @@ async def test_a_list_that_fails_answers_no_question_and_keeps_what_is_known(
 
 async def test_a_kubelet_that_does_not_write_answers_no_question(tmp_path: Path) -> None:
     async with (
-        mini_kubelet(tmp_path) as kubelet,
+        kubelet_below(tmp_path) as kubelet,
         kubelet_side(tmp_path, questions=Question(timeout=Interval(0.3))) as side,
     ):
         await registered(side)
         assert await side.books.answered_after(SystemClock().uptime(), 10.0)
-        kubelet.writes = False
+        kubelet.devices.writes = False
         asked = side.books.view.value.questions
         assert await side.books.answered_after(SystemClock().uptime(), 2.0) is None
         assert "has not written" in side.books.view.value.problem
         assert side.books.view.value.questions == asked
-        kubelet.writes = True
+        kubelet.devices.writes = True
         view = await side.books.answered_after(SystemClock().uptime(), 20.0)
         assert view is not None
         assert view.problem == ""
 
 
 async def test_a_question_during_which_kubelet_was_replaced_does_not_count(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path), kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path), kubelet_side(tmp_path) as side:
         await registered(side)
         view = await side.books.answered_after(SystemClock().uptime(), 10.0)
         assert view is not None
@@ -230,11 +231,11 @@ async def test_a_question_during_which_kubelet_was_replaced_does_not_count(tmp_p
 async def test_a_checkpoint_that_cannot_be_read_is_told_and_its_last_content_kept(
     tmp_path: Path, harm: str
 ) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
-        await kubelet.allocate("u1", TPU, ["a"])
+        await kubelet.give("u1", TPU, "a")
         assert await side.books.answered_after(SystemClock().uptime(), 10.0)
-        kubelet.writes = False
+        kubelet.devices.writes = False
         path = tmp_path / "dp" / "kubelet_internal_checkpoint"
         whole = path.read_bytes()
         temporary = path.with_name(".x")
@@ -250,15 +251,16 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_and_its_last_content_kep
         assert [entry.pod for entry in view.entries] == ["u1"]
         assert "kubelet's checkpoint" in view.problem
         assert not view.answered
-        kubelet.writes = True
-        kubelet.write()
+        kubelet.devices.writes = True
+        kubelet.devices.write()
         await until(lambda: side.books.view.value.readable)
 
 
 async def test_pod_resources_lists_pods_without_devices_too(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path) as kubelet:
-        kubelet.grants = [Grant("u1", "with", TPU, ["a", "b"]), Grant("u2", "without", TPU, [])]
-        async with PodResources(kubelet.pod_resources, deadline=5.0).connected() as connected:
+    async with kubelet_below(tmp_path) as kubelet:
+        kubelet.count(TPU, "a", "b", name="with")
+        kubelet.count(TPU, name="without")
+        async with PodResources(tmp_path / "pr.sock", deadline=5.0).connected() as connected:
             pods = await connected.list()
         assert [(pod.name, len(pod.devices)) for pod in pods] == [("with", 2), ("without", 0)]
 
@@ -266,9 +268,9 @@ async def test_pod_resources_lists_pods_without_devices_too(tmp_path: Path) -> N
 async def test_a_list_of_pods_that_is_too_large_is_not_blamed_on_other_clients(
     tmp_path: Path,
 ) -> None:
-    async with mini_kubelet(tmp_path) as kubelet:
-        kubelet.grants = [Grant("u1", "x" * (17 << 20), TPU, ["a"])]
-        async with PodResources(kubelet.pod_resources, deadline=5.0).connected() as connected:
+    async with kubelet_below(tmp_path) as kubelet:
+        kubelet.count(TPU, "a", name="x" * (17 << 20))
+        async with PodResources(tmp_path / "pr.sock", deadline=5.0).connected() as connected:
             with pytest.raises(KubeletError, match="at most 16 MiB: there are too many pods"):
                 await connected.list()
 
@@ -306,26 +308,26 @@ async def test_what_kubelet_wrote_after_its_answer_is_no_complete_answer_any_mor
     tmp_path: Path,
 ) -> None:
     never = Question(settle=Duration(3600), idle_interval=Interval(3600))
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, questions=never) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, questions=never) as side:
         await registered(side)
         side.books.ask("a test")
         await until(lambda: side.books.view.value.answered)
-        await kubelet.allocate("u1", TPU, ["a"])
+        await kubelet.give("u1", TPU, "a")
         await until(lambda: side.books.view.value.counts(PodUid("u1")))
         assert not side.books.view.value.answered
 
 
 async def test_an_answer_is_read_when_kubelet_has_written_all_of_it(tmp_path: Path) -> None:
     # A write that was under way already may be the first that is seen.
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, calm=1.0) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, calm=1.0) as side:
         await registered(side)
         await until(lambda: side.books.view.value.questions)
-        await kubelet.allocate("u1", TPU, ["a"])
+        await kubelet.give("u1", TPU, "a")
         answer = await _asked_and_not_answered(side, kubelet)
-        kubelet.write()
+        kubelet.devices.write()
         await until(lambda: side.watch.state.value.checkpoint == FileId.of(side.watch.checkpoint))
-        kubelet.grants = []
-        kubelet.write()
+        kubelet.forget()
+        kubelet.devices.write()
         assert (await answer).entries == ()
 
 
@@ -334,26 +336,26 @@ async def test_a_pod_that_comes_during_a_question_leaves_no_name_for_its_devices
 ) -> None:
     # It may have the devices of a pod that List still named.
     never = Question(settle=Duration(3600), idle_interval=Interval(3600))
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, questions=never) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, questions=never) as side:
         await registered(side)
-        await kubelet.allocate("u1", TPU, ["a"])
+        await kubelet.give("u1", TPU, "a")
         answer = await _asked_and_not_answered(side, kubelet)
-        await kubelet.allocate("u2", TPU, ["b"])
+        await kubelet.give("u2", TPU, "b")
         view = await answer
         assert {entry.pod for entry in view.entries} == {"u1", "u2"}
         assert view.pods == ()
 
 
-async def _asked_and_not_answered(side: Side, kubelet: MiniKubelet) -> asyncio.Task[KubeletView]:
+async def _asked_and_not_answered(side: Side, kubelet: Kubelet) -> asyncio.Task[KubeletView]:
     """Return the answer to come to a question for which kubelet has not written its books yet.
 
     It has listed its pods and has the device list that was sent once more.
     """
     view = side.books.view.value
-    kubelet.writes = False
+    kubelet.devices.writes = False
     heard = len(kubelet.messages[TPU])
     answer = asyncio.create_task(side.books.view.until(lambda now: now.questions > view.questions))
     side.books.ask("a test")
     await until(lambda: len(kubelet.messages[TPU]) > heard)
-    kubelet.writes = True
+    kubelet.devices.writes = True
     return answer

@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.stage import TIMES, TPU, Stage, end, pod, stage
-from simulated.books import Entry
 from simulated.pods import Phase, Pod
 
 _AT_ONCE = {
@@ -97,8 +96,8 @@ async def test_a_checkpoint_without_a_pod_that_kubelet_wrote_for_no_list_ends_no
         held = node.ids(living)
         await node.kubelet.pod_resources.stop()
         await node.until_problem(_CHECKPOINT, "cannot list pods")  # no question is under way
-        node.kubelet.books.entries.clear()
-        node.kubelet.books.write()
+        node.kubelet.devices.entries.clear()
+        node.kubelet.devices.write()
         await node.until_locks(dict.fromkeys(held, "releasing"))
         await _nothing_is_lost(node, living, state="releasing")
 
@@ -128,7 +127,7 @@ async def test_a_checkpoint_that_cannot_be_read_releases_nothing_and_is_named(
     async with stage(short_path, chips=2, reclaim=_AT_ONCE) as node:
         living = await node.run(pod("living"))
         await node.questions()
-        node.kubelet.books.writes = False
+        node.kubelet.devices.writes = False
         _damage(node.checkpoint, damage)
         await node.until_problem(_CHECKPOINT, str(node.checkpoint))
         await _nothing_is_lost(node, living)
@@ -138,8 +137,8 @@ async def test_a_checkpoint_that_cannot_be_read_releases_nothing_and_is_named(
         blind = await node.run(pod("blind"))
         if damage == "a folder":
             node.checkpoint.rmdir()
-        node.kubelet.books.writes = True
-        node.kubelet.books.write()
+        node.kubelet.devices.writes = True
+        node.kubelet.devices.write()
         await node.until_problem(_CHECKPOINT, "")
         both = {living.uid, blind.uid}
         await node.until(lambda: _owned_by(node, both), "both to be known again")
@@ -149,7 +148,7 @@ async def test_a_checkpoint_that_cannot_be_read_releases_nothing_and_is_named(
 
 async def test_a_checkpoint_of_an_old_kubelet_is_read(short_path: Path) -> None:
     async with stage(short_path, chips=2) as node:
-        node.kubelet.books.plain_lists = True
+        node.kubelet.devices.plain_lists = True
         living = await node.run(pod("living"))
         assert await node.owners() == dict.fromkeys(node.ids(living), living.uid)
         other = await node.run(pod("other"))
@@ -163,14 +162,13 @@ async def test_a_living_pod_that_stands_in_the_books_without_devices_keeps_them(
     async with stage(short_path, chips=1, reclaim=_AT_ONCE) as node:
         living = await node.run(pod("living"))
         await node.questions()
-        (entry,) = node.kubelet.books.entries
-        node.kubelet.books.entries[:] = [
-            Entry(pod=entry.pod, container="main", resource=TPU, ids=(), answer=b"")
-        ]
+        (entry,) = node.kubelet.devices.entries
+        node.kubelet.devices.entries.clear()
+        node.kubelet.devices.note(entry.pod, TPU, ())
         await node.questions()
         await _nothing_is_lost(node, living)
         assert await node.ever("releasing") == []
-        node.kubelet.books.entries[:] = [entry]
+        node.kubelet.devices.entries[:] = [entry]
         await node.questions()
         await node.end(living)
         await node.until_free()
@@ -194,13 +192,13 @@ async def test_while_pod_resources_is_down_nothing_is_released_and_it_is_named(
 async def test_while_pod_resources_is_rate_limited_nothing_is_lost(short_path: Path) -> None:
     async with stage(short_path, chips=1) as node:
         old = await node.run(pod("old"))
-        node.kubelet.pod_resources._tokens = -1e9
+        node.kubelet.pod_resources.busy = True
         await node.until_problem(_CHECKPOINT, "rate limit")
         await node.end(old)
         # Kubelet itself drops the old one when it admits the next, and nobody needs List for that.
         following = await node.run(pod("next"))
         assert await node.owners() == dict.fromkeys(node.ids(following), following.uid)
-        node.kubelet.pod_resources._tokens = 10.0
+        node.kubelet.pod_resources.busy = False
         await node.until_problem(_CHECKPOINT, "")
 
 

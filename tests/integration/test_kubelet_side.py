@@ -1,10 +1,8 @@
 """Serving and registering with kubelet, over real sockets."""
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,10 +14,10 @@ from fakes.kubelet_side import (
     Deciding,
     bare_plugin,
     chips,
+    kubelet_below,
     kubelet_side,
     registered,
 )
-from fakes.minikubelet import mini_kubelet
 from holdfast.errors import KubeletError
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.kubelet.enrolment import EnrolmentTimes
@@ -41,13 +39,16 @@ async def test_two_resources_never_share_a_socket_name() -> None:
 async def test_each_resource_is_served_then_registered_with_the_right_options(
     tmp_path: Path,
 ) -> None:
-    async with mini_kubelet(tmp_path) as kubelet:
+    async with kubelet_below(tmp_path) as kubelet:
         async with kubelet_side(tmp_path, resources=(TPU, OTHER)) as side:
             await until(lambda: side.registered(TPU) and side.registered(OTHER))
-            names = [each.resource_name for each in kubelet.registered]
+            names = [each.resource_name for each in kubelet.registrations]
             assert sorted(names) == sorted((TPU, OTHER)), "each at the first try"
-            assert all(each.version == "v1beta1" for each in kubelet.registered)
-            assert all(each.options.pre_start_required for each in kubelet.registered)
+            assert all(each.version == "v1beta1" for each in kubelet.registrations)
+            assert all(each.options.pre_start_required for each in kubelet.registrations)
+            for plugin in kubelet.devices.endpoints.values():
+                assert plugin.pre_start
+                assert plugin.prefers
             assert (tmp_path / "dp" / SOCKET).stat().st_mode & 0o777 == 0o600
         assert sorted(each.name for each in (tmp_path / "dp").iterdir() if each.is_socket()) == [
             "kubelet.sock"
@@ -55,7 +56,7 @@ async def test_each_resource_is_served_then_registered_with_the_right_options(
 
 
 async def test_a_resource_that_comes_into_the_offers_later_is_registered(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path), kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path), kubelet_side(tmp_path) as side:
         await registered(side)
         side.offer(OTHER, chips("x"))
         await until(lambda: side.registered(OTHER))
@@ -66,11 +67,11 @@ async def test_a_resource_that_leaves_the_offers_is_an_empty_list_until_it_comes
 ) -> None:
     # As when a GPU's MIG profile is changed: kubelet would count devices that it is not told to
     # be gone, and a socket that is closed, as capacity for a long time.
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
 
         def told() -> list[str] | None:
             messages = kubelet.messages.get(OTHER)
-            return [each.ID for each in messages[-1]] if messages else None
+            return list(messages[-1]) if messages else None
 
         side.offer(OTHER, chips("x"))
         await until(lambda: side.registered(OTHER) and told() == ["x"])
@@ -80,11 +81,11 @@ async def test_a_resource_that_leaves_the_offers_is_an_empty_list_until_it_comes
         assert side.registered(OTHER)
         side.offers.set(both)
         await until(lambda: told() == ["x"])
-        assert [each.resource_name for each in kubelet.registered].count(OTHER) == 1
+        assert [each.resource_name for each in kubelet.registrations].count(OTHER) == 1
 
 
 async def test_a_new_kubelet_sock_is_registered_with_at_once(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
         await registered(side)
         await kubelet.restart()
         await registered(side, times=2)
@@ -94,24 +95,19 @@ async def test_a_new_kubelet_sock_is_registered_with_at_once(tmp_path: Path) -> 
 async def test_a_kubelet_that_is_down_for_a_while_is_registered_with_when_it_is_back(
     tmp_path: Path,
 ) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         await kubelet.stop()
-        with socket.socket(socket.AF_UNIX) as dead:  # what a kubelet that has ended leaves behind
-            dead.bind(str(kubelet.socket))
         await until(lambda: "cannot register" in side.problem(), what="a problem")
         await kubelet.restart()
         await registered(side, times=2)
 
 
 async def test_the_end_of_a_stream_is_followed_by_a_new_registration(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         for times in (2, 3):
-            latest = [*kubelet.streams][-1]
-            # One that is cancelled before it was opened is no stream that ends.
-            await until(partial(kubelet.heard.__contains__, latest))
-            kubelet.streams[latest].cancel()
+            await kubelet.end_stream()
             await registered(side, times=times)
 
 
@@ -120,14 +116,14 @@ async def test_a_registration_does_not_wait_for_our_own_socket_to_answer_us(
 ) -> None:
     # On an overloaded node our own answer comes after our patience, which is over at once here.
     times = EnrolmentTimes(register=12.0, own_answer=-1.0)
-    async with mini_kubelet(tmp_path), kubelet_side(tmp_path, enrolment=times) as side:
+    async with kubelet_below(tmp_path), kubelet_side(tmp_path, enrolment=times) as side:
         await registered(side)
         with pytest.raises(KubeletError, match="cannot reach our own socket"):
             await side.registrar.answers(TPU)
 
 
 async def test_the_removal_of_our_socket_makes_a_new_one_and_registers_it(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path), kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path), kubelet_side(tmp_path) as side:
         await registered(side)
         (tmp_path / "dp" / SOCKET).unlink()
         await registered(side, times=2)
@@ -137,29 +133,29 @@ async def test_the_removal_of_our_socket_makes_a_new_one_and_registers_it(tmp_pa
 async def test_a_kubelet_that_closes_each_stream_at_once_is_asked_less_and_less_often(
     tmp_path: Path,
 ) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
-        kubelet.close_streams_at_once = True
-        await until(lambda: len(kubelet.registered) >= 5)
-        began, count = time.monotonic(), len(kubelet.registered)
-        await until(lambda: len(kubelet.registered) >= count + 3)
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+        kubelet.ends_streams = True
+        await until(lambda: len(kubelet.registrations) >= 5)
+        began, count = time.monotonic(), len(kubelet.registrations)
+        await until(lambda: len(kubelet.registrations) >= count + 3)
         assert time.monotonic() - began > 0.2
-        kubelet.close_streams_at_once = False
+        kubelet.ends_streams = False
         await registered(side)
 
 
 async def test_a_refusal_is_told_in_kubelets_own_words_and_tried_again(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path) as kubelet:
-        kubelet.refuse = 'the ResourceName "tpu" is invalid'
+    async with kubelet_below(tmp_path) as kubelet:
+        kubelet.refusal = 'the ResourceName "tpu" is invalid'
         async with kubelet_side(tmp_path) as side:
             await until(lambda: 'the ResourceName "tpu" is invalid' in side.problem())
-            kubelet.refuse = ""
+            kubelet.refusal = ""
             await registered(side)
 
 
 async def test_a_kubelet_that_never_answers_is_given_up_and_its_successor_registered_with(
     tmp_path: Path,
 ) -> None:
-    async with mini_kubelet(tmp_path) as kubelet:
+    async with kubelet_below(tmp_path) as kubelet:
         kubelet.silent = True
         async with kubelet_side(tmp_path, enrolment=EnrolmentTimes(register=0.3)) as side:
             await until(lambda: "DEADLINE_EXCEEDED" in side.problem(), what=side.problem())
@@ -168,7 +164,7 @@ async def test_a_kubelet_that_never_answers_is_given_up_and_its_successor_regist
 
 
 async def test_a_pending_registration_is_dropped_when_kubelet_is_replaced(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path) as kubelet:
+    async with kubelet_below(tmp_path) as kubelet:
         kubelet.silent = True
         async with kubelet_side(tmp_path) as side:
             await until((tmp_path / "dp" / SOCKET).exists)
@@ -179,11 +175,11 @@ async def test_a_pending_registration_is_dropped_when_kubelet_is_replaced(tmp_pa
 
 async def test_after_a_refusal_another_kubelet_is_registered_with_at_once(tmp_path: Path) -> None:
     hours = EnrolmentTimes(register=12.0, first_delay=3600.0, last_delay=3600.0)
-    async with mini_kubelet(tmp_path) as kubelet:
-        kubelet.refuse = "not now"
+    async with kubelet_below(tmp_path) as kubelet:
+        kubelet.refusal = "not now"
         async with kubelet_side(tmp_path, enrolment=hours) as side:
             await until(lambda: "not now" in side.problem())
-            kubelet.refuse = ""
+            kubelet.refusal = ""
             await kubelet.restart()
             await registered(side)
 
@@ -218,18 +214,18 @@ async def test_a_folder_made_in_anothers_place_with_its_inode_number_is_watched_
 async def test_a_folder_that_is_made_later_is_found(tmp_path: Path) -> None:
     async with kubelet_side(tmp_path, interval=0.05) as side:
         await until(lambda: "there is no folder" in side.problem())
-        async with mini_kubelet(tmp_path):
+        async with kubelet_below(tmp_path):
             await registered(side)
 
 
 async def test_a_folder_that_vanishes_and_comes_back_is_served_again(tmp_path: Path) -> None:
     folder = tmp_path / "dp"
     async with kubelet_side(tmp_path, interval=0.05) as side:
-        async with mini_kubelet(tmp_path):
+        async with kubelet_below(tmp_path):
             await registered(side)
         folder.rename(tmp_path / "gone")
         await until(lambda: "there is no folder" in side.problem())
-        async with mini_kubelet(tmp_path):
+        async with kubelet_below(tmp_path):
             await registered(side, times=2)
             assert (folder / SOCKET).is_socket()
 
@@ -268,12 +264,12 @@ async def test_a_stale_socket_is_replaced_and_another_ones_socket_is_left_alone(
 
 async def test_a_stop_lets_an_allocate_in_flight_be_answered(tmp_path: Path) -> None:
     async with (
-        mini_kubelet(tmp_path) as kubelet,
+        kubelet_below(tmp_path) as kubelet,
         kubelet_side(tmp_path) as side,
     ):
         await registered(side)
         side.deciding.hold.clear()
-        call = asyncio.create_task(kubelet.allocate("u", TPU, ["a"]))
+        call = asyncio.create_task(kubelet.give("u", TPU, "a"))
         await until(lambda: side.traffic.allocates.value == 1)
         asyncio.get_running_loop().call_later(0.2, side.deciding.hold.set)
         await side.registrar.close()

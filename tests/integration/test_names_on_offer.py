@@ -6,7 +6,6 @@ from typing import Any
 from fakes.gpustage import GPU
 from fakes.nvml import Slice
 from fakes.stage import TPU, Stage, pod, stage
-from simulated.books import Entry
 
 _SLICE = "nvidia.com/mig-1g.10gb"
 
@@ -17,7 +16,7 @@ async def test_a_node_of_gpus_alone_has_no_tpus_registered(gpu_stage: Any) -> No
         await node.until_healthy(0, 1)
         await node.stage.for_some_beats()
 
-        assert set(node.stage.kubelet.books.endpoints) == {GPU}
+        assert set(node.stage.kubelet.devices.endpoints) == {GPU}
 
 
 async def test_a_node_whose_gpus_are_all_divided_has_only_slices_registered(gpu_stage: Any) -> None:
@@ -26,7 +25,7 @@ async def test_a_node_whose_gpus_are_all_divided_has_only_slices_registered(gpu_
         await node.stage.until(lambda: node.stage.healthy(_SLICE), "the slices to be offered")
         await node.stage.for_some_beats()
 
-        assert set(node.stage.kubelet.books.endpoints) == {_SLICE}
+        assert set(node.stage.kubelet.devices.endpoints) == {_SLICE}
 
 
 async def test_a_node_without_our_hardware_asks_kubelet_nothing_when_others_allocate(
@@ -35,10 +34,8 @@ async def test_a_node_without_our_hardware_asks_kubelet_nothing_when_others_allo
     """Nothing of ours would make kubelet write its checkpoint, so no question could be answered."""
     async with stage(short_path, chips=0, own_process=True) as node:
         await node.until(lambda: _ready(node), "the daemon to be ready")
-        node.kubelet.books.entries.append(
-            Entry(pod="other", container="main", resource="example.com/nic", ids=("a",), answer=b"")
-        )
-        node.kubelet.books.write()
+        node.kubelet.devices.note("other", "example.com/nic", ["a"])
+        node.kubelet.devices.write()
         await node.for_some_beats(beats=20)
 
         assert "cannot ask kubelet for its pods" not in node.log
@@ -55,7 +52,7 @@ async def test_the_first_chip_of_a_node_registers_the_name_and_the_last_leaves_i
 ) -> None:
     async with stage(short_path, chips=0) as node:
         await node.until(lambda: _ready(node), "the daemon to be ready")
-        assert not node.kubelet.books.endpoints
+        assert not node.kubelet.devices.endpoints
 
         node.node.tree.tpu("0000:00:05.0", group=10, numa=0)
         await node.until(lambda: len(node.healthy()) == 1, "the chip to be offered")
@@ -67,4 +64,4 @@ async def test_the_first_chip_of_a_node_registers_the_name_and_the_last_leaves_i
         await node.until(lambda: not node.healthy(), "the chip to be gone")
         await node.until(lambda: _ready(node), "the daemon to be ready")
 
-        assert set(node.kubelet.books.endpoints) == {TPU}
+        assert set(node.kubelet.devices.endpoints) == {TPU}

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.stage import TIMES, TPU, Stage, asks, end, pod, stage
-from simulated.books import Endpoint
+from simulated.devicemanager import Endpoint
 from simulated.pods import Container, Phase, Pod, PodSpec
 
 Turn = Callable[[], Awaitable[None]]
@@ -143,7 +143,7 @@ async def _two_allocations_queued(node: Stage, turn: Turn) -> Pod:
 
 
 async def _refused_for_another_resource(node: Stage, turn: Turn) -> Pod:
-    node.kubelet.books.endpoints["example.com/nic"] = Endpoint(stub=None)
+    node.kubelet.devices.endpoints["example.com/nic"] = Endpoint(stub=None)
     limits = {TPU: 1, "example.com/nic": 1}
     refused = await node.kubelet.submit(
         PodSpec(name="refused", containers=(Container(limits=limits),))
@@ -165,11 +165,11 @@ async def _deleted_between_allocate_and_start(node: Stage, turn: Turn) -> Pod:
 
 async def _two_counted_pods_on_one_device(node: Stage, turn: Turn) -> Pod:
     one = await node.submit(pod("one", pull=1.0))
-    entries = list(node.kubelet.books.entries)
-    node.kubelet.books.entries.clear()
+    entries = list(node.kubelet.devices.entries)
+    node.kubelet.devices.entries.clear()
     two = await node.submit(pod("two"))
-    node.kubelet.books.entries.extend(entries)
-    node.kubelet.books.write()
+    node.kubelet.devices.entries.extend(entries)
+    node.kubelet.devices.write()
     await node.waiting(two, "given the same devices to 2 pods", one.uid, two.uid)
     await node.waiting(one, "given the same devices to 2 pods", one.uid, two.uid)
     await turn()

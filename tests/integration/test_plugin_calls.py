@@ -6,8 +6,16 @@ import grpc
 import pytest
 from grpc import aio
 
-from fakes.kubelet_side import OTHER, TPU, Deciding, bare_plugin, chips, kubelet_side, registered
-from fakes.minikubelet import mini_kubelet
+from fakes.kubelet_side import (
+    OTHER,
+    TPU,
+    Deciding,
+    bare_plugin,
+    chips,
+    kubelet_below,
+    kubelet_side,
+    registered,
+)
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as dp_grpc
 from holdfast.errors import AllocationRefusedError, GateRefusedError, LedgerError
@@ -22,7 +30,7 @@ async def test_only_changes_of_its_own_list_and_wishes_to_resend_are_sent_on_a_s
     tmp_path: Path,
 ) -> None:
     async with (
-        mini_kubelet(tmp_path) as kubelet,
+        kubelet_below(tmp_path) as kubelet,
         kubelet_side(tmp_path, resources=(TPU, OTHER)) as side,
     ):
         await until(lambda: side.registered(TPU) and side.registered(OTHER))
@@ -32,34 +40,35 @@ async def test_only_changes_of_its_own_list_and_wishes_to_resend_are_sent_on_a_s
         side.resend()
         await until(lambda: len(kubelet.messages[OTHER]) == 2)
         await until(lambda: len(kubelet.messages[TPU]) == 3)
-        assert [[each.health for each in message] for message in kubelet.messages[TPU]] == [
-            ["Healthy", "Healthy"],
-            ["Healthy", "Unhealthy"],
-            ["Healthy", "Unhealthy"],
+        assert kubelet.messages[TPU] == [
+            {"a": "Healthy", "b": "Healthy"},
+            {"a": "Healthy", "b": "Unhealthy"},
+            {"a": "Healthy", "b": "Unhealthy"},
         ]
-        assert kubelet.messages[TPU][0][0].topology.nodes[0].ID == 0
+        for device in kubelet.devices.endpoints[TPU].devices.values():
+            assert [node.ID for node in device.topology.nodes] == [0]
         assert kubelet.messages[OTHER][0] == kubelet.messages[OTHER][1]
 
 
 async def test_many_changes_at_once_reach_kubelet_as_the_latest_list(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         await until(lambda: kubelet.messages.get(TPU))
         for number in range(50):
             side.offer(TPU, chips(f"d{number}"))
-        await until(lambda: kubelet.messages[TPU][-1][0].ID == "d49")
+        await until(lambda: [*kubelet.messages[TPU][-1]] == ["d49"])
         assert len(kubelet.messages[TPU]) <= 3
 
 
 async def test_allocate_answers_once_for_each_container_with_all_of_the_grant(
     tmp_path: Path,
 ) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         request = dp.AllocateRequest()
         request.container_requests.add(devices_ids=["a"])
         request.container_requests.add(devices_ids=["b", "a"])
-        answer = await kubelet.plugin(TPU).Allocate(request)
+        answer = await kubelet.devices.plugin(TPU).Allocate(request)
         assert [dict(each.envs) for each in answer.container_responses] == [
             {"CHIPS": "a"},
             {"CHIPS": "b,a"},
@@ -94,13 +103,13 @@ async def test_allocate_answers_once_for_each_container_with_all_of_the_grant(
 async def test_each_error_has_one_code_and_its_own_text(
     tmp_path: Path, error: Exception, code: grpc.StatusCode
 ) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         side.deciding.fail = error
         with pytest.raises(aio.AioRpcError) as allocate:
-            await kubelet.allocate("u", TPU, ["a"])
+            await kubelet.give("u", TPU, "a")
         with pytest.raises(aio.AioRpcError) as start:
-            await kubelet.plugin(TPU).PreStartContainer(
+            await kubelet.devices.plugin(TPU).PreStartContainer(
                 dp.PreStartContainerRequest(devices_ids=["a"])
             )
         for caught in (allocate.value, start.value):
@@ -112,7 +121,7 @@ async def test_each_error_has_one_code_and_its_own_text(
 async def test_a_preference_is_never_an_error_and_always_as_many_answers_as_questions(
     tmp_path: Path,
 ) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         request = dp.PreferredAllocationRequest()
         for size in (2, 0, -3):
@@ -121,33 +130,33 @@ async def test_a_preference_is_never_an_error_and_always_as_many_answers_as_ques
                 must_include_deviceIDs=["b"][: max(size, 0)],
                 allocation_size=size,
             )
-        answer = await kubelet.plugin(TPU).GetPreferredAllocation(request)
+        answer = await kubelet.devices.plugin(TPU).GetPreferredAllocation(request)
         assert len(answer.container_responses) == 3
         side.deciding.fail = RuntimeError("a bug")
-        answer = await kubelet.plugin(TPU).GetPreferredAllocation(request)
+        answer = await kubelet.devices.plugin(TPU).GetPreferredAllocation(request)
         assert [list(each.deviceIDs) for each in answer.container_responses] == [["b", "a"], [], []]
 
 
 async def test_a_decision_that_never_comes_is_answered_all_the_same(tmp_path: Path) -> None:
     async with (
-        mini_kubelet(tmp_path) as kubelet,
+        kubelet_below(tmp_path) as kubelet,
         kubelet_side(tmp_path, gate_deadline=0.2, allocate_deadline=0.2) as side,
     ):
         await registered(side)
         side.deciding.hold.clear()
         with pytest.raises(aio.AioRpcError, match="no decision in 0.2 s"):
-            await kubelet.plugin(TPU).PreStartContainer(dp.PreStartContainerRequest())
+            await kubelet.devices.plugin(TPU).PreStartContainer(dp.PreStartContainerRequest())
         assert side.deciding.cancelled == 1
         with pytest.raises(aio.AioRpcError, match="no decision in 0.2 s"):
-            await kubelet.allocate("u", TPU, ["a"])
+            await kubelet.give("u", TPU, "a")
 
 
 async def test_a_start_that_kubelet_gives_up_is_cancelled_at_the_gate(tmp_path: Path) -> None:
-    async with mini_kubelet(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         side.deciding.hold.clear()
         with pytest.raises(aio.AioRpcError, match="Deadline"):
-            await kubelet.plugin(TPU).PreStartContainer(
+            await kubelet.devices.plugin(TPU).PreStartContainer(
                 dp.PreStartContainerRequest(devices_ids=["a"]), timeout=0.2
             )
         await until(lambda: side.deciding.cancelled == 1)

@@ -59,7 +59,7 @@ async def test_a_pod_that_came_back_is_asked_to_end_anew_before_it_is_made_to(
         # Its manifest is back: it counts again, for longer than is left of the first end's grace.
         # Kubelet has not read that the device is withheld meanwhile.
         await node.until(lambda: not node.healthy(), "it to be withheld")
-        for device in node.kubelet.books.endpoints[TPU].devices.values():
+        for device in node.kubelet.devices.endpoints[TPU].devices.values():
             device.health = "Healthy"
         back = await node.submit(pod("static", uid=uid))
         await node.until(lambda: _owned_by(node, back), "it to have its chip again")
@@ -84,7 +84,7 @@ async def test_a_pod_that_is_given_a_quarantined_device_is_not_refused_but_waits
             await node.until(lambda: old.stopped, "the pod to be over")
             await node.until_locks({only: "quarantined"})
             # As long as kubelet has not read that the device is withheld.
-            node.kubelet.books.endpoints[TPU].devices[only].health = "Healthy"
+            node.kubelet.devices.endpoints[TPU].devices[only].health = "Healthy"
             following = await node.kubelet.submit(pod("next"))
             assert following.phase is Phase.PENDING, following.message
             await node.waiting(following, only)

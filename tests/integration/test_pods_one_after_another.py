@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fakes.stage import POOL, TIMES, TPU, asks, end, pod, stage
-from simulated.books import Endpoint
+from simulated.devicemanager import Endpoint
 from simulated.pods import Container, Phase, PodSpec
 
 _POOL = ({"resourceName": POOL, "devices": ["1ae0:0063"]},)
@@ -37,12 +37,12 @@ async def test_of_two_counted_pods_on_one_device_neither_starts_and_both_are_nam
 ) -> None:
     async with stage(short_path, chips=1) as node:
         one = await node.submit(pod("one", pull=1.0))
-        entries = list(node.kubelet.books.entries)
+        entries = list(node.kubelet.devices.entries)
         # Kubelet forgets for a moment what it has just given away, and gives it once more.
-        node.kubelet.books.entries.clear()
+        node.kubelet.devices.entries.clear()
         two = await node.submit(pod("two"))
-        node.kubelet.books.entries.extend(entries)
-        node.kubelet.books.write()
+        node.kubelet.devices.entries.extend(entries)
+        node.kubelet.devices.write()
         await node.waiting(two, "given the same devices to 2 pods", one.uid, two.uid)
         await node.waiting(one, "given the same devices to 2 pods", one.uid, two.uid)
         assert (one.starts, two.starts) == (0, 0)
@@ -91,7 +91,7 @@ async def test_a_pod_whose_second_resource_is_refused_leaves_no_lock_and_the_nex
     short_path: Path,
 ) -> None:
     async with stage(short_path, chips=1) as node:
-        node.kubelet.books.endpoints["example.com/nic"] = Endpoint(stub=None)
+        node.kubelet.devices.endpoints["example.com/nic"] = Endpoint(stub=None)
         limits = {TPU: 1, "example.com/nic": 1}
         refused = await node.kubelet.submit(
             PodSpec(name="refused", containers=(Container(limits=limits),))
@@ -104,7 +104,7 @@ async def test_a_pod_whose_second_resource_is_refused_leaves_no_lock_and_the_nex
 
 async def test_the_lock_of_a_pod_that_was_refused_ends_by_itself(short_path: Path) -> None:
     async with stage(short_path, allocate={"pendingTimeout": "500ms"}) as node:
-        node.kubelet.books.endpoints["example.com/nic"] = Endpoint(stub=None)
+        node.kubelet.devices.endpoints["example.com/nic"] = Endpoint(stub=None)
         limits = {TPU: 1, "example.com/nic": 1}
         refused = await node.kubelet.submit(
             PodSpec(name="refused", containers=(Container(limits=limits),))
@@ -128,7 +128,7 @@ async def test_what_an_init_container_had_more_than_the_main_one_stays_the_pods(
         assert len(held) == 3
         assert await node.owners() == dict.fromkeys(held, first.uid)
         second = await node.run(pod("second"))
-        assert node.ids(second) == set(node.kubelet.books.endpoints[TPU].devices) - held
+        assert node.ids(second) == set(node.kubelet.devices.endpoints[TPU].devices) - held
         await node.questions()
         assert await node.owners() == dict.fromkeys(held, first.uid) | dict.fromkeys(
             node.ids(second), second.uid

@@ -11,8 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fakes.kubelet_side import TPU, kubelet_side, registered
-from fakes.minikubelet import mini_kubelet
+from fakes.kubelet_side import TPU, kubelet_below, kubelet_side, registered
 from fakes.running import Running, running
 from holdfast.app.watches.own_sockets import CONTROL, OwnSockets
 from holdfast.control.server import ControlServer
@@ -158,7 +157,7 @@ async def test_a_node_without_devices_is_not_ready_where_they_are_required(
 async def test_a_socket_of_ours_that_no_longer_answers_is_found_by_dialling_it(
     short_path: Path,
 ) -> None:
-    async with mini_kubelet(short_path), kubelet_side(short_path) as side:
+    async with kubelet_below(short_path), kubelet_side(short_path) as side:
         await registered(side)
         control = ControlServer(short_path, {"ping": lambda _: "ping"})
         await control.start()
@@ -183,7 +182,7 @@ async def test_a_socket_of_ours_that_no_longer_answers_is_found_by_dialling_it(
 async def test_a_socket_that_another_has_put_in_place_of_ours_is_not_ours(
     short_path: Path,
 ) -> None:
-    async with mini_kubelet(short_path), kubelet_side(short_path, interval=60.0) as side:
+    async with kubelet_below(short_path), kubelet_side(short_path, interval=60.0) as side:
         await registered(side)
         path = short_path / "dp" / socket_name("holdfast", TPU)
         with socket.socket(socket.AF_UNIX) as other, closing(socket.socket(socket.AF_UNIX)) as con:
@@ -205,7 +204,7 @@ async def test_a_socket_that_another_has_put_in_place_of_ours_is_not_ours(
 
 
 async def test_a_control_socket_that_gives_another_answer_is_not_ours(short_path: Path) -> None:
-    async with mini_kubelet(short_path), kubelet_side(short_path) as side:
+    async with kubelet_below(short_path), kubelet_side(short_path) as side:
         other = ControlServer(short_path, {"ping": lambda _: "pong"})
         await other.start()
         sockets = OwnSockets(side.registrar, short_path, clock=SystemClock())

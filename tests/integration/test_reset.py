@@ -207,10 +207,9 @@ async def test_a_daemon_killed_while_a_reset_hangs_begins_anew_and_frees_nothing
 
 async def _start(node: Stage, chip: str) -> str:
     """Ask to start a container on *chip* as kubelet does; return why it may not."""
-    stub = node.kubelet.books.endpoints[TPU].stub
-    assert stub is not None
+    plugin = node.kubelet.devices.plugin(TPU)
     try:
-        await stub.PreStartContainer(api.PreStartContainerRequest(devices_ids=[chip]))
+        await plugin.PreStartContainer(api.PreStartContainerRequest(devices_ids=[chip]))
     except AioRpcError as error:
         return error.details() or "refused"
     return ""
@@ -224,14 +223,14 @@ async def test_a_pod_that_comes_back_while_its_device_is_being_reset_waits_at_th
         _own_reset(node, _CHIPS[0])
         _hang(node, _CHIPS[0])
         old = await _counted(node)
-        entries = list(node.kubelet.books.entries)
+        entries = list(node.kubelet.devices.entries)
         await node.end(old)
         await node.until(lambda: not node.orphans(old), "the orphan to be ended")
         await node.until(lambda: node.node.tree.in_use("/dev/vfio/10"), "the reset to be begun")
         await node.until_locks({_CHIPS[0]: "reclaiming"})
         node.kubelet.pods[old.uid] = Pod(spec=old.spec, phase=Phase.RUNNING)
-        node.kubelet.books.entries[:] = entries
-        node.kubelet.books.write()
+        node.kubelet.devices.entries[:] = entries
+        node.kubelet.devices.write()
         await node.until_locks({_CHIPS[0]: "held"})
         assert "being reset and checked" in await _start(node, _CHIPS[0])
         with _returning(node, _CHIPS[0]):

@@ -26,11 +26,10 @@ async def test_a_start_is_refused_at_once_when_kubelet_gave_its_device_to_anothe
         former = await node.run(pod("former", runs_for=0.0, orphan=1))
         left = await node.orphan(former)
         first = await node.submit(pod("first"))
-        stub = node.kubelet.books.endpoints[TPU].stub
-        assert stub is not None
+        plugin = node.kubelet.devices.plugin(TPU)
         request = api.PreStartContainerRequest(devices_ids=sorted(node.ids(first)))
         began = time.monotonic()
-        call = asyncio.ensure_future(stub.PreStartContainer(request))
+        call = asyncio.ensure_future(plugin.PreStartContainer(request))
         await node.questions(3)
         assert not call.done()
         node.kubelet.delete(first, force=True, grace=0.0)

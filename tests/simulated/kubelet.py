@@ -6,15 +6,16 @@ import re
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import grpc
 from grpc import aio
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
-from simulated.books import AdmissionError, Books, Endpoint
+from simulated.devicemanager import AdmissionError, DeviceManager, Endpoint
 from simulated.podresources import PodResourcesServer
-from simulated.pods import Phase, Pod, PodSpec
+from simulated.pods import Container, Phase, Pod, PodSpec
 from simulated.podworker import KubeletTimes, PodWorker, Runtime
 
 SOCKET = "kubelet.sock"
@@ -41,27 +42,36 @@ class Kubelet(rpc.RegistrationServicer):
         """Serve kubelet.sock in *folder*; containers are started by *runtime*."""
         self.folder = folder
         self.pods: dict[str, Pod] = {}
-        self.books = Books(folder, seed=seed)
+        self.devices = DeviceManager(folder, seed=seed)
         self.sources_ready = True
         """Without its API server kubelet's sources are never ready, and it knows no pods."""
         self.hears = asyncio.Event()
         """While clear, messages of plugins wait to be read, as under load."""
         self.hears.set()
         self.pod_resources = PodResourcesServer(
-            pod_resources, self.books, active=self.active, sources=lambda: self.sources_ready
+            pod_resources, self.devices, active=self.active, sources=lambda: self.sources_ready
         )
-        self.registrations: list[str] = []
+        self.silent = False
+        """Register is never answered."""
+        self.refusal = ""
+        """What Register is refused with; empty: it is not."""
+        self.ends_streams = False
+        """Each stream of a plugin is ended at its first message."""
+        self.registrations: list[api.RegisterRequest] = []
         self.messages: dict[str, list[dict[str, str]]] = {}
+        """The health of each device in each message of each resource's plugin."""
         self._runtime = runtime
         self._times = times or KubeletTimes()
         self._server: aio.Server | None = None
         self._channels: list[aio.Channel] = []
         self._streams: list[asyncio.Task[None]] = []
+        self._heard = asyncio.Event()
+        """A message has come on the stream that was opened last."""
         self._workers: set[asyncio.Task[None]] = set()
         self._sync_loop = asyncio.Lock()
         self._up = asyncio.Event()
         self._worker = PodWorker(
-            runtime, self.books, times=self._times, up=self._up, begin=self._work
+            runtime, self.devices, times=self._times, up=self._up, begin=self._work
         )
         self._stopping: dict[str, asyncio.Task[None]] = {}
 
@@ -71,7 +81,7 @@ class Kubelet(rpc.RegistrationServicer):
         for path in self.folder.iterdir():
             if path.is_socket():
                 path.unlink()
-        self.books.read()
+        self.devices.read()
         await self.pod_resources.start()
         self._server = aio.server()
         rpc.add_RegistrationServicer_to_server(self, self._server)
@@ -95,6 +105,11 @@ class Kubelet(rpc.RegistrationServicer):
             await self._server.stop(None)
             with contextlib.suppress(OSError):
                 left.rename(self.folder / SOCKET)
+
+    async def restart(self) -> None:
+        """Stop, and start again."""
+        await self.stop()
+        await self.start()
 
     async def close(self) -> None:
         """Stop for good, containers too."""
@@ -124,6 +139,28 @@ class Kubelet(rpc.RegistrationServicer):
                 return pod
         self._work(self._worker.run(pod, former))
         return pod
+
+    async def give(self, uid: str, resource: str, *ids: str) -> api.AllocateResponse:
+        """Allocate exactly *ids* for a new pod, which does not start; return the plugin's answer."""
+        pod = _unstarted(uid, f"pod-{uid}", resource, len(ids))
+        async with self._sync_loop:
+            answer = await self.devices.grant(pod, pod.spec.containers[0], resource, ids)
+        self.pods[uid] = pod
+        self.devices.write()
+        return answer
+
+    def count(self, resource: str, *ids: str, name: str = "counted") -> Pod:
+        """Count a new pod that has *ids* without a call to the plugin, and does not start."""
+        pod = _unstarted(str(uuid4()), name, resource, len(ids))
+        self.pods[pod.uid] = pod
+        self.devices.note(pod.uid, resource, ids)
+        self.devices.write()
+        return pod
+
+    def forget(self) -> None:
+        """Know no pods any more, and have no devices of any in the books."""
+        self.pods.clear()
+        self.devices.drop(())
 
     def delete(self, pod: Pod, *, grace: float = 30.0, force: bool = False) -> None:
         """Delete a pod; *force* (or a static pod's manifest removed) forgets it at once."""
@@ -155,6 +192,10 @@ class Kubelet(rpc.RegistrationServicer):
         self, request: api.RegisterRequest, context: Context
     ) -> api.Empty:
         """Dial the plugin back and ask for its options, and only then answer."""
+        if self.silent:
+            await asyncio.Event().wait()
+        if self.refusal:
+            await context.abort(grpc.StatusCode.UNKNOWN, self.refusal)
         name = request.resource_name
         if request.version != "v1beta1":
             await context.abort(
@@ -177,39 +218,50 @@ class Kubelet(rpc.RegistrationServicer):
                 grpc.StatusCode.UNKNOWN, "failed to dial device plugin: context deadline exceeded"
             )
         self._channels.append(channel)
-        before = self.books.endpoints.get(name)
-        self.books.endpoints[name] = Endpoint(
+        before = self.devices.endpoints.get(name)
+        self.devices.endpoints[name] = Endpoint(
             stub=stub,
             devices=before.devices if before else {},
             prefers=options.get_preferred_allocation_available,
             pre_start=options.pre_start_required,
         )
-        self.registrations.append(name)
-        self._streams.append(asyncio.create_task(self._listen(name, stub)))
+        self.registrations.append(request)
+        self._heard = asyncio.Event()
+        self._streams.append(asyncio.create_task(self._listen(name, stub, self._heard)))
         return api.Empty()
 
-    async def _listen(self, resource: str, stub: rpc.DevicePluginStub) -> None:
+    async def end_stream(self) -> None:
+        """End the stream that was opened last, once a message has come on it."""
+        await self._heard.wait()
+        self._streams[-1].cancel()
+        self.devices.endpoints[self.registrations[-1].resource_name].stop()
+
+    async def _listen(
+        self, resource: str, stub: rpc.DevicePluginStub, heard: asyncio.Event
+    ) -> None:
         """Read one plugin's messages; when the stream ends it is not opened again."""
-        try:
-            async for message in stub.ListAndWatch(api.Empty()):
+        stream = stub.ListAndWatch(api.Empty())
+        with contextlib.suppress(aio.AioRpcError):
+            async for message in stream:
                 await self.hears.wait()
-                endpoint = self.books.endpoints[resource]
+                endpoint = self.devices.endpoints[resource]
                 endpoint.devices = {device.ID: device for device in message.devices}
                 self.messages.setdefault(resource, []).append(
                     {device.ID: device.health for device in message.devices}
                 )
-                self.books.write()
-        except aio.AioRpcError:
-            pass
+                self.devices.write()
+                heard.set()
+                if self.ends_streams:
+                    stream.cancel()
+                    break
         # By name, whoever's stream it was: kubelet's own mistake before 1.37.
-        endpoint = self.books.endpoints[resource]
-        endpoint.stop()
+        self.devices.endpoints[resource].stop()
 
     async def _admit(self, pod: Pod) -> None:
         for container in (*pod.spec.init_containers, *pod.spec.containers):
             if container.limits and self.sources_ready:
-                self.books.drop({each.uid for each in self.active()})
-            await self.books.allocate(pod, container)
+                self.devices.drop({each.uid for each in self.active()})
+            await self.devices.allocate(pod, container)
 
     async def _terminate(self, pod: Pod, grace: float) -> None:
         await self._runtime.stop(pod, grace)
@@ -224,6 +276,11 @@ class Kubelet(rpc.RegistrationServicer):
         self._workers.add(task)
         task.add_done_callback(self._workers.discard)
         return task
+
+
+def _unstarted(uid: str, name: str, resource: str, count: int) -> Pod:
+    container = Container(limits={resource: count})
+    return Pod(spec=PodSpec(name=name, uid=uid, containers=(container,)))
 
 
 def _reject(pod: Pod, error: AdmissionError) -> None:

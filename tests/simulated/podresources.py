@@ -10,7 +10,7 @@ from grpc import aio
 
 from holdfast._pb.podresources.v1 import api_pb2 as api
 from holdfast._pb.podresources.v1 import api_pb2_grpc as rpc
-from simulated.books import Books
+from simulated.devicemanager import DeviceManager
 from simulated.pods import Pod
 
 Context = aio.ServicerContext[Any, Any]
@@ -24,20 +24,24 @@ class PodResourcesServer(rpc.PodResourcesListerServicer):
     def __init__(
         self,
         socket: Path,
-        books: Books,
+        devices: DeviceManager,
         *,
         active: Callable[[], list[Pod]],
         sources: Callable[[], bool],
     ) -> None:
-        """Answer from *books*; `active` are the pods that are not over, if `sources` are ready."""
+        """Answer from *devices*; `active` are the pods that are not over, if `sources` are ready."""
         self._socket = socket
-        self._books = books
+        self._devices = devices
         self._active = active
         self._sources = sources
         self._server: aio.Server | None = None
         self._tokens, self._at = _BURST, time.monotonic()
         self.lists = 0
+        self.lists_while_allocating = 0
         self.down = False
+        """It takes connections, and says that it is not up."""
+        self.busy = False
+        """Other clients ask so often that no call is let through."""
 
     async def start(self) -> None:
         """Serve."""
@@ -51,6 +55,7 @@ class PodResourcesServer(rpc.PodResourcesListerServicer):
         """Stop serving."""
         if self._server is not None:
             await self._server.stop(None)
+            self._server = None
 
     async def List(  # noqa: N802 - gRPC's name
         self, _request: api.ListPodResourcesRequest, context: Context
@@ -58,8 +63,9 @@ class PodResourcesServer(rpc.PodResourcesListerServicer):
         """Name the active pods; drops the devices of all others on the way."""
         await self._limit(context)
         self.lists += 1
+        self.lists_while_allocating += bool(self._devices.allocating)
         if self._sources():
-            self._books.drop({pod.uid for pod in self._active()})
+            self._devices.drop({pod.uid for pod in self._active()})
         answer = api.ListPodResourcesResponse()
         for pod in self._active():
             self._describe(pod, answer.pod_resources.add())
@@ -71,7 +77,7 @@ class PodResourcesServer(rpc.PodResourcesListerServicer):
         """Name every healthy device."""
         await self._limit(context)
         answer = api.AllocatableResourcesResponse()
-        for resource, endpoint in self._books.endpoints.items():
+        for resource, endpoint in self._devices.endpoints.items():
             for id_ in sorted(endpoint.healthy):
                 answer.devices.add(resource_name=resource, device_ids=[id_])
         return answer
@@ -97,7 +103,7 @@ class PodResourcesServer(rpc.PodResourcesListerServicer):
         for container in (*sidecars, *pod.spec.containers):
             described = into.containers.add(name=container.name)
             for resource in container.limits:
-                entry = self._books.of(pod, container, resource)
+                entry = self._devices.of(pod, container, resource)
                 for id_ in entry.ids if entry else ():
                     described.devices.add(resource_name=resource, device_ids=[id_])
 
@@ -107,6 +113,6 @@ class PodResourcesServer(rpc.PodResourcesListerServicer):
         now = time.monotonic()
         self._tokens = min(_BURST, self._tokens + (now - self._at) * _RATE)
         self._at = now
-        if self._tokens < 1:
+        if self._tokens < 1 or self.busy:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         self._tokens -= 1

@@ -8,7 +8,7 @@ from grpc import aio
 from msgspec import Struct
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from simulated.books import Books
+from simulated.devicemanager import DeviceManager
 from simulated.pods import Container, Phase, Pod
 
 
@@ -54,15 +54,15 @@ class PodWorker:
     def __init__(
         self,
         runtime: Runtime,
-        books: Books,
+        devices: DeviceManager,
         *,
         times: KubeletTimes,
         up: asyncio.Event,
         begin: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        """Start containers by *runtime*, with what *books* say they have."""
+        """Start containers by *runtime*, with what *devices* says they have."""
         self._runtime = runtime
-        self._books = books
+        self._devices = devices
         self._times = times
         self._up = up
         self._begin = begin
@@ -129,8 +129,8 @@ class PodWorker:
     async def _grant(self, pod: Pod, container: Container) -> api.ContainerAllocateResponse:
         grant = api.ContainerAllocateResponse()
         for resource in container.limits:
-            entry = self._books.of(pod, container, resource)
-            endpoint = self._books.endpoints.get(resource)
+            entry = self._devices.of(pod, container, resource)
+            endpoint = self._devices.endpoints.get(resource)
             if entry is None:
                 continue
             if endpoint is not None and endpoint.stub is None:

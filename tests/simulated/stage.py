@@ -152,7 +152,7 @@ class Stage:
 
     def healthy(self) -> int:
         """Return how many devices kubelet would grant."""
-        endpoint = self.kubelet.books.endpoints.get(self.resource)
+        endpoint = self.kubelet.devices.endpoints.get(self.resource)
         return len(endpoint.healthy) if endpoint is not None else 0
 
     async def locks(self) -> dict[str, str]:

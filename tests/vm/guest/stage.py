@@ -100,7 +100,7 @@ class PodOnStage:
     @property
     def ids(self) -> tuple[str, ...]:
         """The ids of its devices, by kubelet's books."""
-        entries = list(self.stage.kubelet.books.entries)
+        entries = list(self.stage.kubelet.devices.entries)
         return tuple(id_ for entry in entries if entry.pod == self.uid for id_ in entry.ids)
 
     @property
@@ -362,7 +362,7 @@ class Stage:
 
     def health(self, device: str, resource: str = TPU) -> str:
         """Return what kubelet was told of a device; "gone" if it is not listed."""
-        endpoint = self.kubelet.books.endpoints.get(resource)
+        endpoint = self.kubelet.devices.endpoints.get(resource)
         found = endpoint.devices.get(device) if endpoint is not None else None
         return found.health if found is not None else "gone"
 
@@ -424,12 +424,10 @@ class Stage:
         """Ask for a device as kubelet does, but not only if it is Healthy; return the refusal."""
 
         async def allocate() -> str:
-            stub = self.kubelet.books.endpoints[resource].stub
-            assert stub is not None
             request = api.AllocateRequest()
             request.container_requests.add(devices_ids=[device])
             try:
-                await stub.Allocate(request)
+                await self.kubelet.devices.plugin(resource).Allocate(request)
             except AioRpcError as error:
                 return error.details() or ""
             return ""

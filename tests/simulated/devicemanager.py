@@ -4,7 +4,7 @@ import base64
 import json
 import os
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,7 +51,7 @@ class Endpoint:
         self.stub = None
 
 
-class Books:
+class DeviceManager:
     """Allocates as kubelet 1.36 does; its mistakes included."""
 
     def __init__(self, folder: Path, *, seed: int = 0) -> None:
@@ -60,6 +60,8 @@ class Books:
         self._random = random.Random(seed)
         self.endpoints: dict[str, Endpoint] = {}
         self.entries: list[Entry] = []
+        self.allocating = 0
+        """How many Allocate calls are in flight."""
         self.writes = True
         self.plain_lists = False
         """Write DeviceIDs as kubelets before 1.20 did: without NUMA nodes."""
@@ -91,6 +93,13 @@ class Books:
             None,
         )
 
+    def plugin(self, resource: str) -> rpc.DevicePluginStub:
+        """Return what calls the plugin of *resource*; raise AdmissionError when there is none."""
+        endpoint = self.endpoints.get(resource)
+        if endpoint is None or endpoint.stub is None:
+            raise AdmissionError(f"cannot allocate unregistered device {resource}")
+        return endpoint.stub
+
     async def allocate(self, pod: Pod, container: Container) -> None:
         """Allocate all of *container*'s resources; raise AdmissionError with kubelet's text."""
         for resource, wanted in container.limits.items():
@@ -103,6 +112,35 @@ class Books:
                 continue
             await self._allocate(pod, container, resource, wanted, endpoint)
         self.write()
+
+    async def grant(
+        self, pod: Pod, container: Container, resource: str, ids: Sequence[str]
+    ) -> api.AllocateResponse:
+        """Call Allocate for exactly *ids*, note who has them, and return the plugin's answer."""
+        request = api.AllocateRequest()
+        request.container_requests.add(devices_ids=ids)
+        self.allocating += 1
+        try:
+            answer = await self.plugin(resource).Allocate(request)
+        finally:
+            self.allocating -= 1
+        stored = answer.container_responses[0].SerializeToString()
+        self.note(pod.uid, resource, ids, container=container.name, answer=stored)
+        return answer
+
+    def note(
+        self,
+        pod: str,
+        resource: str,
+        ids: Sequence[str],
+        *,
+        container: str = "main",
+        answer: bytes = b"",
+    ) -> None:
+        """Note that *pod*, a UID, has these devices; the checkpoint is not written."""
+        self.entries.append(
+            Entry(pod=pod, container=container, resource=resource, ids=tuple(ids), answer=answer)
+        )
 
     def write(self) -> None:
         """Write the checkpoint: at each message of a plugin, and after each allocation."""
@@ -167,29 +205,17 @@ class Books:
                 f"requested number of devices unavailable for {resource}. "
                 f"Requested: {missing}, Available: {len(free)}"
             )
-        if endpoint.stub is None:
-            raise AdmissionError(f"cannot allocate unregistered device {resource}")
+        plugin = self.plugin(resource)
         if endpoint.prefers and 0 < missing < len(free):
-            picked += await self._preferred(endpoint.stub, free, picked, missing)
+            picked += await self._preferred(plugin, free, picked, missing)
         rest = sorted(free - set(picked))
         self._random.shuffle(rest)
         picked += rest[: wanted - len(picked)]
         self._random.shuffle(picked)
-        request = api.AllocateRequest()
-        request.container_requests.add(devices_ids=picked)
         try:
-            answer = await endpoint.stub.Allocate(request)
+            await self.grant(pod, container, resource, picked)
         except Exception as error:
             raise AdmissionError(f"rpc error: desc = {_text(error)}") from error
-        self.entries.append(
-            Entry(
-                pod=pod.uid,
-                container=container.name,
-                resource=resource,
-                ids=tuple(picked),
-                answer=answer.container_responses[0].SerializeToString(),
-            )
-        )
 
     async def _preferred(
         self, stub: rpc.DevicePluginStub, free: set[str], picked: list[str], missing: int
