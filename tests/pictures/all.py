@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from pictures import recording, terminal
+from pictures import lockstates, recording, terminal
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 
@@ -29,4 +29,9 @@ def demo() -> str:
     )
 
 
-PICTURES = {"demo": demo}
+def lock_states() -> str:
+    """Return the states of a lock and the moves between them, by the daemon's table."""
+    return lockstates.draw(FOLDER / "lock-states.toml")
+
+
+PICTURES = {"demo": demo, "lock-states": lock_states}

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.book.locks import NEXT, LockState
+from pictures import lockstates
+from pictures.all import FOLDER, PICTURES
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "lock-states.md").read_text("utf-8")
 _ROWS = re.findall(r"^\| (\w+) \| (\w+) \| (.+) \| (.+) \|$", _PAGE, re.MULTILINE)[1:]
@@ -36,8 +38,20 @@ def test_every_move_says_when_it_happens_and_what_is_written_down(row: tuple[str
     assert all(cell.strip() for cell in row)
 
 
-def test_the_figure_shows_only_moves_that_exist() -> None:
-    figure = _PAGE.split("```")[1]
-    shown = re.findall(r"(\w+) -> (?=(\w+))", figure)
-    assert shown
-    assert {(LockState(before), LockState(after)) for before, after in shown} <= set(_MOVES)
+def test_the_figure_shows_every_move_and_no_other() -> None:
+    names = {(before.value, after.value) for before, after in _MOVES}
+
+    assert set(re.findall(r'<path id="(\w+)-(\w+)"', PICTURES["lock-states"]())) == names
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"free -> held"', '"free -> releasing"'), ("\nfree = ", "\nlost = ")],
+    ids=["another move", "another state"],
+)
+def test_a_layout_that_differs_from_the_code_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    layout = (FOLDER / "lock-states.toml").read_text("utf-8").replace(old, new)
+    (tmp_path / "lock-states.toml").write_text(layout, "utf-8")
+
+    with pytest.raises(ValueError, match="cannot draw lock-states.toml: it differs"):
+        lockstates.draw(tmp_path / "lock-states.toml")
