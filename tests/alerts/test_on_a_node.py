@@ -24,7 +24,7 @@ _ALWAYS = {
     "Held": "1",
     "Not released": "0",
     "Unhealthy": "0",
-    "Starts that wait": "0",
+    "Waiting starts": "0",
     "Nodes without devices": "0",
 }
 """What panels show of a node with four chips, one of them held."""
@@ -121,7 +121,7 @@ async def test_a_real_prometheus_scrapes_judges_and_answers_every_panel(short_pa
     assert {title: shown[title] for title in _ALWAYS} == {
         title: [value] for title, value in _ALWAYS.items()
     }
-    assert shown["Checks that fail"] == ["0"]
+    assert shown["Failing checks"] == ["0"]
     for title in ("Registered", "Lanes", "Holders", "Memory", "Starts and versions"):
         assert shown[title], title
     rules = [rule for group in groups for rule in group["rules"]]

@@ -266,7 +266,7 @@ async def test_drain_for_removal_says_who_is_in_the_way_and_when_nobody_is(
             asking.kill()
         assert asking.returncode == 0, err
         assert f"is held by pod default/runs ({runs.uid})" in out or runs.uid in out
-        assert out.splitlines()[-2].startswith("No pod has or awaits a device of this node: ")
+        assert out.splitlines()[-2].startswith("No pod has or waits for a device of this node. ")
         assert node.healthy() == set()
 
 

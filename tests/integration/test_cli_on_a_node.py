@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -74,7 +75,13 @@ async def test_people_get_tables_and_status_ends_with_1_when_a_check_fails(
         status = await _holdfast(node.state, "status")
         passes = "FAILED" not in status.stdout
         assert (status.returncode == 0) is passes
-        assert f"registered {TPU}" in status.stdout
+        assert f"registered {TPU}, " in status.stdout
+        heading = status.stdout.splitlines()[0]
+        assert heading.startswith("holdfast ")
+        assert ("ready" if passes else "NOT READY") in heading
+        assert len(status.stdout.splitlines()) < 24, "it fits one screen"
+        every = await _holdfast(node.state, "status", "--all")
+        assert re.search(rf"^ok     registered {TPU} \(for \d+ s\)$", every.stdout, re.MULTILINE)
 
 
 async def test_the_history_of_a_device_that_left_the_node_is_told_by_its_id_alone(
@@ -136,14 +143,14 @@ async def test_when_the_daemon_is_down_the_ledger_answers_in_the_same_shapes(
         assert down.keys() == status.keys()
         assert down["resources"][0].keys() == status["resources"][0].keys()
         assert down["resources"][0]["locked"] == 2
-        assert "cannot ask the daemon in" in down["checks"][0]["reason"]
+        assert "cannot reach the daemon in" in down["checks"][0]["reason"]
 
         table = await _holdfast(node.state, "status")
-        assert "FAILED daemon: cannot ask the daemon" in table.stdout
+        assert "FAILED daemon: cannot reach the daemon" in table.stdout
 
         holders = await _holdfast(node.state, "holders")
         assert holders.returncode == 1
-        assert "is it running" in holders.stderr
+        assert "check that it runs" in holders.stderr
 
 
 @pytest.mark.slow

@@ -108,10 +108,10 @@ def test_of_a_reason_that_names_somebody_only_the_public_part_is_told(path: str)
     with _serving(board) as port:
         _, text = _get(port, path)
 
-    assert "2 gaps; `holdfast status` on the node says more" in text
+    assert "2 gaps; `holdfast status` on the node has the details" in text
     for name in ("4242", "secret", "payroll", "Permission denied"):
         assert name not in text
-    assert text.count("`holdfast status` on the node says more") == 2
+    assert text.count("`holdfast status` on the node has the details") == 2
 
 
 def test_a_check_keeps_its_age_until_it_passes_or_fails_anew() -> None:
@@ -174,7 +174,7 @@ async def test_a_wedged_loop_fails_livez_and_readyz_while_metrics_still_answer()
 
 def test_any_other_path_is_told_what_there_is() -> None:
     with _serving(Board()) as port:
-        assert _get(port, "/") == (404, "there are /livez, /readyz, /metrics\n")
+        assert _get(port, "/") == (404, "not found; use /livez, /readyz, /metrics\n")
         assert _get(port, "/livez?verbose")[0] == 200
 
 

@@ -96,7 +96,7 @@ async def test_a_device_is_never_free_because_somebody_said_so(short_path: Path)
         with _somebody(node, "/dev/vfio/10") as other:
             done = await _release(node, only, "--yes")
             assert done.returncode == 1
-            assert "not free yet; it becomes so when the kernel shows it free" in done.stderr
+            assert "is not free yet: the kernel still shows it in use" in done.stderr
             assert left not in node.orphans(old), "what was the pod's is ended"
             assert other.poll() is None, "what was not is not"
             assert (await node.locks())[only] != "free"

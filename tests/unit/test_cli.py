@@ -11,7 +11,7 @@ import yaml
 
 import holdfast
 from holdfast.cli import main
-from holdfast.cli.tables import Rows, table
+from holdfast.cli.tables import Row, Rows, status_lines, table
 from holdfast.settings import Settings, convert, load, schema
 
 
@@ -137,7 +137,7 @@ def test_without_daemon_and_ledger_a_question_ends_with_1_and_names_the_folder(
 
     told = capsys.readouterr()
     assert told.out == ""
-    assert f"cannot ask the daemon in {tmp_path}: No such file or directory" in told.err
+    assert f"cannot reach the daemon in {tmp_path}: No such file or directory" in told.err
     assert not list(tmp_path.iterdir()), "asking leaves nothing behind"
 
 
@@ -203,3 +203,48 @@ def test_what_a_process_calls_itself_cannot_move_the_readers_cursor() -> None:
 def test_the_defaults_are_what_config_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config"]) == 0
     assert convert(yaml.safe_load(capsys.readouterr().out)) == Settings()
+
+
+def _check(name: str, *, passes: bool = True, reason: str = "") -> Row:
+    return {"name": name, "passes": passes, "reason": reason, "forSeconds": 3.0}
+
+
+def _report(*checks: Row, **more: object) -> Row:
+    resource = {"name": "tpu", "devices": 4, "healthy": 3, "offered": 2, "locked": 1}
+    rest = {"byHand": [], "drift": [], "noDevices": False, "resources": [resource]}
+    return {"version": "1.0", "pid": 7, "checks": checks, **rest, **more}
+
+
+def test_status_tells_what_is_wrong_first_and_fits_one_screen() -> None:
+    names = [f"lane of device {number:02}" for number in range(40)]
+    report = _report(
+        *map(_check, names[:20]),
+        _check("ledger", passes=False, reason="the disk is full"),
+        *map(_check, names[20:]),
+        byHand=[{"device": "tpu/1", "since": 0, "uid": 0, "pid": 9, "reason": "hot"}],
+        drift=[{"kind": "k", "subject": "s", "one": "a", "other": "b", "advice": "do it"}],
+    )
+
+    lines = status_lines(report)
+
+    assert lines[:2] == [
+        "holdfast 1.0, pid 7: NOT READY, 1 of 41 checks fail",
+        "FAILED ledger (for 3 s): the disk is full",
+    ]
+    assert lines[2].startswith("QUARANTINED tpu/1 by hand since ")
+    assert lines[3] == "drift  k: s: a, but b; do it"
+    assert lines[4:6] == [
+        "NAME  DEVICES  HEALTHY  OFFERED  LOCKED",
+        "tpu   4        3        2        1",
+    ]
+    assert lines[6].startswith("ok     lane of device 00, lane of device 01, ")
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 100
+    assert all(name in " ".join(line.strip() for line in lines) for name in names)
+
+
+def test_status_lists_every_check_with_its_age_where_that_is_asked_for() -> None:
+    lines = status_lines(_report(_check("ledger"), _check("up")), every=True)
+
+    assert lines[0] == "holdfast 1.0, pid 7: ready, 2 checks"
+    assert lines[-2:] == ["ok     ledger (for 3 s)", "ok     up (for 3 s)"]

@@ -1,4 +1,4 @@
-"""The command line: runs the daemon, and shows people and programs what it knows."""
+"""The command line: runs the daemon and asks it questions."""
 
 from holdfast.cli.commands import device_plugin, main
 

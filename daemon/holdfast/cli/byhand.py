@@ -1,4 +1,4 @@
-"""The commands that change something by hand: release, quarantine, drain, and their ends."""
+"""The commands that change something: quarantine, drain and release, and what undoes them."""
 
 import sys
 import time
@@ -6,34 +6,42 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.options import ask_daemon, state_folder, with_config, with_state
+from holdfast.cli.options import ask_daemon, with_folder
 from holdfast.cli.tables import Row, say
 from holdfast.errors import HoldfastError
 
 _LOOK = 1.0
 _PATIENCE = 30.0
-"""For a look at every process and a question to kubelet, in seconds."""
+"""Seconds for a scan of every process and a question to kubelet."""
 
-_reason = click.option("--reason", default="", metavar="TEXT", help="Why; it is shown to all.")
-
-
-@click.command()
-@click.argument("device")
-@click.option("--reason", required=True, metavar="TEXT", help="Why; it is shown to all.")
-@with_config
-@with_state
-def quarantine(device: str, reason: str, config: Path | None, state_dir: Path | None) -> None:
-    """Keep DEVICE from every new pod, also across reboots; who has it keeps it."""
-    _request(state_folder(config, state_dir), "quarantine", device=device, reason=reason)
+_reason = click.option(
+    "--reason", default="", metavar="TEXT", help="The reason; status and waiting pods show it."
+)
 
 
 @click.command()
 @click.argument("device")
-@with_config
-@with_state
-def unquarantine(device: str, config: Path | None, state_dir: Path | None) -> None:
-    """Lift the quarantine of DEVICE, and forget its Xids; what is stuck is tried again at once."""
-    _request(state_folder(config, state_dir), "unquarantine", device=device)
+@click.option(
+    "--reason", required=True, metavar="TEXT", help="The reason; status and waiting pods show it."
+)
+@with_folder
+def quarantine(folder: Path, device: str, reason: str) -> None:
+    """Give DEVICE to no new pod until unquarantine.
+
+    It also lasts over restarts and reboots. A pod that has the device keeps it.
+    """
+    _request(folder, "quarantine", device=device, reason=reason)
+
+
+@click.command()
+@click.argument("device")
+@with_folder
+def unquarantine(folder: Path, device: str) -> None:
+    """End the quarantine of DEVICE.
+
+    Also clears its Xids, and retries a failed reclaim at once.
+    """
+    _request(folder, "unquarantine", device=device)
 
 
 @click.command()
@@ -41,57 +49,48 @@ def unquarantine(device: str, config: Path | None, state_dir: Path | None) -> No
 @click.option(
     "--for-removal",
     is_flag=True,
-    help="Wait until no pod needs the plugin any more, and say when it can be uninstalled.",
+    help="Wait until no pod needs the plugin, then say that it can be uninstalled.",
 )
-@with_config
-@with_state
-def drain(reason: str, config: Path | None, state_dir: Path | None, *, for_removal: bool) -> None:
-    """Let no new pod start on this node's devices; what runs goes on. Ends with undrain."""
-    folder = state_folder(config, state_dir)
+@with_folder
+def drain(folder: Path, reason: str, *, for_removal: bool) -> None:
+    """Start no new pod on this node's devices until undrain.
+
+    Running pods go on, and their containers may restart.
+    """
     _request(folder, "drain", reason=reason)
     if not for_removal:
         return
     try:
         _wait_for_removal(folder)
-    except KeyboardInterrupt:  # the drain is the daemon's, and goes on
+    except KeyboardInterrupt:  # the daemon goes on draining
         say("holdfast is still draining; `holdfast undrain` ends that", error=True)
         raise
 
 
 @click.command()
 @_reason
-@with_config
-@with_state
-def undrain(reason: str, config: Path | None, state_dir: Path | None) -> None:
-    """End the drain: pods start again, those that waited first."""
-    _request(state_folder(config, state_dir), "undrain", reason=reason)
+@with_folder
+def undrain(folder: Path, reason: str) -> None:
+    """End the drain: pods start again, the longest waiting first."""
+    _request(folder, "undrain", reason=reason)
 
 
 @click.command()
 @click.argument("device")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
-    "--force", is_flag=True, help="Also while its pod lives; the pod's name is asked for."
+    "--force", is_flag=True, help="Even if its pod may still run; asks for the pod's name."
 )
 @click.option("--pod", metavar="NAME", help="The pod's name, for --force without a terminal.")
-@with_config
-@with_state
-def release(
-    device: str,
-    pod: str | None,
-    config: Path | None,
-    state_dir: Path | None,
-    *,
-    yes: bool,
-    force: bool,
-) -> None:
-    """End what keeps DEVICE after its pod is over, at once and in any reclaim mode.
+@with_folder
+def release(folder: Path, device: str, pod: str | None, *, yes: bool, force: bool) -> None:
+    """End the processes that hold DEVICE after its pod ended.
 
-    It shows who has the device, and asks. The device becomes free when the kernel shows it free.
+    Shows the holders and asks first; works in any reclaim mode. DEVICE becomes free when the kernel
+    shows that it is free.
     """
     if pod is not None and not force:
-        raise click.UsageError("--pod says whose processes --force may end: give both")
-    folder = state_folder(config, state_dir)
+        raise click.UsageError("--pod needs --force: it names the pod whose processes --force ends")
     seen: Row = ask_daemon(folder, "releasable", patience=_PATIENCE, device=device)
     say(*_shown(seen))
     if seen["refusal"] and not (force and seen["forced"]):
@@ -121,7 +120,7 @@ def _request(folder: Path, name: str, *, device: str | None = None, reason: str 
 
 
 def _wait_for_removal(folder: Path) -> None:
-    """Tell what is still in the way, each time that changes, until nothing is."""
+    """Print what is still in the way, each time that changes, until nothing is."""
     said: list[str] = []
     while obstacles := _obstacles(folder):
         if obstacles != said:
@@ -129,41 +128,41 @@ def _wait_for_removal(folder: Path) -> None:
             said = obstacles
         time.sleep(_LOOK)
     say(
-        "No pod has or awaits a device of this node: holdfast can be uninstalled now (helm "
-        "uninstall, or delete its DaemonSet), and NVIDIA's driver can be replaced or its MIG mode "
-        "changed: holdfast has let it go, until the driver was loaded anew or `holdfast undrain`.",
-        f"The ledger in {folder} stays, and with it the drain: a later installation begins with "
-        "`holdfast undrain`, or without that folder.",
+        "No pod has or waits for a device of this node. You can uninstall holdfast now (helm "
+        "uninstall, or delete its DaemonSet), replace NVIDIA's driver, or change the MIG mode: "
+        "holdfast has closed NVML until the driver is loaded again or until `holdfast undrain`.",
+        f"The ledger in {folder} stays, and with it the drain. After a later installation run "
+        "`holdfast undrain`, or delete that folder before it.",
     )
 
 
 def _obstacles(folder: Path) -> list[str]:
     try:
         found: list[str] = ask_daemon(folder, "removable")
-    except HoldfastError as error:  # it may be starting anew
+    except HoldfastError as error:  # it may be restarting
         return [str(error)]
     return found
 
 
 def _shown(seen: Row) -> list[str]:
-    """Return what there is to see of a device, a line for each thing."""
+    """Return the lines that describe a device and its holders."""
     whose = f" for pod {seen['pod']}" if seen["pod"] else ""
     told = f": {seen['reason']}" if seen["reason"] else ""
     lines = [f"{seen['device']} is {seen['state']}{whose}{told}"]
-    lines.append(f"  the kernel: {seen['kernel']}")
+    lines.append(f"  kernel: {seen['kernel']}")
     lines += [f"  holder: {each}" for each in seen["holders"]]
-    lines += [f"  of the same pod: {each}" for each in seen["others"]]
+    lines += [f"  other process of the pod: {each}" for each in seen["others"]]
     return lines
 
 
 def _typed(seen: Row, pod: str | None, *, yes: bool) -> str:
-    """Return the name that a person gives for the pod whose processes are ended."""
+    """Return the pod's name as given or typed, to confirm that its processes are ended."""
     if pod is not None:
         return pod
     if yes or not sys.stdin.isatty():
         raise HoldfastError(
-            f"cannot release {seen['device']} by force: name the pod whose processes are ended "
-            "(--pod NAME)"
+            f"cannot release {seen['device']} by force: no terminal to confirm on; name the pod "
+            "whose processes are ended (--pod NAME)"
         )
     say(f"{seen['refusal']}.")
     name: str = click.prompt("Type the pod's name to end its processes")
@@ -172,12 +171,12 @@ def _typed(seen: Row, pod: str | None, *, yes: bool) -> str:
 
 def _agreed() -> None:
     if not sys.stdin.isatty():
-        raise HoldfastError("cannot ask without a terminal: give --yes")
-    click.confirm("End what is left of that pod, so that the device becomes free?", abort=True)
+        raise HoldfastError("cannot ask for confirmation: no terminal; give --yes")
+    click.confirm("End the remaining processes of that pod?", abort=True)
 
 
 def _follow(folder: Path, seen: Row) -> None:
-    """Tell what becomes of the device until it is free, or nothing more is done."""
+    """Print how the release goes on until the device is free, or its time is over."""
     said: list[str] = []
     end = time.monotonic() + seen["patience"]
     while time.monotonic() < end:
@@ -190,6 +189,6 @@ def _follow(folder: Path, seen: Row) -> None:
             said = lines
         time.sleep(_LOOK)
     raise HoldfastError(
-        f"{seen['device']} is not free yet; it becomes so when the kernel shows it free, and "
-        f"`holdfast history {seen['device']}` tells what was done"
+        f"{seen['device']} is not free yet: the kernel still shows it in use; "
+        f"`holdfast history {seen['device']}` shows what was done"
     )

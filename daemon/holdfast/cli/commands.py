@@ -1,4 +1,4 @@
-"""The commands. Each imports what only it needs when it runs, so that asking is fast."""
+"""The commands. Each imports what only it needs, so that a question is answered fast."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import click
 import yaml
@@ -17,13 +18,12 @@ from holdfast.cli.nvidia import given, with_nvidia
 from holdfast.cli.options import (
     ask_daemon,
     load_settings,
-    state_folder,
     with_config,
+    with_folder,
     with_output,
     with_set,
-    with_state,
 )
-from holdfast.cli.tables import Row, Rows, drift_line, mark_line, say, show
+from holdfast.cli.tables import Row, Rows, say, show, status_lines
 from holdfast.errors import HoldfastError
 from holdfast.model.book.locks import MOST_MOVES
 from holdfast.settings import Settings, plain, schema
@@ -32,12 +32,12 @@ _INTERRUPTED = 130
 
 
 def device_plugin() -> int:
-    """Run the daemon under the name of NVIDIA's device plugin, whose flags are ours, too."""
+    """Run the daemon under the name of NVIDIA's device plugin; it takes that plugin's flags."""
     return main(["run", *sys.argv[1:]])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 1 for an error with a reader, 2 for wrong usage."""
+    """Run one command; return 0, 1 for an error, 2 for wrong usage."""
     try:
         code = commands(args=arguments, standalone_mode=False)
     except click.ClickException as error:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(holdfast.__version__, prog_name="holdfast")
 def commands() -> None:
-    """Grant accelerators to one pod at a time, and prove them free."""
+    """A Kubernetes device plugin that gives each accelerator to one pod at a time."""
 
 
 for _command in (*byhand.COMMANDS, doctor):
@@ -67,10 +67,10 @@ for _command in (*byhand.COMMANDS, doctor):
 @click.option(
     "--state-dir",
     type=click.Path(resolve_path=True),
-    help="Where the ledger is kept (stateDir).",
+    help="The state folder, where the ledger is kept (stateDir).",
 )
-@click.option("--http-port", help="The port of probes and metrics; 0 for none (http.port).")
-@click.option("--log-level", help="debug, info, warning or error (log.level).")
+@click.option("--http-port", help="The port for probes and metrics; 0 turns it off (http.port).")
+@click.option("--log-level", help="Log level: debug, info, warning or error (log.level).")
 @with_nvidia
 def run(
     config: Path | None,
@@ -79,11 +79,12 @@ def run(
     http_port: str | None,
     log_level: str | None,
 ) -> None:
-    """Run the daemon until SIGTERM. The flags of NVIDIA's plugin are taken, too.
+    """Run the daemon until SIGTERM.
 
-    SIGHUP has it read its configuration anew, and register anew with kubelet.
+    It also takes the flags of NVIDIA's device plugin. SIGHUP makes it read its configuration again
+    and register with kubelet again.
     """
-    # Until somebody listens: its default would end the process. Ignored, it stays so over exec.
+    # Until the daemon handles it: the default would end the process. exec keeps it ignored.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     named = {"stateDir": state_dir, "http.port": http_port, "log.level": log_level}
     ours = {path: text for path, text in named.items() if text is not None}
@@ -106,7 +107,7 @@ def run(
         structlog.get_logger(__name__).warning("setting has no effect", reason=each)
     if asyncio.run(run_daemon(settings, lambda: read(lambda _told: None))):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # A new image: NVML, lanes and logs begin anew, while pid and container stay.
+        # A new program in the same process: NVML, lanes and logs start again, the pid stays.
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program
 
 
@@ -115,7 +116,7 @@ def run(
 @with_set
 @click.option("--schema", "as_schema", is_flag=True, help="Print the JSON schema of the file.")
 def show_config(config: Path | None, changes: dict[str, str], *, as_schema: bool) -> None:
-    """Check the settings, and print all of them with their values."""
+    """Check the settings, and print each with its value."""
     if as_schema:
         click.echo(json.dumps(schema(), indent=2))
         return
@@ -124,86 +125,60 @@ def show_config(config: Path | None, changes: dict[str, str], *, as_schema: bool
 
 
 @commands.command()
-@with_config
-@with_state
+@click.option(
+    "--all", "every", is_flag=True, help="Also list the checks that pass, each on its own line."
+)
+@with_folder
 @with_output
-def status(config: Path | None, state_dir: Path | None, output: str) -> None:
-    """Say whether everything is registered, readable and seen; exit 1 when something is not."""
-    folder = state_folder(config, state_dir)
+def status(folder: Path, output: str, *, every: bool) -> None:
+    """Show what is wrong first, then the devices.
 
-    def read(problem: str) -> Row:
-        from holdfast.cli import down  # noqa: PLC0415 - SQLite only when it is needed
-
-        return down.status(folder, problem)
-
-    from holdfast.telemetry.readyz import check_line  # noqa: PLC0415 - no other command needs it
-
-    report: Row = ask_daemon(folder, "status", read)
+    Exits with 1 if a readiness check fails.
+    """
+    report: Row = ask_daemon(folder, "status", lambda problem: _down().status(folder, problem))
     if output == "json":
         click.echo(json.dumps(report, indent=2))
     else:
-        if report["pid"] is not None:
-            say(f"holdfast {report['version']}, pid {report['pid']}")
-        show(report["resources"], ["name", "devices", "healthy", "offered", "locked"], output)
-        if report["noDevices"]:
-            say("NO DEVICES on this node")
-        say(*map(mark_line, report["byHand"]))
-        say(*map(check_line, report["checks"]))
-        say(*map(drift_line, report["drift"]))
+        say(*status_lines(report, every=every))
     if not all(check["passes"] for check in report["checks"]):
         raise click.exceptions.Exit(1)
 
 
 @commands.command()
-@with_config
-@with_state
-def debug(config: Path | None, state_dir: Path | None) -> None:
-    """Print all that the running daemon knows, as JSON: for a report of a bug."""
-    click.echo(json.dumps(ask_daemon(state_folder(config, state_dir), "debug"), indent=2))
+@with_folder
+def debug(folder: Path) -> None:
+    """Print all that the daemon knows, as JSON for a bug report."""
+    click.echo(json.dumps(ask_daemon(folder, "debug"), indent=2))
 
 
 @commands.command()
-@with_config
-@with_state
+@with_folder
 @with_output
-def devices(config: Path | None, state_dir: Path | None, output: str) -> None:
-    """List the devices: health, lock, pod."""
-    folder = state_folder(config, state_dir)
-
-    def read(_problem: str) -> Rows:
-        from holdfast.cli import down  # noqa: PLC0415 - as above
-
-        return down.devices(folder)
-
-    rows: Rows = ask_daemon(folder, "devices", read)
+def devices(folder: Path, output: str) -> None:
+    """List the devices with their health, lock and pod."""
+    rows: Rows = ask_daemon(folder, "devices", lambda _: _down().devices(folder))
     columns = ["resource", "id", "model", "health", "offered", "numa", "lock", "pod", "reasons"]
     show(rows, columns, output)
 
 
 @commands.command()
-@with_config
-@with_state
+@with_folder
 @with_output
-def locks(config: Path | None, state_dir: Path | None, output: str) -> None:
-    """List who has what, since when, and who waits."""
-    folder = state_folder(config, state_dir)
-
-    def read(_problem: str) -> Rows:
-        from holdfast.cli import down  # noqa: PLC0415 - as above
-
-        return down.locks(folder)
-
-    rows: Rows = ask_daemon(folder, "locks", read)
+def locks(folder: Path, output: str) -> None:
+    """List which pod has which device, and which pods wait."""
+    rows: Rows = ask_daemon(folder, "locks", lambda _: _down().locks(folder))
     show(rows, ["device", "state", "pod", "podName", "since", "fence", "reason"], output)
 
 
 @commands.command()
-@with_config
-@with_state
+@with_folder
 @with_output
-def holders(config: Path | None, state_dir: Path | None, output: str) -> None:
-    """Look now which processes hold devices; needs the daemon, which may see them all."""
-    rows: Rows = ask_daemon(state_folder(config, state_dir), "holders")
+def holders(folder: Path, output: str) -> None:
+    """Scan for the processes that hold devices.
+
+    Needs the running daemon, which may see every process.
+    """
+    rows: Rows = ask_daemon(folder, "holders")
     who = ["device", "pid", "command", "uid", "grips", "pod", "container", "cause"]
     show(rows, [*who, "limit", "usage", "headroom", "memlock"], output)
 
@@ -215,21 +190,24 @@ def holders(config: Path | None, state_dir: Path | None, output: str) -> None:
     type=click.IntRange(min=1, max=MOST_MOVES),
     default=100,
     show_default=True,
-    help="How many moves at the most.",
+    help="The number of entries to show.",
 )
-@with_config
-@with_state
+@with_folder
 @with_output
-def history(
-    device: str | None, limit: int, config: Path | None, state_dir: Path | None, output: str
-) -> None:
-    """Tell the story of DEVICE, or of all: each move of a lock, and what had been seen."""
-    folder = state_folder(config, state_dir)
-
-    def read(_problem: str) -> Rows:
-        from holdfast.cli import down  # noqa: PLC0415 - as above
-
-        return down.history(folder, device, limit)
-
-    rows: Rows = ask_daemon(folder, "history", read, device=device, limit=limit)
+def history(folder: Path, device: str | None, limit: int, output: str) -> None:
+    """Show the lock changes of DEVICE, or of all, with evidence."""
+    rows: Rows = ask_daemon(
+        folder,
+        "history",
+        lambda _: _down().history(folder, device, limit),
+        device=device,
+        limit=limit,
+    )
     show(rows, ["at", "device", "from", "to", "pod", "fence", "evidence"], output)
+
+
+def _down() -> ModuleType:
+    """Return what answers while the daemon is down; it loads SQLite."""
+    from holdfast.cli import down  # noqa: PLC0415 - only where it is needed
+
+    return down

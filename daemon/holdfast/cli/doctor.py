@@ -1,4 +1,4 @@
-"""The command that looks at a node and says what is wrong with it; it changes nothing."""
+"""The doctor command: checks a node and says what is wrong with it; it changes nothing."""
 
 import json
 import stat
@@ -26,9 +26,9 @@ def _folder(_context: click.Context, _option: click.Parameter, root: Path) -> Pa
     try:
         found = root.stat()
     except OSError as error:
-        # To look into /proc/1/root takes more than to see that it is there.
-        more = "; it takes root and the capability SYS_PTRACE" if error.errno == EACCES else ""
-        raise click.BadParameter(f"cannot look at {root}: {error.strerror}{more}") from error
+        # /proc/1/root can be seen without these rights, but not entered.
+        more = "; run as root with the capability SYS_PTRACE" if error.errno == EACCES else ""
+        raise click.BadParameter(f"cannot read {root}: {error.strerror}{more}") from error
     if not stat.S_ISDIR(found.st_mode):
         raise click.BadParameter(f"{root} is not a folder")
     return root.absolute()
@@ -37,20 +37,20 @@ def _folder(_context: click.Context, _option: click.Parameter, root: Path) -> Pa
 @click.command()
 @click.option(
     "--root",
-    # Not resolved: /proc/1/root is a link to / for whoever reads it, and the host's root to walk.
+    # Not resolved: /proc/1/root reads as a link to /, but leads to the host's root.
     type=click.Path(path_type=Path, readable=False),
     callback=_folder,
     default="/",
-    help="The root of a copied or mounted node; its programs and sockets are then not asked.",
+    help="The root folder of a copied or mounted node. Its programs and sockets are not used then.",
 )
 @click.option(
     "--runtime-handler",
     "handlers",
     multiple=True,
     metavar="NAME",
-    help="A handler that a RuntimeClass of the cluster names; the node must know it. Repeatable.",
+    help="A handler that a RuntimeClass of the cluster uses; the node must have it. Repeatable.",
 )
-@click.option("--strict", is_flag=True, help="Exit with 1 for a WARN, too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 also for a WARN.")
 @with_config
 @with_set
 @with_state
@@ -65,7 +65,10 @@ def doctor(
     output: str,
     strict: bool,
 ) -> None:
-    """Say what is wrong with this node, and what to do; exit 1 for a FAIL. Changes nothing."""
+    """Find what is wrong with this node, and say what to do.
+
+    Exits with 1 for a FAIL. Changes nothing on the node.
+    """
     from holdfast.doctor.checks import examine  # noqa: PLC0415 - no other command needs these
     from holdfast.doctor.finding import Level  # noqa: PLC0415 - as above
     from holdfast.doctor.node import Node  # noqa: PLC0415 - as above
@@ -84,14 +87,14 @@ def doctor(
         click.echo(json.dumps(report, indent=2))
     else:
         told = ", ".join(f"{counts[level]} {level.value}" for level in Level)
-        where = "" if str(root) == "/" else f"; files below {root} alone were read"
+        where = "" if str(root) == "/" else f"; read only files below {root}"
         say(*_lines(found), told + where)
     if counts[Level.FAIL] or (strict and counts[Level.WARN]):
         raise click.exceptions.Exit(1)
 
 
 def _settings(config: Path | None, changes: dict[str, str]) -> tuple[Settings, "Finding"]:
-    """Return the settings that the daemon would have, or else the defaults, and which they are."""
+    """Return the daemon's settings, or the defaults if they are invalid, with a finding."""
     from holdfast.doctor.area import Area  # noqa: PLC0415 - no other command needs it
 
     area = Area("configuration")
@@ -100,11 +103,11 @@ def _settings(config: Path | None, changes: dict[str, str]) -> tuple[Settings, "
     except SettingsError as error:
         return Settings(), area.fail(
             check="settings",
-            reason=f"{error}; everything below goes by the defaults",
-            remedy="mend it: the daemon does not start with it; `holdfast config` prints what is "
-            "understood, `holdfast config --schema` what there is",
+            reason=f"{error}; the checks below use the defaults",
+            remedy="correct it: the daemon does not start with it; `holdfast config` prints the "
+            "settings in use, `holdfast config --schema` all that there are",
         )
-    source = "no file was named: defaults and environment" if config is None else str(config)
+    source = "no --config: defaults and environment" if config is None else str(config)
     return settings, area.ok(check="settings", reason=source)
 
 

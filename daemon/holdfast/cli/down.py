@@ -1,6 +1,6 @@
-"""What can be told while the daemon is down: what its ledger's file says, in the same shapes.
+"""Answers while the daemon is down, from its ledger file, in the same form as the daemon's.
 
-Everything that only the hardware could tell is null. Imported when it is needed: it brings SQLite.
+What only the running daemon can know is null. Imported only when it is needed: it loads SQLite.
 """
 
 from collections import Counter
@@ -14,21 +14,21 @@ from holdfast.model.ids import ResourceName
 
 
 def locks(folder: Path) -> Rows:
-    """Return who had what, and who waited."""
+    """Return which pod had which device, and which pods waited."""
     return lock_reports(read_only(folder))
 
 
 def history(folder: Path, device: str | None, limit: int) -> Rows:
-    """Return the last *limit* moves of *device*, given by name or by id alone; None: of all.
+    """Return the last *limit* lock changes of *device*, named in full or by id; None: of all.
 
-    Raises RequestRefusedError for a device that the history does not know.
+    Raises RequestRefusedError for a device that is not in the history.
     """
     name = device_meant(device, read_only_moved_devices(folder)) if device else None
     return history_reports(read_only_history(folder, name, limit))
 
 
 def devices(folder: Path) -> Rows:
-    """Return the devices that have a lock; the others are known to the hardware alone."""
+    """Return the devices that have a lock; the ledger does not have the others."""
     return [
         {
             "resource": lock.device.resource,
@@ -47,7 +47,7 @@ def devices(folder: Path) -> Rows:
 
 
 def status(folder: Path, problem: str) -> Row:
-    """Return the status of a daemon that could not be asked because of *problem*."""
+    """Return the status of a daemon that cannot be reached because of *problem*."""
     book = read_only(folder)
     counts: Counter[ResourceName] = Counter(name.resource for name in book.locks)
     return {

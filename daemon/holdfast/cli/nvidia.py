@@ -1,4 +1,4 @@
-"""The flags of NVIDIA's device plugin on `holdfast run`, so that its arguments can stay."""
+"""The flags of NVIDIA's device plugin on `holdfast run`, so that its arguments still work."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,20 +10,20 @@ from holdfast.settings.nvidia_plugin import flags
 
 
 def with_nvidia(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add its flags to *command*, in which `given` tells which were given.
+    """Add the flags to *command*; in it, `given` returns those that were used.
 
-    They are not among those that help shows: docs/nvidia.md says what each means.
+    The help does not list them: docs/nvidia.md says what each means.
     """
     for flag, needs_none in flags().items():
         option = partial(click.option, f"--{flag}", hidden=True, expose_value=False, callback=_note)
-        # That a value is left out has a meaning only where one is named for it.
+        # click allows a flag without a value only where flag_value says what it means.
         alone = option(is_flag=False, flag_value="true") if needs_none else option()
         command = alone(command)
     return command
 
 
 def given() -> dict[str, str]:
-    """Return which of its flags the command that runs was given."""
+    """Return the flags that the running command was given, by name."""
     found: dict[str, str] = click.get_current_context().meta.get(__name__, {})
     return found
 

@@ -1,5 +1,6 @@
-"""What several commands share: their options, the settings, and the way to the daemon."""
+"""What several commands share: options, settings, and how to ask the daemon."""
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,7 +30,7 @@ with_config = click.option(
     "--config",
     type=click.Path(path_type=Path),
     envvar="HOLDFAST_CONFIG",
-    help="The YAML file with the settings.",
+    help="The configuration file (YAML).",
 )
 with_set = click.option(
     "--set",
@@ -37,7 +38,7 @@ with_set = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     callback=_overrides,
-    help="Change one setting, such as gate.wait=10s; may be given more than once.",
+    help="Set one setting, such as gate.wait=10s. Repeatable.",
 )
 with_output = click.option(
     "-o",
@@ -45,13 +46,29 @@ with_output = click.option(
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="For people or programs.",
+    help="A table for people, or JSON for programs.",
 )
 with_state = click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
-    help="The state folder of the daemon to ask; otherwise that of the settings.",
+    help="The daemon's state folder. Default: stateDir of the settings.",
 )
+
+
+def with_folder(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --config and --state-dir to *command*, which gets the state folder as `folder`."""
+
+    @functools.wraps(command)
+    def found(
+        *,
+        config: Path | None,
+        state_dir: Path | None,
+        **options: Any,  # noqa: ANN401 - click's
+    ) -> Any:  # noqa: ANN401 - click's
+        folder = Path(load_settings(config, {}).state_dir) if state_dir is None else state_dir
+        return command(folder=folder, **options)
+
+    return with_config(with_state(found))
 
 
 def load_settings(
@@ -63,17 +80,12 @@ def load_settings(
 ) -> Settings:
     """Return the settings of *config*, the environment and *overrides*; raise SettingsError.
 
-    *theirs* are flags of NVIDIA's plugin, over which ours win. *told* hears of what its file says
-    to no effect.
+    *theirs* are flags of NVIDIA's plugin; *overrides* win over them. *told* is called with each
+    key of its file that has no effect.
     """
-    # HOLDFAST_CONFIG names the file; it is no setting in it.
+    # HOLDFAST_CONFIG names the file and is not a setting.
     environ = {key: value for key, value in os.environ.items() if key != "HOLDFAST_CONFIG"}
     return load(config, environ, overrides, theirs=theirs, told=told)
-
-
-def state_folder(config: Path | None, state_dir: Path | None) -> Path:
-    """Return the state folder: the one that was named, else that of the settings."""
-    return state_dir if state_dir is not None else Path(load_settings(config, {}).state_dir)
 
 
 def ask_daemon(
@@ -82,13 +94,13 @@ def ask_daemon(
     read: Callable[[str], Any] | None = None,
     **details: Any,  # noqa: ANN401 - JSON
 ) -> Any:  # noqa: ANN401 - JSON
-    """Return the daemon's answer; when it is down, what *read* finds out without it."""
+    """Return the daemon's answer, or the answer of *read* when the daemon is down."""
     try:
         return ask(folder, question, **details)
     except OSError as error:
-        problem = f"cannot ask the daemon in {folder}: {error.strerror or error}"
+        problem = f"cannot reach the daemon in {folder}: {error.strerror or error}"
         if read is None or not isinstance(error, (ConnectionError, FileNotFoundError)):
-            advice = "is it running, and is this its state folder (--state-dir)?"
+            advice = "check that it runs and that this is its state folder (--state-dir)"
             raise HoldfastError(f"{problem}; {advice}") from error
-    say(f"{problem}; reading the ledger there instead", error=True)
+    say(f"{problem}; reading its ledger file instead", error=True)
     return read(problem)

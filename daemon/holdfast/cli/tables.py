@@ -1,6 +1,7 @@
-"""Shows rows as a table for people, or as JSON for programs."""
+"""Prints answers: tables and lines for people, JSON for programs."""
 
 import json
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +16,13 @@ Rows = list[Row]
 
 _TIMES = frozenset({"at", "since"})
 _SIZES = frozenset({"limit", "usage", "headroom", "memlock"})
+_RESOURCE = ("name", "devices", "healthy", "offered", "locked")
+_WIDTH = 100
+_NO_BREAK = "\u00a0"
 
 
 def show(rows: Rows, columns: Sequence[str], output: str) -> None:
-    """Print *rows*: the *columns* of them as a table, or all that they say as JSON."""
+    """Print *rows*: their *columns* as a table, or everything as JSON."""
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
     else:
@@ -26,7 +30,7 @@ def show(rows: Rows, columns: Sequence[str], output: str) -> None:
 
 
 def say(*lines: str, error: bool = False) -> None:
-    """Print each of *lines* as one line, whatever the names in it are; *error*: to stderr."""
+    """Print each of *lines* as one line, control characters escaped; *error*: to stderr."""
     for line in lines:
         click.echo(printable(line), err=error)
 
@@ -42,14 +46,48 @@ def table(rows: Rows, columns: Sequence[str]) -> str:
     )
 
 
-def drift_line(each: Row) -> str:
+def status_lines(report: Row, *, every: bool = False) -> list[str]:
+    """Return the status as lines: what is wrong first, then the devices, then what is well.
+
+    The checks that pass share a paragraph; *every* gives each a line, with its age.
+    """
+    from holdfast.telemetry.readyz import check_line  # noqa: PLC0415 - no other command needs it
+
+    failed = [each for each in report["checks"] if not each["passes"]]
+    passed = [each for each in report["checks"] if each["passes"]]
+    lines = [_heading(report, failed=len(failed))]
+    lines += map(check_line, failed)
+    lines += map(_mark_line, report["byHand"])
+    lines += map(_drift_line, report["drift"])
+    if report["noDevices"]:
+        lines.append("NO DEVICES on this node: `holdfast doctor` looks for the cause")
+    lines += table(report["resources"], _RESOURCE).split("\n")
+    if every:
+        lines += map(check_line, passed)
+    elif passed:
+        # Wrapped between names only.
+        names = ", ".join(printable(each["name"]).replace(" ", _NO_BREAK) for each in passed)
+        wrapped = textwrap.wrap(f"ok     {names}", width=_WIDTH, subsequent_indent=" " * 7)
+        lines += (line.replace(_NO_BREAK, " ") for line in wrapped)
+    return lines
+
+
+def _heading(report: Row, *, failed: int) -> str:
+    count = len(report["checks"])
+    state = f"NOT READY, {failed} of {count} checks fail" if failed else f"ready, {count} checks"
+    if report["pid"] is None:
+        return f"holdfast is down: {state}"
+    return f"holdfast {report['version']}, pid {report['pid']}: {state}"
+
+
+def _drift_line(each: Row) -> str:
     """Return one line for a disagreement between the ledger, kubelet and the kernel."""
     text = f"{each['subject']}: {each['one']}, but {each['other']}; {each['advice']}"
     return f"drift  {each['kind']}: {_cell('drift', text)}"
 
 
-def mark_line(mark: Row) -> str:
-    """Return one line for what a person withholds: what, since when, who asked, and why."""
+def _mark_line(mark: Row) -> str:
+    """Return one line for a quarantine or a drain by hand: since when, who asked, and why."""
     what = f"QUARANTINED {mark['device']} by hand" if mark["device"] else "DRAINING"
     asked = f"since {_cell('since', mark['since'])}, asked by uid {mark['uid']}, pid {mark['pid']}"
     return f"{what} {asked}" + (f": {_cell('reason', mark['reason'])}" if mark["reason"] else "")

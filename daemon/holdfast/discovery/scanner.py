@@ -80,7 +80,7 @@ class Scanner:
         self._retries = backoff(_FIRST_RETRY, settings.rescan)
         self._found = Inventory(resources=offered.resources)
         self.inventory: Watched[Inventory] = Watched(self._found)
-        self.problem: str = "the hardware has not been looked at yet"
+        self.problem: str = "the hardware has not been scanned yet"
         """Why the inventory may be out of date, for people; empty when it is not."""
         self.scans = 0
         """How many scans succeeded."""
@@ -107,7 +107,7 @@ class Scanner:
             self._failed(error)
             return self.inventory.value
         if self.problem:
-            log.info("hardware scan works again", was=self.problem)
+            log.info("hardware scan succeeded", was=self.problem)
         self.problem = ""
         self._retries = backoff(_FIRST_RETRY, self._settings.rescan)
         self.scans += 1

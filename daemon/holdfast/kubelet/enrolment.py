@@ -235,7 +235,7 @@ class Enrolment:
         if registered:
             log.info("registered with kubelet", resource=before.resource)
         elif problem != before.problem:
-            log.warning("cannot register with kubelet", resource=before.resource, reason=problem)
+            log.warning("not registered with kubelet", resource=before.resource, reason=problem)
 
     def _set(self, state: Registration) -> None:
         if state != self._state:

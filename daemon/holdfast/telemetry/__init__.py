@@ -1,1 +1,1 @@
-"""What the daemon shows of itself: logs, metrics and probes."""
+"""Logs, metrics and probes of the daemon."""

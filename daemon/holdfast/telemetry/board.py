@@ -1,4 +1,4 @@
-"""What the loop publishes of itself, for the probes to read from threads of their own."""
+"""The event loop's heartbeat and checks, which the probes read from another thread."""
 
 import time
 
@@ -8,14 +8,14 @@ from holdfast.model.node.readiness import Check
 
 
 class Posted(Struct, frozen=True, kw_only=True):
-    """One check, and since when it has passed or failed (monotonic seconds)."""
+    """One check, and since when it passes or fails (monotonic seconds)."""
 
     check: Check
     since: float
 
 
 class Readiness(Struct, frozen=True, kw_only=True):
-    """All checks, as the loop published them at `at` (monotonic seconds)."""
+    """All checks, as published at `at` (monotonic seconds)."""
 
     posted: tuple[Posted, ...]
     at: float
@@ -27,7 +27,7 @@ class Readiness(Struct, frozen=True, kw_only=True):
 
 
 class Board:
-    """The loop's heartbeat and the readiness checks; written on the loop alone."""
+    """The loop's heartbeat and the readiness checks. Only the loop writes them."""
 
     def __init__(self) -> None:
         """Start with a fresh heartbeat and nothing ready."""
@@ -36,12 +36,12 @@ class Board:
         self.down("the daemon is starting")
 
     def beat(self) -> None:
-        """Show that the loop turns."""
+        """Record that the loop runs."""
         self._beat = time.monotonic()
 
     @property
     def silent_for(self) -> float:
-        """Return for how many seconds the loop has not beaten."""
+        """Return the seconds since the last heartbeat."""
         return time.monotonic() - self._beat
 
     @property
@@ -50,11 +50,11 @@ class Board:
         return self._readiness
 
     def down(self, reason: str) -> None:
-        """Show that the daemon is not up, for it starts or stops, and what it is at."""
+        """Publish that the daemon is starting or stopping, and its current step."""
         self.publish((Check(name="up", passes=False, reason=reason, public=reason),))
 
     def publish(self, checks: tuple[Check, ...]) -> None:
-        """Replace the checks; one that passes or fails as before keeps its age."""
+        """Replace the checks; a check whose result is the same keeps its age."""
         now = time.monotonic()
         before = {each.check.name: each for each in self._readiness.posted}
         posted = []

@@ -1,9 +1,8 @@
-"""A small HTTP server on one thread: whoever its clients are, its memory and its time are bounded.
+"""A small HTTP server on one thread, whose memory and time are bounded for any client.
 
-Each connection carries one request. What it costs is limited before it is read: the number of
-connections, the bytes of a request's head, the kernel's buffers, and the seconds from the
-connection to its end. A client that is slow cannot use up what others need, and one that opens
-many connections displaces its own.
+Each connection carries one request. Its cost is limited before it is read: the number of
+connections, the bytes of a request's head, the kernel's buffers, and the lifetime of a connection.
+A slow client cannot use up what others need, and a client with many connections displaces its own.
 """
 
 import contextlib
@@ -23,23 +22,23 @@ from msgspec import Struct, field
 log = structlog.get_logger(__name__)
 
 MOST_CLIENTS = 32
-"""Connections at once; one more displaces another, see `displaced`."""
+"""Connections at once; one more closes another, see `displaced`."""
 SECONDS = 5.0
-"""From the moment that a connection is taken to its end."""
+"""Lifetime of a connection, in seconds."""
 MOST_HEAD = 8192
-"""Bytes of a request's line and its header fields."""
+"""Bytes of the request line and the header fields."""
 MOST_FIELDS = 32
 """Header fields. Kubelet and Prometheus send up to eight, a browser behind a proxy about twenty."""
 
 _BACKLOG = 128
-"""Connections that wait in the kernel to be taken."""
+"""Connections that wait in the kernel to be accepted."""
 _KERNEL_IN, _KERNEL_OUT = 8192, 32768
-"""The kernel's buffers of one connection in bytes, which count as this process's memory, too."""
+"""The kernel's buffers of one connection in bytes; they count as memory of this process."""
 _PART = 4096
 _MOST_IGNORED = 1 << 16
-"""Bytes read and thrown away after the answer, so that it arrives although more was sent."""
+"""Bytes read and dropped after the answer, so that it arrives although the client sent more."""
 _PAUSE = 0.1
-"""After a connection that could not be taken, in seconds."""
+"""Pause after a connection that could not be accepted, in seconds."""
 
 _END = re.compile(rb"\r?\n\r?\n")
 _LINE = re.compile(r"([A-Z]+) (\S+) HTTP/1\.[0-9]")
@@ -47,14 +46,14 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """The head of a request. The names of *fields* are in lower case."""
+    """The head of a request; the names of its fields are in lower case."""
 
     target: str
     fields: Mapping[str, str] = field(default_factory=dict)
 
 
 class Response(Struct, frozen=True, kw_only=True):
-    """An answer, with the media type of its body."""
+    """An answer; `kind` is the media type of its body."""
 
     body: bytes
     status: HTTPStatus = HTTPStatus.OK
@@ -62,10 +61,10 @@ class Response(Struct, frozen=True, kw_only=True):
 
 
 class Client:
-    """One connection: what it has sent, and what it is still to be sent."""
+    """One connection: what was received, and what is still to be sent."""
 
     def __init__(self, connection: socket.socket, source: str, *, until: float) -> None:
-        """Begin with nothing; the connection ends at *until* (monotonic seconds)."""
+        """Start empty; the connection is closed at *until* (monotonic seconds)."""
         self.connection = connection
         self.source = source
         self.until = until
@@ -76,10 +75,10 @@ class Client:
 
 
 def displaced(clients: Iterable[Client]) -> Client:
-    """Return whose connection ends so that another can be taken: the oldest of the busiest address.
+    """Return which connection to close for a new one: the oldest of the busiest address.
 
-    *clients* are in the order in which they came. Many connections from one address displace each
-    other; they cannot displace the one of kubelet, which has an address of its own.
+    *clients* are in order of arrival. Many connections from one address displace each other; they
+    cannot displace kubelet's, which has another address.
     """
     clients = tuple(clients)
     counts = Counter(client.source for client in clients)
@@ -98,11 +97,10 @@ class HttpServer:
         *,
         seconds: float = SECONDS,
     ) -> None:
-        """Listen on *address* and *port*; raises OSError when that cannot be.
+        """Listen on *address* and *port*; raises OSError when that fails.
 
-        An empty *address* is every address of the host, of both families. Port 0 is any free one.
-        *answer* is called on the server's thread. A connection ends after *seconds*, whatever it
-        is at.
+        An empty *address* means all addresses of the host, IPv4 and IPv6. Port 0 means any free
+        port. *answer* is called on the server's thread. A connection is closed after *seconds*.
         """
         self._answer = answer
         self._seconds = seconds
@@ -118,7 +116,7 @@ class HttpServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering, and leave every client; once is enough."""
+        """Stop, and close every connection; safe to call twice."""
         if self._stop.is_set():
             return
         self._stop.set()
@@ -132,7 +130,7 @@ class HttpServer:
             try:
                 self._turn()
             except Exception:
-                # A thread that ends here would have kubelet restart the daemon.
+                # If this thread ended, kubelet would restart the daemon.
                 log.exception("HTTP server failed")
                 self._stop.wait(_PAUSE)
         for client in tuple(self._clients):
@@ -141,7 +139,7 @@ class HttpServer:
         self._listener.close()
 
     def _turn(self) -> None:
-        """Wait until something can be done, and do it."""
+        """Wait for events, and handle them."""
         ready = [key.data for key, _ in self._selector.select(self._patience())]
         for client in filter(None, ready):
             self._go_on(client)
@@ -152,18 +150,18 @@ class HttpServer:
             self._leave(client)
 
     def _patience(self) -> float | None:
-        """Return in how many seconds the next connection is overdue; None: there is none."""
+        """Return the seconds until the next connection expires; None: there is no connection."""
         if not self._clients:
             return None
         return max(0.0, min(each.until for each in self._clients) - time.monotonic())
 
     def _take(self) -> None:
-        for _ in range(MOST_CLIENTS):  # and no more, so that those that are taken have their turn
+        for _ in range(MOST_CLIENTS):  # no more, so that accepted connections get their turn
             try:
                 connection, address = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # out of files or memory: it stays in the queue
+            except OSError as error:  # out of file descriptors or memory: it stays in the queue
                 log.debug("cannot accept an HTTP connection", reason=error.strerror)
                 if self._clients:
                     self._leave(displaced(self._clients))
@@ -175,11 +173,11 @@ class HttpServer:
             client = Client(connection, str(address[0]), until=time.monotonic() + self._seconds)
             self._selector.register(connection, selectors.EVENT_READ, client)
             self._clients[client] = None
-            # A request that came with the connection is answered before anybody can displace it.
+            # A request that has arrived already is answered before the connection can be displaced.
             self._go_on(client)
 
     def _go_on(self, client: Client) -> None:
-        """Do for *client* what can be done without waiting."""
+        """Do what is possible for *client* without waiting."""
         try:
             if client.answered:
                 self._ignore(client)
@@ -189,7 +187,7 @@ class HttpServer:
                 self._receive(client)
         except BlockingIOError:
             pass
-        except OSError:  # it left
+        except OSError:  # the client disconnected
             self._leave(client)
         except Exception:
             self._leave(client)
@@ -210,7 +208,7 @@ class HttpServer:
         self._send(client)
 
     def _answer_to(self, head: bytes | None) -> tuple[bytes, ...]:
-        """Return the parts of the answer to *head*; None: it has no end within the limit."""
+        """Return the parts of the answer to *head*; None: the head exceeds the limit."""
         if head is None or len(head) > MOST_HEAD or head.count(b"\n") > MOST_FIELDS:
             return _encoded(_told(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
         line, *fields = head.decode("latin-1").replace("\r\n", "\n").split("\n")
@@ -239,14 +237,14 @@ class HttpServer:
             client.unsent[0] = client.unsent[0][sent:]
             if not client.unsent[0]:
                 del client.unsent[0]
-        # Closed with bytes that nobody read, the kernel would take the answer back.
+        # Closed with unread bytes, the kernel resets the connection, and the answer is lost.
         client.answered = True
         client.connection.shutdown(socket.SHUT_WR)
         self._selector.modify(client.connection, selectors.EVENT_READ, client)
         self._ignore(client)
 
     def _ignore(self, client: Client) -> None:
-        """Read what comes after the answer, to its end or the limit."""
+        """Read what comes after the answer, up to the limit."""
         while part := client.connection.recv(_PART):
             client.ignored += len(part)
             if client.ignored > _MOST_IGNORED:
@@ -267,7 +265,7 @@ def _listen(address: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # What is taken has the listener's buffers. They grow by themselves where none are set.
+        # Accepted sockets inherit these buffers. Without them the kernel's buffers grow.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_IN)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_OUT)
         if both:
@@ -286,7 +284,7 @@ def _told(status: HTTPStatus) -> Response:
 
 
 def _encoded(response: Response, *, more: str = "", body: bool = True) -> tuple[bytes, ...]:
-    """Return the parts of *response* as they are sent; the body is not copied."""
+    """Return the parts of *response* in sending order; the body is not copied."""
     head = (
         f"HTTP/1.1 {response.status.value} {response.status.phrase}\r\n"
         f"Server: holdfast\r\nContent-Type: {response.kind}\r\n"

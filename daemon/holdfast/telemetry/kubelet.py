@@ -1,4 +1,4 @@
-"""The metrics of kubelet: its calls, its streams, and what it answers."""
+"""The metrics of kubelet: calls, streams and registrations."""
 
 from collections.abc import Mapping
 
@@ -12,20 +12,20 @@ _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 
 
 class KubeletMetrics:
-    """Shows where each resource stands with kubelet."""
+    """Shows the registration of each resource, and kubelet's calls."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything with *registry*."""
         self._calls = Histogram(
             "holdfast_kubelet_call_seconds",
-            "Kubelet's calls by name and status code.",
+            "How long kubelet's calls took, by call and gRPC status code.",
             ["resource", "call", "code"],
             buckets=_FAST,
             registry=registry,
         )
         self._registered = Current(
             "holdfast_kubelet_registered",
-            "1 while kubelet has accepted the resource, 0 while it has not.",
+            "1 while the resource is registered with kubelet, else 0.",
             ["resource"],
             registry=registry,
         )
@@ -43,7 +43,7 @@ class KubeletMetrics:
         )
         self._questions = Total(
             "holdfast_kubelet_questions",
-            "Complete answers of kubelet's to which pods it counts.",
+            "Complete answers of kubelet to the question which pods it has.",
             registry=registry,
         )
 
@@ -58,7 +58,7 @@ class KubeletMetrics:
         *,
         questions: int,
     ) -> None:
-        """Show where each resource stands, and how much kubelet has done since the start."""
+        """Show the registrations, streams and totals."""
         self._registered.show({(name,): each.registered for name, each in standings.items()})
         self._streams.show({(name,): each.streams for name, each in standings.items()})
         for name, count in registrations.items():

@@ -1,4 +1,4 @@
-"""The metrics of devices and their locks: how many are where, since when, and for how long."""
+"""The metrics of devices and their locks."""
 
 from collections import Counter as Counted
 from collections.abc import Iterable
@@ -16,13 +16,13 @@ _LOCKED = tuple(state for state in LockState if state is not LockState.FREE)
 
 
 class LockMetrics:
-    """Shows the book and the inventory, and counts moves."""
+    """Shows the book and the inventory, and counts lock state changes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything with *registry*."""
         self._devices = Current(
             "holdfast_devices",
-            "Devices by resource and by the state of their lock.",
+            "Devices by resource and lock state.",
             ["resource", "state"],
             registry=registry,
         )
@@ -34,61 +34,61 @@ class LockMetrics:
         )
         self._faults = Current(
             "holdfast_device_faults",
-            "Devices that have a fault of the kind; one may have several.",
+            "Devices with a fault, by kind of fault; a device can have several.",
             ["resource", "fault"],
             registry=registry,
         )
         self._no_devices = Gauge(
             "holdfast_no_devices",
-            "1 where the hardware was looked at and there is no device to offer.",
+            "1 if the hardware scan found no device, else 0.",
             registry=registry,
         )
         self._moves = Counter(
             "holdfast_lock_moves",
-            "Moves of locks by the states left and entered.",
+            "State changes of locks, by state before and after.",
             ["before", "after"],
             registry=registry,
         )
         self._lasted = Histogram(
             "holdfast_lock_state_seconds",
-            "How long locks were in a state, told when they leave it.",
+            "How long locks were in a state, recorded when they leave it.",
             ["state"],
             buckets=_LASTING,
             registry=registry,
         )
         self._oldest = Gauge(
             "holdfast_lock_oldest_seconds",
-            "For how long the longest of the locks in a state has been in it; 0 without any.",
+            "How long the oldest lock of a state has been in it; 0 if there is none.",
             ["state"],
             registry=registry,
         )
         self._allocations = Gauge(
             "holdfast_allocations",
-            "Live Allocations: pending (the gate not passed) and active.",
+            "Current Allocations: pending (no container started yet) and active.",
             ["phase"],
             registry=registry,
         )
         self._draining = Gauge(
-            "holdfast_draining", "1 while the node is drained by hand.", registry=registry
+            "holdfast_draining", "1 while the node is drained by hand, else 0.", registry=registry
         )
         self._marks = Gauge(
             "holdfast_quarantined_by_hand",
-            "Devices that a person withholds from new pods.",
+            "Devices that a person quarantined.",
             registry=registry,
         )
         self._marks_oldest = Gauge(
             "holdfast_quarantined_by_hand_oldest_seconds",
-            "For how long the first of them has been withheld; 0 without any.",
+            "How long ago the oldest quarantine by hand began; 0 if there is none.",
             registry=registry,
         )
         self._entered: dict[DeviceName, float] = {}
 
     def know(self, locks: Iterable[DeviceLock]) -> None:
-        """Take over since when the locks of the ledger are where they are."""
+        """Take over when each lock in the ledger entered its state."""
         self._entered = {lock.device: lock.since for lock in locks}
 
     def moved(self, moves: Iterable[Move]) -> None:
-        """Count moves of locks."""
+        """Count state changes of locks."""
         for move in moves:
             self._moves.labels(move.before.value, move.after.value).inc()
             if move.before is move.after:
@@ -100,12 +100,12 @@ class LockMetrics:
                 self._entered[move.device] = move.at
 
     def show(self, inventory: Inventory, book: Book, *, looked: bool, now: float) -> None:
-        """Show how things stand at *now* (seconds since the epoch).
+        """Show the state at *now* (seconds since the epoch).
 
-        *looked*: the hardware was looked at, so that no devices are none.
+        *looked*: the hardware was scanned, so an empty inventory means that there are no devices.
         """
         self._show_devices(inventory, book)
-        # What is not read yet is none so far: the driver may never come.
+        # A driver that may still load counts as no devices: it may never come.
         self._no_devices.set(looked and not inventory.devices)
         for state in _LOCKED:
             since = [lock.since for lock in book.locks.values() if lock.state is state]

@@ -1,4 +1,4 @@
-"""Sets up structlog: JSON lines for programs, readable lines on a terminal; both on stderr."""
+"""Sets up structlog: JSON lines, or readable lines on a terminal; both on stderr."""
 
 import logging
 import sys
@@ -16,10 +16,10 @@ log = structlog.get_logger(__name__)
 
 
 def set_up_logs(level: str, form: str) -> None:
-    """Log from *level* on; *form* is ``json``, ``text``, or ``auto``: text on a terminal alone.
+    """Log from *level* on; *form* is ``json``, ``text``, or ``auto`` (text on a terminal).
 
-    What libraries and asyncio tell through the standard library comes out in the same form, from
-    warnings on, and so does an error that ends the process or a thread.
+    Warnings and errors that libraries log through the standard library have the same form, and so
+    do errors that end the process or a thread.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
     terminal = sys.stderr.isatty()
@@ -70,16 +70,16 @@ def _thread_ended(args: threading.ExceptHookArgs) -> None:
 
 
 def _as_printed(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """Escape texts for the lines of people; JSON escapes its own, and repr what is no text."""
+    """Escape texts for readable lines. JSON and repr escape the rest themselves."""
     return {
         key: printable(value) if isinstance(value, str) else value for key, value in event.items()
     }
 
 
 def _traceback(out: TextIO, error: ExcInfo) -> None:
-    """Write *error* without the values of variables: they can be long, and nobody's business.
+    """Write *error* without the values of variables, which can be long or confidential.
 
-    Each of its lines is set in, so that none can be taken for a line of the log.
+    Each line is indented, so that none can be mistaken for a log line.
     """
     lines = "".join(traceback.format_exception(*error)).rstrip("\n").split("\n")
     out.writelines(f"\n    {printable(line)}" for line in lines)

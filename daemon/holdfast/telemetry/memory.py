@@ -1,4 +1,4 @@
-"""The metrics of memory: the daemon's own against its limit, and of who holds devices."""
+"""The metrics of memory: of the daemon, and of the processes that hold devices."""
 
 import math
 from collections.abc import Mapping
@@ -11,49 +11,48 @@ from holdfast.telemetry.gauges import Current
 
 
 class MemoryMetrics:
-    """Shows what was read last. Unknown is NaN: zero would say that nothing may be used."""
+    """Shows the last values. Unknown is NaN; zero would mean that no memory may be used."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything with *registry*."""
         self._limit = Gauge(
             "holdfast_memory_limit_bytes",
-            "What this process may use: the machine's memory or the tightest cgroup's, of all "
-            "ancestors that can be seen. NaN: not known.",
+            "The daemon's memory limit: the tightest limit of its cgroup and all visible parent "
+            "cgroups, or the node's memory. NaN: unknown.",
             registry=registry,
         )
         self._usage = Gauge(
             "holdfast_memory_usage_bytes",
-            "What this process's cgroup uses, without file cache. NaN: not known.",
+            "Memory that the daemon's cgroup uses, without file cache. NaN: unknown.",
             registry=registry,
         )
         self._resident = Gauge(
             "holdfast_memory_resident_bytes",
-            "What this process itself has in memory. NaN: not known.",
+            "Resident memory of the daemon's process. NaN: unknown.",
             registry=registry,
         )
         self._share = Gauge(
             "holdfast_memory_limit_used_ratio",
-            "How much of its limit this process uses, from 0 to 1; it warns at 0.85.",
+            "Share of the memory limit that is used, 0 to 1; the daemon warns at 0.85.",
             registry=registry,
         )
         self._holders = {
             "limit": Current(
                 "holdfast_holder_memory_limit_bytes",
-                "Of the process that holds the device and has the least headroom: the tightest "
-                "memory limit around it.",
+                "The tightest memory limit of the device's holder that has the least headroom.",
                 ["resource", "device"],
                 registry=registry,
             ),
             "usage": Current(
                 "holdfast_holder_memory_usage_bytes",
-                "Of the same process: what its cgroup uses, without file cache.",
+                "Memory that the same holder's cgroup uses, without file cache.",
                 ["resource", "device"],
                 registry=registry,
             ),
             "headroom": Current(
                 "holdfast_holder_memory_headroom_bytes",
-                "Of the same process: how much more it can use before any limit around it, or the "
-                "node's end, is reached.",
+                "Memory that the same holder can still use before it reaches a limit or the node's "
+                "memory is full.",
                 ["resource", "device"],
                 registry=registry,
             ),
@@ -62,16 +61,16 @@ class MemoryMetrics:
             gauge.set(math.nan)
 
     def show_own(self, memory: Memory, *, resident: int | None, share: float) -> None:
-        """Show this process's own memory."""
+        """Show the daemon's own memory."""
         self._limit.set(_number(memory.limit))
         self._usage.set(_number(memory.usage))
         self._resident.set(_number(resident))
         self._share.set(share)
 
     def show_holders(self, tightest: Mapping[DeviceName, Memory]) -> None:
-        """Show, for each device that is held, who of its holders has the least headroom.
+        """Show the memory of the holder with the least headroom, for each device.
 
-        What is held by nobody any more is not shown any more: devices come and go.
+        Series of devices that have no holder are removed.
         """
         numbers = {
             (name.resource, name.id): {

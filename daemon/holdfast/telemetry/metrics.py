@@ -1,4 +1,4 @@
-"""Every metric, on one registry; labels are from closed sets, durations in seconds."""
+"""All metrics, on one registry. Label values are from closed sets, durations in seconds."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -15,10 +15,10 @@ _WAITS = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 25.0)
 
 
 class Metrics:
-    """The metrics of one daemon, by noun; docs/metrics.md has the table of all."""
+    """The metrics of one daemon; docs/metrics.md lists them all."""
 
     def __init__(self) -> None:
-        """Register everything with a registry of its own."""
+        """Register all metrics on a new registry."""
         registry = self.registry = CollectorRegistry()
         self.locks = LockMetrics(registry)
         self.kubelet = KubeletMetrics(registry)
@@ -26,54 +26,54 @@ class Metrics:
         self.node = NodeMetrics(registry, version=holdfast.__version__)
         self._gate = Histogram(
             "holdfast_gate_wait_seconds",
-            "How long container starts waited at the gate, by how it ended.",
+            "How long container starts waited for their devices, by outcome.",
             ["outcome"],
             buckets=_WAITS,
             registry=registry,
         )
         self._refusals = Counter(
             "holdfast_gate_refusals",
-            "Container starts that the gate refused, by reason; kubelet tries again.",
+            "Refused container starts by reason; kubelet tries each again.",
             ["reason"],
             registry=registry,
         )
-        for outcome in Outcome:  # so that the first one is an increase
+        for outcome in Outcome:  # so that the first event is an increase from 0
             (self._gate if outcome in PASSES else self._refusals).labels(outcome.value)
         self._waiting = Gauge(
             "holdfast_gate_waiting",
-            "Container starts that wait at the gate now.",
+            "Container starts that wait for their devices now.",
             registry=registry,
         )
         self._steps = Counter(
             "holdfast_reclaim_steps",
-            "Steps taken to end orphans, to reset and check their devices, and to end a living "
-            "pod's leaking sandbox (step sandbox), by outcome.",
+            "Steps to end leftover processes, to reset and check devices, and to end the leaking "
+            "sandbox of a running pod (step sandbox), by outcome.",
             ["step", "outcome"],
             registry=registry,
         )
         self._gpu_events = Counter(
             "holdfast_gpu_events",
-            "Events of GPUs by kind, by Xid, and by what clears it; ignored: nothing has to.",
+            "GPU events by kind, Xid, and what clears them (ignored: the event has no effect).",
             ["kind", "xid", "clears"],
             registry=registry,
         )
 
     def passed_gate(self, outcome: Outcome, seconds: float) -> None:
-        """Count the end of one wait at the gate."""
+        """Count one container start that passed or was refused; *seconds*: how long it waited."""
         self._gate.labels(outcome.value).observe(seconds)
         if outcome not in PASSES:
             self._refusals.labels(outcome.value).inc()
 
     def show_waiting(self, count: int) -> None:
-        """Show how many starts wait at the gate."""
+        """Show how many container starts wait."""
         self._waiting.set(count)
 
     def reclaimed(self, step: str, outcome: str) -> None:
-        """Count one step of a reclaim."""
+        """Count one reclaim step."""
         self._steps.labels(step, outcome).inc()
 
     def heard(self, event: GpuEvent, condemns: bool) -> None:
-        """Count an event of a GPU; Xids that nobody knows are one, for they may be garbage."""
+        """Count a GPU event. All Xids outside the catalogue share one label value."""
         xid, clears = "", "ignored"
         if event.kind is GpuEventKind.XID:
             rule = rule_of(event.xid)

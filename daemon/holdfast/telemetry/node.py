@@ -14,11 +14,16 @@ _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 
 
 class NodeMetrics:
-    """Shows how the daemon itself fares."""
+    """Shows the state of the daemon itself."""
 
     def __init__(self, registry: CollectorRegistry, *, version: str) -> None:
         """Register everything with *registry*."""
-        build = Gauge("holdfast_build_info", "1, with the version.", ["version"], registry=registry)
+        build = Gauge(
+            "holdfast_build_info",
+            "Always 1; the label has the version.",
+            ["version"],
+            registry=registry,
+        )
         build.labels(version).set(1)
         started = Gauge(
             "holdfast_start_time_seconds",
@@ -28,68 +33,68 @@ class NodeMetrics:
         started.set(time.time())
         self._ready = Current(
             "holdfast_ready",
-            "1 for each readiness check that passes, 0 for each that does not.",
+            "1 for a readiness check that passes, 0 for one that fails.",
             ["check"],
             registry=registry,
         )
         self._lanes = Current(
             "holdfast_lane_seconds",
-            "How long the last call on each lane took.",
+            "How long the last call of each lane (a thread for blocking calls) took.",
             ["lane"],
             registry=registry,
         )
         self._lanes_stuck = Current(
             "holdfast_lane_stuck_seconds",
-            "How long each lane has been past its deadline; 0 while it is not.",
+            "How long the lane's call has been past its deadline; 0 if it is not.",
             ["lane"],
             registry=registry,
         )
         self._scan_seconds = Gauge(
             "holdfast_scan_seconds",
-            "How long the last look at every process took.",
+            "How long the last scan of all processes took.",
             registry=registry,
         )
         self._scan_gaps = Gauge(
             "holdfast_scan_gaps",
-            "What the last look at every process could not see; 0 when it saw everything.",
+            "Number of things that the last scan of all processes could not see.",
             registry=registry,
         )
         self._scan_age = Gauge(
             "holdfast_scan_age_seconds",
-            "How long ago that was; NaN before the first.",
+            "How long ago the last scan of all processes was; NaN before the first.",
             registry=registry,
         )
         self._scan_age.set(math.nan)
         self._holders = Current(
             "holdfast_holders",
-            "Processes known to have a device in use.",
+            "Known processes that hold a device.",
             ["resource"],
             registry=registry,
         )
         self._commit = Histogram(
             "holdfast_ledger_commit_seconds",
-            "How long durable commits took.",
+            "How long commits to the ledger took, with fsync.",
             buckets=_FAST,
             registry=registry,
         )
         self._failing = Gauge(
             "holdfast_ledger_failing_seconds",
-            "For how long the ledger has taken no write; 0 while it does.",
+            "How long no write to the ledger has succeeded; 0 while writes succeed.",
             registry=registry,
         )
         self._drift = Gauge(
             "holdfast_drift",
-            "Disagreements that stand between the ledger, kubelet's books and the kernel, by kind.",
+            "Current disagreements between the ledger, kubelet and the kernel, by kind.",
             ["kind"],
             registry=registry,
         )
 
     def committed(self, seconds: float) -> None:
-        """Count one durable commit."""
+        """Record one commit."""
         self._commit.observe(seconds)
 
     def show_ledger(self, *, failing_for: float) -> None:
-        """Show for how many seconds no write has succeeded."""
+        """Show how many seconds no write has succeeded."""
         self._failing.set(failing_for)
 
     def show_ready(self, checks: Mapping[str, bool]) -> None:
@@ -97,22 +102,22 @@ class NodeMetrics:
         self._ready.show({(name,): passes for name, passes in checks.items()})
 
     def show_lanes(self, latency: Mapping[str, float], stuck_for: Mapping[str, float]) -> None:
-        """Show how long the last call on each lane took, and for how long one is overdue."""
+        """Show how long each lane's last call took, and how long one is past its deadline."""
         self._lanes.show({(name,): seconds for name, seconds in latency.items()})
         self._lanes_stuck.show({(name,): seconds for name, seconds in stuck_for.items()})
 
     def show_scan(self, *, seconds: float, gaps: int, age: float) -> None:
-        """Show what the last look at every process took and could not see, and when it was."""
+        """Show the duration, the gaps and the age of the last scan of all processes."""
         self._scan_seconds.set(seconds)
         self._scan_gaps.set(gaps)
         self._scan_age.set(age)
 
     def show_holders(self, counts: Mapping[str, int]) -> None:
-        """Show how many processes hold something, by resource."""
+        """Show how many processes hold devices, by resource."""
         self._holders.show({(resource,): count for resource, count in counts.items()})
 
     def show_drift(self, kinds: Iterable[str]) -> None:
-        """Show how many disagreements of each kind stand."""
+        """Show how many disagreements of each kind there are."""
         counts = Counted(kinds)
         for kind in Drift:
             self._drift.labels(kind.value).set(counts[kind.value])

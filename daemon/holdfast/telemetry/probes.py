@@ -1,6 +1,6 @@
-"""/livez, /readyz and /metrics over HTTP, from a thread that the event loop cannot wedge.
+"""/livez, /readyz and /metrics over HTTP, on a thread that the event loop cannot block.
 
-Whoever reaches the port may ask, so nothing here names a process, a pod or a path.
+The port has no password, so no answer names a process, a pod or a path.
 """
 
 import time
@@ -19,19 +19,19 @@ from holdfast.telemetry.readyz import as_json, as_text, freshness, public_rows
 
 _JSON = "application/json"
 _REUSE = 0.2
-"""For how long one text of the metrics serves all who ask, in seconds: to make it is work."""
+"""Seconds for which one rendering of the metrics is reused, because rendering is expensive."""
 
 
 class ProbeServer:
-    """Serves the probes until closed. `/livez` fails only for what a restart mends."""
+    """Serves the probes until closed. `/livez` fails only where a restart helps."""
 
     def __init__(
         self, address: str, port: int, *, board: Board, registry: CollectorRegistry, stall: float
     ) -> None:
         """Listen on *address* and *port*; raises SettingsError naming the port when it is taken.
 
-        An empty *address* is every address of the host. Port 0 is any free one. The loop counts as
-        stalled after *stall* seconds without a beat.
+        An empty *address* means all addresses of the host. Port 0 means any free port. The loop
+        counts as stalled after *stall* seconds without a heartbeat.
         """
         self._board = board
         self._registry = registry
@@ -53,7 +53,7 @@ class ProbeServer:
 
     @property
     def port(self) -> int:
-        """Return the port that is listened on."""
+        """Return the port in use."""
         return self._server.port
 
     def close(self) -> None:
@@ -70,10 +70,10 @@ class ProbeServer:
         try:
             asked = urlsplit(request.target)
         except ValueError:
-            return Response(status=HTTPStatus.BAD_REQUEST, body=b"not an address\n")
+            return Response(status=HTTPStatus.BAD_REQUEST, body=b"invalid URL\n")
         answer = self._answers.get(asked.path)
         if answer is None:
-            known = f"there are {', '.join(self._answers)}\n"
+            known = f"not found; use {', '.join(self._answers)}\n"
             return Response(status=HTTPStatus.NOT_FOUND, body=known.encode())
         return answer(request, asked.query)
 
@@ -89,7 +89,7 @@ class ProbeServer:
         rows = [*public_rows(readiness), freshness(readiness, self._stall)]
         ready = all(row["passes"] for row in rows)
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
-        # Checks are told in full always, so `?verbose` of Kubernetes' own probes needs nothing.
+        # Every check is always listed, so `?verbose` as in Kubernetes' own probes has no effect.
         if "json" in parse_qs(query).get("output", ()) or _JSON in request.fields.get("accept", ""):
             return Response(status=status, kind=_JSON, body=as_json(rows).encode())
         return Response(status=status, body=as_text(rows).encode())

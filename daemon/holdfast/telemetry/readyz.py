@@ -1,4 +1,4 @@
-"""How the readiness checks are told: lines for people, JSON for programs."""
+"""Formats the readiness checks: lines for people, JSON for programs."""
 
 import json
 import time
@@ -15,15 +15,15 @@ Row = dict[str, Any]
 def check_rows(readiness: Readiness, now: float | None = None) -> list[Row]:
     """Return one row for each check.
 
-    ``forSeconds``: since when it has passed or failed; ``seenSecondsAgo``: when its fact was last
-    learned, null for what is always at hand.
+    ``forSeconds``: how long it has passed or failed; ``seenSecondsAgo``: the age of its fact, null
+    for a fact that is always current.
     """
     now = time.monotonic() if now is None else now
     return [_row(each.check, now, since=each.since) for each in readiness.posted]
 
 
 def public_rows(readiness: Readiness, now: float | None = None) -> list[Row]:
-    """Return the same rows with no more of each reason than anybody may know."""
+    """Return the same rows, with only the public part of each reason."""
     rows = check_rows(readiness, now)
     return [
         {**row, "reason": _public(each.check)}
@@ -32,7 +32,7 @@ def public_rows(readiness: Readiness, now: float | None = None) -> list[Row]:
 
 
 def freshness(readiness: Readiness, stall: float, now: float | None = None) -> Row:
-    """Return the row of the check that no loop can fake: that the others are not old."""
+    """Return the check that the other checks are not outdated."""
     now = time.monotonic() if now is None else now
     age = now - readiness.at
     reason = "" if age <= stall else f"the event loop last updated them {age:.1f} s ago"
@@ -59,7 +59,7 @@ def as_json(rows: Iterable[Row]) -> str:
 
 
 def check_line(row: Row) -> str:
-    """Return the line for people that tells a row."""
+    """Return a row as a line for people."""
     ages = []
     if row.get("forSeconds") is not None:
         ages.append(f"for {row['forSeconds']:.0f} s")
@@ -74,7 +74,7 @@ def check_line(row: Row) -> str:
 def _public(check: Check) -> str:
     if check.reason == check.public:
         return check.public
-    more = "`holdfast status` on the node says more"
+    more = "`holdfast status` on the node has the details"
     return f"{check.public}; {more}" if check.public else more
 
 

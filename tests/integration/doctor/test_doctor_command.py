@@ -30,7 +30,7 @@ def test_on_a_machine_with_nothing_of_all_this_nothing_fails(
 
     told = capsys.readouterr().out
     assert "configuration\n  OK    settings: " in told
-    assert f" 0 FAIL; files below {tmp_path} alone were read\n" in told
+    assert f" 0 FAIL; read only files below {tmp_path}\n" in told
     assert "Traceback" not in told
     assert not list(tmp_path.iterdir()), "looking leaves nothing behind"
 
@@ -98,7 +98,7 @@ def test_people_are_shown_each_area_with_its_findings_remedies_and_a_count(
     at = next(place for place, line in enumerate(area) if line.startswith("  FAIL  driver: "))
     assert area[at].endswith("it is bound to gas\\x1bket; driver_override is not set")
     assert area[at + 1].startswith(f"        echo {CHIP} > ")
-    assert re.search(r"^\d+ OK, \d+ WARN, 1 FAIL; files below ", told, re.MULTILINE)
+    assert re.search(r"^\d+ OK, \d+ WARN, 1 FAIL; read only files below ", told, re.MULTILINE)
 
 
 def test_wrong_usage_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
