@@ -28,11 +28,12 @@ from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
+from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
-from holdfast.reclaim.runtimes import Runtimes
+from holdfast.reclaim.signals import Signals
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
@@ -138,7 +139,12 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
         )
         pidfds = Pidfds(procfs)
         pods = Pods(
-            cgroups=cgroups, procfs=procfs, paths=paths, lane=lanes[1], emptied=lambda _pod: None
+            cgroups=cgroups,
+            runtimes=RuntimeFiles(gpus.node.root),
+            procfs=procfs,
+            paths=paths,
+            lane=lanes[1],
+            emptied=lambda _pod: None,
         )
         settings = sections.Reclaim(
             mode="observe",
@@ -155,18 +161,20 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             rescan=settings.foreign_scan,
             exclusive_open=False,
         )
-        reclaimer = Reclaimer(
+        evidence = Evidence(
             ledger=ledger,
             books=books,
             pods=pods,
-            runtimes=Runtimes(files=RuntimeFiles(gpus.node.root), lane=lanes[1], clock=clock),
-            cgroups=cgroups,
-            pidfds=pidfds,
-            lane=lanes[1],
             clock=clock,
             settings=settings,
             question_timeout=5.0,
             own_pid=1,
+        )
+        reclaimer = Reclaimer(
+            ledger=ledger,
+            evidence=evidence,
+            signals=Signals(evidence=evidence, pods=pods, pidfds=pidfds),
+            clock=clock,
         )
         resetter = Resetter(
             ledger=ledger,

@@ -30,9 +30,10 @@ from holdfast.model.ids import PciAddress, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.reclaim.ending import Member
 from holdfast.model.use.free import KernelFacts, ReleaseFacts
+from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
-from holdfast.reclaim.runtimes import Runtimes
+from holdfast.reclaim.signals import Signals
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
@@ -199,7 +200,6 @@ class Deathbed:
     pods: _Pods
     pidfds: Pidfds
     ledger: Ledger
-    lane: Lane
     settings: Reclaim = field(default_factory=Reclaim)
     own_pid: int = field(default_factory=os.getpid)
     gaps: tuple[str, ...] = ()
@@ -326,19 +326,20 @@ class Deathbed:
     @property
     def reclaimer(self) -> Reclaimer:
         if self._reclaimer is None:
-            tree = self.tree
-            self._reclaimer = Reclaimer(
+            evidence = Evidence(
                 ledger=self.ledger,
                 books=self.books,
                 pods=self.pods,
-                runtimes=Runtimes(files=RuntimeFiles(tree.root), lane=self.lane, clock=self.clock),
-                cgroups=self.kernel,
-                pidfds=self.pidfds,
-                lane=self.lane,
                 clock=self.clock,
                 settings=self.settings,
                 question_timeout=5.0,
                 own_pid=self.own_pid,
+            )
+            self._reclaimer = Reclaimer(
+                ledger=self.ledger,
+                evidence=evidence,
+                signals=Signals(evidence=evidence, pods=self.pods, pidfds=self.pidfds),
+                clock=self.clock,
             )
         return self._reclaimer
 
@@ -365,7 +366,14 @@ async def deathbed(
     paths, pidfds = PathWatcher(), Pidfds(procfs)
     (folder / "state").mkdir()
     ledger = await open_ledger(folder / "state", writes, clock=clock, boot=BOOT)
-    pods = _Pods(cgroups=kernel, procfs=procfs, paths=paths, lane=lane, emptied=lambda _pod: None)
+    pods = _Pods(
+        cgroups=kernel,
+        runtimes=RuntimeFiles(tree.root),
+        procfs=procfs,
+        paths=paths,
+        lane=lane,
+        emptied=lambda _pod: None,
+    )
     made = Deathbed(
         folder=folder,
         tree=tree,
@@ -375,7 +383,6 @@ async def deathbed(
         pods=pods,
         pidfds=pidfds,
         ledger=ledger,
-        lane=lane,
     )
     try:
         await _bring_to_its_end(made, made.make_pod(files=files))

@@ -4,11 +4,9 @@ from guards.gpus import GPU_GUARDS
 from guards.guard import Edit, Guard
 
 _ENDING = "daemon/holdfast/model/reclaim/ending.py"
-_GUARDS = "daemon/holdfast/reclaim/guards.py"
 _ENDS = "daemon/holdfast/reclaim/signals.py"
 _PARENTS = "daemon/holdfast/host/proc/parents.py"
 _EVIDENCE = "daemon/holdfast/reclaim/evidence.py"
-_CGROUP_END = "daemon/holdfast/reclaim/cgroupend.py"
 _CGROUPS = "daemon/holdfast/host/cgroup/cgroups.py"
 _PIDFD = "daemon/holdfast/host/proc/pidfd.py"
 _KUBELET = "daemon/holdfast/model/kubelet.py"
@@ -72,7 +70,7 @@ GUARDS = (
         edits=(
             Edit(
                 _ENDS,
-                "all_of_it = at_once and len(victims) == len(members)",
+                "all_of_it = at_once and len(agreed.victims) == len(agreed.members)",
                 "all_of_it = at_once",
             ),
             Edit(_ENDING, "member.is_shim or member.command in RUNTIMES or member", "member"),
@@ -211,9 +209,9 @@ GUARDS = (
         edits=(
             Edit(
                 _ENDS,
-                "        held = {each.process for each in errand.opened}\n",
-                "        members = (*members, *(x for x in errand.opened if x not in members))\n"
-                "        held = {each.process for each in errand.opened}\n",
+                "        held = {each.process for each in order.opened}\n",
+                "        members = (*members, *(x for x in order.opened if x not in members))\n"
+                "        held = {each.process for each in order.opened}\n",
             ),
         ),
         tests=(
@@ -243,9 +241,9 @@ GUARDS = (
             ),
             Edit(
                 _ENDS,
-                "        held = {each.process for each in errand.opened}\n",
-                "        members = errand.opened\n"
-                "        held = {each.process for each in errand.opened}\n",
+                "        held = {each.process for each in order.opened}\n",
+                "        members = order.opened\n"
+                "        held = {each.process for each in order.opened}\n",
             ),
         ),
         tests=(f"{_SIGNALS}::test_a_pid_reused_between_scan_and_signal_is_another_process",),
@@ -254,14 +252,14 @@ GUARDS = (
         name="fence",
         why="a lock that moved meanwhile may be somebody else's by now",
         edits=(
-            Edit(_GUARDS, "if self._ledger.book.value.locks.get(lock.device) != lock or ", "if "),
+            Edit(_EVIDENCE, "if self._ledger.book.value.locks.get(lock.device) != lock or ", "if "),
         ),
         tests=(f"{_SIGNALS}::test_a_lock_that_moved_meanwhile_is_not_acted_upon",),
     ),
     Guard(
         name="counted-again",
         why="a manifest that is put back has its UID and cgroup again: kubelet is asked last",
-        edits=(Edit(_GUARDS, "return not view.readable or view.counts(pod)", "return False"),),
+        edits=(Edit(_EVIDENCE, "return not view.readable or view.counts(pod)", "return False"),),
         tests=(
             f"{_SIGNALS}::test_a_manifest_put_back_between_scan_and_signal_saves_its_pod",
             f"{_SIGNALS}::test_a_manifest_put_back_after_kubelets_answer_saves_its_pod",
@@ -271,7 +269,11 @@ GUARDS = (
         name="answer",
         why="without an answer to a question asked now, nothing is known",
         edits=(
-            Edit(_ENDS, "if view is None:", "if not (view := view or self._books.view.value):"),
+            Edit(
+                _EVIDENCE,
+                "return await self._books.answered_after(self._clock.uptime(), self.question_timeout)",
+                "await self._books.answered_after(0.0, 0.0)\n        return self._books.view.value",
+            ),
         ),
         tests=(f"{_SIGNALS}::test_without_an_answer_of_kubelets_nobody_is_signalled",),
     ),
@@ -348,7 +350,7 @@ GUARDS = (
         why="a grace must not be over because somebody set the clock",
         edits=(
             Edit(
-                _GUARDS,
+                _EVIDENCE,
                 "now=self._clock.monotonic(),\n                    own_pid",
                 "now=self._clock.wall(),\n                    own_pid",
             ),
@@ -369,13 +371,13 @@ GUARDS = (
     Guard(
         name="frozen-asked-again",
         why="on kernels without cgroup.kill, who came before the freeze is judged as well",
-        edits=(Edit(_CGROUP_END, "if not may_end(members):", "if False:"),),
+        edits=(Edit(_ENDS, "if not may_end(members):", "if False:"),),
         tests=(f"{_SIGNALS}::test_a_container_that_shows_once_its_pod_is_frozen_saves_it",),
     ),
     Guard(
         name="judged-last",
         why="a cgroup is judged where it is killed: what was listed before has waited for its turn",
-        edits=(Edit(_CGROUP_END, "if not may_end(self._pods.members_now(pod)):", "if False:"),),
+        edits=(Edit(_ENDS, "if not may_end(self._pods.members_now(pod)):", "if False:"),),
         tests=(
             f"{_SIGNALS}::test_a_container_that_shows_right_before_its_cgroup_is_killed_saves_it",
         ),
@@ -386,7 +388,7 @@ GUARDS = (
         edits=(
             Edit(
                 _ENDS,
-                "            victims, _ = await self._agreed(errand)  # trying took its time\n",
+                "            agreed = await self._agreed(order)  # trying took its time\n",
                 "",
             ),
         ),

@@ -20,7 +20,6 @@ from holdfast.model.use.sandbox import Sandbox
 from holdfast.model.use.use import Grip, Holder
 from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.watched import Watched
 from holdfast.settings.duration import Duration
 from holdfast.settings.sections import Reclaim
@@ -76,9 +75,10 @@ async def _leaking(
     RuntimeFolder(scene.tree.root.run).bundle("s", spec("sandbox", "s", uid=X))
     pods = _Sentries(
         cgroups=scene.kernel,
+        runtimes=RuntimeFiles(scene.tree.root),
         procfs=scene.pidfds._procfs,
         paths=anything,
-        lane=scene.lane,
+        lane=scene.pods.lane,
         emptied=lambda _pod: None,
     )
     look: Any = _Look(pods)
@@ -90,10 +90,7 @@ async def _leaking(
         starts=starts,
         look=look,
         pods=pods,
-        runtimes=Runtimes(files=RuntimeFiles(scene.tree.root), lane=scene.lane, clock=scene.clock),
-        cgroups=scene.kernel,
         pidfds=scene.pidfds,
-        lane=scene.lane,
         clock=scene.clock,
         settings=Reclaim(leaked_sandbox="restart", leak_grace=Duration(0)),
     )

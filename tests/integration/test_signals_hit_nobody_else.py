@@ -428,6 +428,19 @@ async def test_nobody_is_ended_within_a_grace(tmp_path: Path, let_go: float, orp
         assert victim.lives
 
 
+async def test_a_pod_that_was_not_over_after_all_has_its_graces_anew(tmp_path: Path) -> None:
+    async with deathbed(tmp_path) as scene:
+        victim = scene.start()
+        await scene.beat()
+        scene.clock.pass_by(100.0)
+        scene.reclaimer.start_over([X])
+        for _ in range(5):
+            await scene.beat()
+        assert victim.lives
+        await scene.wait_long()
+        assert not victim.lives
+
+
 async def test_a_clock_that_is_set_forward_ends_no_grace(tmp_path: Path) -> None:
     async with deathbed(tmp_path) as scene:
         victim = scene.start()

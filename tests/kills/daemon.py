@@ -19,11 +19,12 @@ from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, Proces
 from holdfast.model.reclaim.ending import EndFacts, why_spare
 from holdfast.model.use.free import KernelFacts, judge_kernel
 from holdfast.model.use.verdict import Freedom
+from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
-from holdfast.reclaim.runtimes import Runtimes
+from holdfast.reclaim.signals import Signals
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
@@ -110,22 +111,28 @@ class Daemon:
             exclusive_open=False,
         )
         pods = Pods(
-            cgroups=cgroups, procfs=procfs, paths=self._paths, lane=lane, emptied=self._emptied
+            cgroups=cgroups,
+            runtimes=MemoryRuntimeFiles(self._kubelet.runtime.state),
+            procfs=procfs,
+            paths=self._paths,
+            lane=lane,
+            emptied=self._emptied,
         )
-        files = MemoryRuntimeFiles(self._kubelet.runtime.state)
-        reclaimer = Reclaimer(
+        evidence = Evidence(
             ledger=ledger,
             books=books,
             pods=pods,
-            runtimes=Runtimes(files=files, lane=lane, clock=clock),
-            cgroups=cgroups,
-            pidfds=self._pidfds,
-            lane=lane,
             clock=clock,
             settings=settings,
             question_timeout=5.0,
             own_pid=OWN_PID,
             judge=self._guards.judge,
+        )
+        reclaimer = Reclaimer(
+            ledger=ledger,
+            evidence=evidence,
+            signals=Signals(evidence=evidence, pods=pods, pidfds=self._pidfds),
+            clock=clock,
         )
         resetter = _NoResetter(
             ledger=ledger,

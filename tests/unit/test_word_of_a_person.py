@@ -6,6 +6,7 @@ import pytest
 
 from fakes.books import X, Y
 from holdfast.model.reclaim.release import ByHand
+from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.settings.duration import Duration
 from holdfast.settings.sections import Reclaim
@@ -16,24 +17,16 @@ _SETTINGS = Reclaim(term_grace=Duration(10), kill_grace=Duration(10))
 
 def _reclaimer(clock: ManualClock) -> Reclaimer:
     nothing: Any = None  # none of them is asked here
-    return Reclaimer(
+    evidence = Evidence(
         ledger=nothing,
         books=nothing,
         pods=nothing,
-        runtimes=_Forgetful(),  # type: ignore[arg-type]
-        cgroups=nothing,
-        pidfds=nothing,
-        lane=nothing,
-        own_pid=1,
         clock=clock,
         settings=_SETTINGS,
         question_timeout=5.0,
+        own_pid=1,
     )
-
-
-class _Forgetful:
-    def forget(self, pod: str) -> None:
-        pass
+    return Reclaimer(ledger=nothing, evidence=evidence, signals=nothing, clock=clock)
 
 
 @pytest.mark.parametrize("word", [ByHand.RELEASE, ByHand.FORCE])

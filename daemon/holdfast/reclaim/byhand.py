@@ -1,13 +1,11 @@
 """Releases a device because a person asked: shows who has it, and ends that by the same guards."""
 
 import asyncio
-from collections.abc import Callable
 
 from msgspec import Struct
 
 from holdfast.errors import RequestRefusedError
 from holdfast.host.use.look import Look
-from holdfast.kubelet.books import KubeletBooks
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book, PodRecord
 from holdfast.model.book.byhand import Target
@@ -20,12 +18,11 @@ from holdfast.model.reclaim.ending import Member, in_the_way, may_be_at_work
 from holdfast.model.reclaim.plan import ReclaimStep
 from holdfast.model.reclaim.release import ByHand, HandFacts, HandVerdict, Warrant, judge_by_hand
 from holdfast.model.use.free import KernelFacts
+from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
-from holdfast.reclaim.runtimes import Runtimes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
-from holdfast.settings.sections import Reclaim
 
 
 class Shown(Struct, frozen=True, kw_only=True):
@@ -55,7 +52,7 @@ class Shown(Struct, frozen=True, kw_only=True):
 
 
 class Begun(Struct, frozen=True, kw_only=True):
-    """What a release did, in words; `follows`: the watcher goes on with it."""
+    """What a release did, in words; `follows`: the watcher has to go on with it, at once."""
 
     text: str
     follows: bool = False
@@ -71,26 +68,18 @@ class HandRelease:
         inventory: Watched[Inventory],
         look: Look,
         pods: Pods,
-        runtimes: Runtimes,
-        books: KubeletBooks,
+        evidence: Evidence,
         reclaimer: Reclaimer,
-        nudge: Callable[[], None],
         clock: Clock,
-        settings: Reclaim,
-        question_timeout: float,
     ) -> None:
-        """Have *reclaimer* act, and *nudge* the watcher to begin at once."""
+        """Have *reclaimer* act."""
         self._ledger = ledger
         self._inventory = inventory
         self._look = look
         self._pods = pods
-        self._runtimes = runtimes
-        self._books = books
+        self._evidence = evidence
         self._reclaimer = reclaimer
-        self._nudge = nudge
         self._clock = clock
-        self._settings = settings
-        self._question_timeout = question_timeout
 
     async def look(self, target: Target) -> Shown:
         """Look at the device and its pod now; kubelet is asked too."""
@@ -105,9 +94,9 @@ class HandRelease:
                 counted=False,
                 at_work=None,
             )
-        view = await self._books.answered_after(self._clock.uptime(), self._question_timeout)
+        view = await self._evidence.ask()
         members = await self._pods.members(lock.pod)
-        runtime = await self._runtimes.look(lock.pod, members)
+        state = await self._pods.runtime_state(lock.pod, members)
         kernel = await self._kernel(target)
         book: Book = self._ledger.book.value
         return Shown(
@@ -117,7 +106,7 @@ class HandRelease:
             kernel=kernel,
             blockers=in_the_way(kernel.holders or (), lock.pod, members),
             counted=None if view is None else view.counts(lock.pod),
-            at_work=may_be_at_work(members, runtime.state),
+            at_work=may_be_at_work(members, state),
         )
 
     async def release(
@@ -136,7 +125,6 @@ class HandRelease:
         await self._tell(lock, f"to be released{forced} ({asker})")
         if lock.state is not LockState.HELD:
             self._reclaimer.retry(lock.pod, verdict.order)
-            self._nudge()
             return Begun(text=f"{lock.device} is being reclaimed", follows=True)
         return Begun(text=await self._end_holders(seen, lock))
 
@@ -150,9 +138,10 @@ class HandRelease:
                 f"no process of pod {seen.pod} holds {lock.device}, which is granted to that pod "
                 "until kubelet no longer counts it: delete the pod"
             )
+        settings = self._evidence.settings
         steps = (
-            (ReclaimStep.TERMINATE, self._settings.term_grace),
-            (ReclaimStep.KILL, self._settings.kill_grace),
+            (ReclaimStep.TERMINATE, settings.term_grace),
+            (ReclaimStep.KILL, settings.kill_grace),
         )
         left, sent = meant, False
         for step, grace in steps:
@@ -184,7 +173,7 @@ class HandRelease:
             left = processes & {each.process for each in members}
             if not left or self._clock.monotonic() >= end:
                 return left
-            await asyncio.sleep(self._settings.release_poll)
+            await asyncio.sleep(self._evidence.settings.release_poll)
 
     async def _kernel(self, target: Target) -> KernelFacts:
         device = self._inventory.value.get(target.device)

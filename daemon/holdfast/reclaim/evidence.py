@@ -1,26 +1,147 @@
-"""Since when kubelet has let go of each pod, by a clock that nobody can set."""
+"""May what is left of a pod be ended? Gathers the evidence, remembers it, and asks the rule."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
+from holdfast.kubelet.books import KubeletBooks
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import PodRecord
+from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import PodUid, ProcessId
+from holdfast.model.kubelet import KubeletView
+from holdfast.model.reclaim.ending import (
+    EndFacts,
+    Member,
+    RuntimeSeen,
+    runtime_seen,
+    why_spare,
+    why_stale,
+)
+from holdfast.model.reclaim.release import ByHand, Warrant
+from holdfast.reclaim.pods import Pods
 from holdfast.runtime.clock import Clock
+from holdfast.settings.sections import Reclaim
 
-Evidence = tuple[ProcessId | None, float]
+Judge = Callable[[Member, Sequence[Member]], str | None]
+"""Returns why one of a pod's processes, of which all are given, must be spared; None: it may end"""
 
 
-class Evidences:
-    """Remembers when this daemon first saw the evidence that the ledger keeps of each pod.
+class Evidence:
+    """Knows since when kubelet and the runtime have let go of each pod, by the monotonic clock.
 
-    After a restart a grace begins anew: the daemon was away, and did not see that it stood.
+    It is kept in memory alone, so a daemon that starts begins each grace anew: it did not see
+    whether the evidence stood while it was down.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        """Measure by *clock*'s monotonic reading."""
-        self._clock = clock
-        self._seen: dict[PodUid, tuple[Evidence, float]] = {}
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        books: KubeletBooks,
+        pods: Pods,
+        clock: Clock,
+        settings: Reclaim,
+        question_timeout: float,
+        own_pid: int,
+        judge: Callable[[EndFacts], str | None] = why_spare,
+    ) -> None:
+        """Judge by *settings*; wait *question_timeout* seconds for an answer of kubelet's.
 
-    def standing_since(self, record: PodRecord | None) -> float | None:
+        *own_pid* is this daemon's as `/proc` shows it, never to be signalled. *judge* is another
+        rule only where a test shows what each guard of `why_spare` is for.
+        """
+        self._ledger = ledger
+        self._books = books
+        self._pods = pods
+        self._clock = clock
+        self.settings = settings
+        self.question_timeout = question_timeout
+        self._own_pid = own_pid
+        self._judge = judge
+        self._kubelet: dict[PodUid, tuple[tuple[ProcessId | None, float], float]] = {}
+        """What the ledger said of kubelet's letting go of each pod, and when it was first seen."""
+        self._runtime: dict[PodUid, RuntimeSeen] = {}
+
+    async def look(self, pod: PodUid) -> tuple[Member, ...]:
+        """Return the processes of *pod*; note whether kubelet and the runtime have let go of it."""
+        members = await self._pods.members(pod)
+        state = await self._pods.runtime_state(pod, members)
+        before = self._runtime.get(pod, RuntimeSeen())
+        self._runtime[pod] = runtime_seen(before, members, state, self._clock.monotonic())
+        self._let_go_since(self.record(pod))
+        return members
+
+    def forget(self, pod: PodUid) -> None:
+        """Drop what is remembered of *pod*: a later end of it is another one."""
+        self._runtime.pop(pod, None)
+        self._kubelet.pop(pod, None)
+
+    async def ask(self) -> KubeletView | None:
+        """Ask kubelet now; return the view that its answer gave, None where it gave none."""
+        return await self._books.answered_after(self._clock.uptime(), self.question_timeout)
+
+    def record(self, pod: PodUid) -> PodRecord | None:
+        """Return what the ledger has of *pod*; from any thread."""
+        return self._ledger.book.value.pods.get(pod)
+
+    def why_stale(self, asked_at: float) -> str | None:
+        """Return why kubelet's word is too old to act on, None where it is not; from any thread.
+
+        *asked_at* is a moment after which kubelet wrote it, in seconds since the machine booted.
+        """
+        return why_stale(asked=asked_at, now=self._clock.uptime(), limit=self.settings.evidence_age)
+
+    def stands(self, lock: DeviceLock, warrant: Warrant) -> bool:
+        """Tell, from any thread, whether the lock has not moved and its pod is not counted again.
+
+        Books that cannot be read do not tell that it is not.
+        """
+        if self._ledger.book.value.locks.get(lock.device) != lock or lock.pod is None:
+            return False
+        view = self._books.view.value
+        return warrant.by_hand is ByHand.FORCE or not _may_count(view, lock.pod)
+
+    def judging(self, lock: DeviceLock, warrant: Warrant) -> Judge:
+        """Return who judges the processes of the lock's pod, by all that is known at this moment.
+
+        The judge may be asked from any thread: what the loop owns is taken down here.
+        """
+        pod = lock.pod
+        if pod is None:
+            return lambda _each, _members: "the device's pod was never identified"
+        record = self.record(pod)
+        runtime, since = self._runtime.get(pod, RuntimeSeen()), self._let_go_since(record)
+        kubelet, settings = self._books.view.value.kubelet, self.settings
+
+        def judge(each: Member, members: Sequence[Member]) -> str | None:
+            return self._judge(
+                EndFacts(
+                    terminate=settings.mode == "terminate",
+                    scan_complete=warrant.complete,
+                    process=each.process,
+                    command=each.command,
+                    in_pod=each.in_pod,
+                    inode=each.inode,
+                    granted_to=pod,
+                    pod=record,
+                    let_go_at=since,
+                    kubelet=kubelet,
+                    members=tuple(members),
+                    runtime_gone_at=runtime.gone_at,
+                    sandbox=each.sandbox,
+                    runtime=runtime.state,
+                    only_pause_at=runtime.only_pause_at,
+                    now=self._clock.monotonic(),
+                    own_pid=self._own_pid,
+                    let_go_grace=settings.let_go_grace,
+                    orphan_grace=settings.orphan_grace,
+                    sandbox_grace=settings.sandbox_grace,
+                    by_hand=warrant.by_hand,
+                )
+            )
+
+        return judge
+
+    def _let_go_since(self, record: PodRecord | None) -> float | None:
         """Return since when (monotonic seconds) kubelet has let go of the pod; None: it has not.
 
         The first call for a piece of evidence is what starts its time.
@@ -28,27 +149,23 @@ class Evidences:
         if record is None:
             return None
         if record.let_go_at is None:
-            self._seen.pop(record.uid, None)
+            self._kubelet.pop(record.uid, None)
             return None
-        evidence = (record.counted_by, record.let_go_at)
-        known = self._seen.get(record.uid)
-        if known is None or known[0] != evidence:
-            known = self._seen[record.uid] = (evidence, self._clock.monotonic())
+        said = (record.counted_by, record.let_go_at)
+        known = self._kubelet.get(record.uid)
+        if known is None or known[0] != said:
+            known = self._kubelet[record.uid] = (said, self._clock.monotonic())
         return known[1]
-
-    def forget(self, pod: PodUid) -> None:
-        """Drop what is remembered of *pod*."""
-        self._seen.pop(pod, None)
 
 
 class Uncounted:
-    """Remembers since when kubelet's books have been without each pod that had something.
+    """Remembers since when kubelet's books have been without each pod, by the monotonic clock.
 
-    By a clock that nobody sets, and anew after a restart, as for the evidence.
+    It is kept in memory alone, as the rest of the evidence is.
     """
 
     def __init__(self, clock: Clock) -> None:
-        """Measure by *clock*'s monotonic reading."""
+        """Measure by *clock*."""
         self._clock = clock
         self._since: dict[PodUid, float] = {}
 
@@ -68,3 +185,7 @@ class Uncounted:
         """Drop what is remembered of others than *pods*."""
         for pod in self._since.keys() - set(pods):
             del self._since[pod]
+
+
+def _may_count(view: KubeletView, pod: PodUid) -> bool:
+    return not view.readable or view.counts(pod)

@@ -7,7 +7,6 @@ import structlog
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
-from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.use.look import Look
 from holdfast.kubelet.books import KubeletBooks
@@ -20,12 +19,10 @@ from holdfast.model.reclaim.leak import HeldUp, LeakFacts, why_keep
 from holdfast.model.reclaim.plan import retry_pause
 from holdfast.model.use.holding import leaking_pods
 from holdfast.model.use.use import Holder
-from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.runtimes import Runtimes
+from holdfast.reclaim.signals import CgroupEnd, Outcome
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
 
@@ -52,22 +49,18 @@ class LeakedSandboxes:
         starts: Watched[frozenset[HeldUp]],
         look: Look,
         pods: Pods,
-        runtimes: Runtimes,
-        cgroups: Cgroups,
         pidfds: Pidfds,
-        lane: Lane,
         clock: Clock,
         settings: Reclaim,
     ) -> None:
-        """Act by *settings* on what *starts* says; cgroups are written on *lane*."""
+        """Act by *settings* on what *starts* says."""
         self._ledger = ledger
         self._inventory = inventory
         self._books = books
         self._starts = starts
         self._look = look
         self._pods = pods
-        self._runtimes = runtimes
-        self._whole = CgroupEnd(cgroups=cgroups, pods=pods, pidfds=pidfds, lane=lane)
+        self._whole = CgroupEnd(pods=pods, pidfds=pidfds)
         self._pidfds = pidfds
         self._clock = clock
         self._settings = settings
@@ -168,7 +161,7 @@ class LeakedSandboxes:
         """Ask everything; last of all, for a look at all processes takes long, who is at work."""
         holders, complete = await self._holders(start.pod)
         members = await self._pods.members(start.pod)
-        runtime = (await self._runtimes.look(start.pod, members)).state
+        runtime = await self._pods.runtime_state(start.pod, members)
         book, view, now = self._ledger.book.value, self._books.view.value, self._clock.monotonic()
         return LeakFacts(
             restart=self._may_restart,

@@ -5,24 +5,16 @@ from collections.abc import Callable, Iterable, Sequence
 import structlog
 from msgspec.structs import replace
 
-from holdfast.host.cgroup.cgroups import Cgroups
-from holdfast.host.proc.pidfd import Pidfds
-from holdfast.kubelet.books import KubeletBooks
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import DeviceName, PodUid
-from holdfast.model.reclaim.ending import EndFacts, Member, in_the_way, why_spare
+from holdfast.model.reclaim.ending import Member, in_the_way
 from holdfast.model.reclaim.plan import Attempt, ReclaimStep, next_step, retry_pause
 from holdfast.model.reclaim.release import ByHand, Warrant
 from holdfast.model.use.free import ReleaseFacts
-from holdfast.reclaim.cgroupend import CgroupEnd
-from holdfast.reclaim.guards import Guards
-from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.runtimes import Runtimes
+from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.signals import Signals
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.lane import Lane
-from holdfast.settings.sections import Reclaim
 
 log = structlog.get_logger(__name__)
 
@@ -34,54 +26,14 @@ class Reclaimer:
     """
 
     def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        books: KubeletBooks,
-        pods: Pods,
-        runtimes: Runtimes,
-        cgroups: Cgroups,
-        pidfds: Pidfds,
-        lane: Lane,
-        clock: Clock,
-        settings: Reclaim,
-        question_timeout: float,
-        own_pid: int,
-        judge: Callable[[EndFacts], str | None] = why_spare,
+        self, *, ledger: Ledger, evidence: Evidence, signals: Signals, clock: Clock
     ) -> None:
-        """Act by *settings*; cgroups are written on *lane*.
-
-        *own_pid* is this daemon's as `/proc` shows it, never to be signalled. *judge* is another
-        rule only where a test shows what each guard of `why_spare` is for.
-        """
+        """Act by the settings of *evidence*."""
         self._ledger = ledger
-        self._pods = pods
-        self._runtimes = runtimes
+        self._evidence = evidence
+        self._signals = signals
         self._clock = clock
-        self._settings = settings
-        self._question_timeout = question_timeout
-        self._guards = Guards(
-            ledger=ledger,
-            books=books,
-            runtimes=runtimes,
-            clock=clock,
-            settings=settings,
-            own_pid=own_pid,
-            judge=judge,
-        )
-        self._signals = Signals(
-            ledger=ledger,
-            books=books,
-            guards=self._guards,
-            pods=pods,
-            runtimes=runtimes,
-            whole=CgroupEnd(cgroups=cgroups, pods=pods, pidfds=pidfds, lane=lane),
-            pidfds=pidfds,
-            clock=clock,
-            question_timeout=question_timeout,
-            spared=lambda lock, reason: self._say(lock, "holder not ended", reason),
-            observe=self._observed,
-        )
+        self._settings = evidence.settings
         self._attempts: dict[PodUid, Attempt] = {}
         self._orders: dict[PodUid, tuple[ByHand, float]] = {}
         self._said: dict[tuple[DeviceName, str], str] = {}
@@ -104,7 +56,7 @@ class Reclaimer:
         for pod in pods:
             self._attempts.pop(pod, None)
             self._orders.pop(pod, None)
-            self._guards.forget(pod)
+            self._evidence.forget(pod)
 
     def retry(self, pod: PodUid, order: ByHand = ByHand.NOTHING) -> None:
         """Begin a new attempt at the next step, without the pause that is left of the last one.
@@ -120,9 +72,7 @@ class Reclaimer:
         self._say(lock, "device not free yet", reason)
         if lock.pod is None:
             return
-        members = await self._pods.members(lock.pod)
-        await self._runtimes.look(lock.pod, members)
-        self._guards.let_go_at(lock.pod)  # from now on, if it has
+        members = await self._evidence.look(lock.pod)
         blockers = in_the_way(facts.kernel.holders or (), lock.pod, members)
         attempt = self._attempts.get(lock.pod, Attempt())
         settings, retry = self._settings, self._settings.retry
@@ -162,7 +112,7 @@ class Reclaimer:
         warrant: Warrant,
     ) -> None:
         """Signal those of *blockers* that every guard agrees on."""
-        judge = self._guards.judging(lock, warrant)
+        judge = self._evidence.judging(lock, warrant)
         spared = [judge(each, blockers) for each in blockers]
         if all(spared):
             self._say(lock, "holder not ended", spared[0] or "")
@@ -187,8 +137,8 @@ class Reclaimer:
     @property
     def patience(self) -> float:
         """Return how many seconds an attempt takes at the most, questions to kubelet included."""
-        settings = self._settings
-        return settings.term_grace + settings.kill_grace + 2 * self._question_timeout
+        questions = 2 * self._evidence.question_timeout
+        return self._settings.term_grace + self._settings.kill_grace + questions
 
     def _order(self, pod: PodUid) -> ByHand:
         order, until = self._orders.get(pod, (ByHand.NOTHING, 0.0))
@@ -196,10 +146,12 @@ class Reclaimer:
 
     async def signal(self, lock: DeviceLock, step: ReclaimStep, warrant: Warrant) -> bool:
         """Signal whom *warrant* means and every guard agrees on; tell whether anybody was."""
-        return await self._signals.send(lock, step, warrant)
-
-    def _observed(self, step: ReclaimStep, outcome: str) -> None:
-        self.observe(step, outcome)
+        sent = await self._signals.send(lock, step, warrant)
+        for done, outcome in sent.outcomes:
+            self.observe(done, outcome)
+        if sent.spared:
+            self._say(lock, "holder not ended", sent.spared)
+        return bool(sent.outcomes)
 
     def _say(self, lock: DeviceLock, what: str, reason: str) -> None:
         """Log why a device is not free, or its holder not ended, once for each reason."""

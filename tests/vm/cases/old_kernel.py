@@ -5,14 +5,15 @@ from typing import NoReturn
 
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import PodUid
 from holdfast.model.reclaim.ending import Member
-from holdfast.reclaim.cgroupend import CgroupEnd, Outcome
 from holdfast.reclaim.pods import Pods
+from holdfast.reclaim.signals import CgroupEnd, Outcome
 from holdfast.runtime.lane import Lane
 from vm.guest.holding import FORKED
 from vm.guest.node import GuestNode
@@ -57,10 +58,17 @@ async def _through_holdfast(pod: PodUid, *, may_end: bool) -> Outcome:
     root = HostRoot.under()
     procfs, paths, lane = Procfs(root), PathWatcher(), Lane("pods", deadline=20.0)
     cgroups, pidfds = _OldKernel(root), Pidfds(procfs)
-    pods = Pods(cgroups=cgroups, procfs=procfs, paths=paths, lane=lane, emptied=lambda _pod: None)
+    pods = Pods(
+        cgroups=cgroups,
+        runtimes=RuntimeFiles(root),
+        procfs=procfs,
+        paths=paths,
+        lane=lane,
+        emptied=lambda _pod: None,
+    )
     found = cgroups.pod(pod)
     assert found is not None
-    whole = CgroupEnd(cgroups=cgroups, pods=pods, pidfds=pidfds, lane=lane)
+    whole = CgroupEnd(pods=pods, pidfds=pidfds)
     judged: list[int] = []
 
     def judge(members: tuple[Member, ...]) -> bool:

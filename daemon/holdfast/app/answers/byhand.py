@@ -100,6 +100,8 @@ class _Hand:
             typed=None if typed is None else str(typed),
         )
         self._parts.resetter.retry(what.device)
+        if begun.follows:
+            self._parts.watcher.nudge()
         report = self._done("released by hand", asker, begun.text, device=what.device, pod=typed)
         return report | {"follow": begun.follows}
 

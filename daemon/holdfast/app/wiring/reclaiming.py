@@ -13,12 +13,13 @@ from holdfast.kubelet.books import KubeletBooks
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.reclaim.leak import HeldUp
 from holdfast.reclaim.byhand import HandRelease
+from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
-from holdfast.reclaim.runtimes import Runtimes
+from holdfast.reclaim.signals import Signals
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.watched import Watched
 
@@ -36,9 +37,7 @@ class Reclaiming(Struct, frozen=True, kw_only=True):
 
 def build_reclaiming(on: Foundation, books: KubeletBooks, look: Look) -> Reclaiming:
     """Wire the watcher with all that it moves locks by."""
-    settings, lane = on.settings.reclaim, on.host.lanes["pods"]
-    question_timeout = on.settings.kubelet.question.timeout
-    cgroups = Cgroups(on.host.root, monotonic=on.clock.monotonic)
+    settings = on.settings.reclaim
 
     def holder_exited(_process: ProcessId) -> None:
         watcher.holder_exited()
@@ -58,25 +57,27 @@ def build_reclaiming(on: Foundation, books: KubeletBooks, look: Look) -> Reclaim
         exclusive_open=on.settings.gate.exclusive_open,
     )
     pods = Pods(
-        cgroups=cgroups,
+        cgroups=Cgroups(on.host.root, monotonic=on.clock.monotonic),
+        runtimes=RuntimeFiles(on.host.root),
         procfs=on.host.procfs,
         paths=on.host.paths,
-        lane=lane,
+        lane=on.host.lanes["pods"],
         emptied=emptied,
     )
-    runtimes = Runtimes(files=RuntimeFiles(on.host.root), lane=lane, clock=on.clock)
-    reclaimer = Reclaimer(
+    evidence = Evidence(
         ledger=on.ledger,
         books=books,
         pods=pods,
-        runtimes=runtimes,
-        cgroups=cgroups,
-        pidfds=on.host.pidfds,
-        lane=lane,
         clock=on.clock,
-        own_pid=os.getpid(),
         settings=settings,
-        question_timeout=question_timeout,
+        question_timeout=on.settings.kubelet.question.timeout,
+        own_pid=os.getpid(),
+    )
+    reclaimer = Reclaimer(
+        ledger=on.ledger,
+        evidence=evidence,
+        signals=Signals(evidence=evidence, pods=pods, pidfds=on.host.pidfds),
+        clock=on.clock,
     )
     resetter = Resetter(
         ledger=on.ledger,
@@ -103,13 +104,9 @@ def build_reclaiming(on: Foundation, books: KubeletBooks, look: Look) -> Reclaim
         inventory=on.scanner.inventory,
         look=look,
         pods=pods,
-        runtimes=runtimes,
-        books=books,
+        evidence=evidence,
         reclaimer=reclaimer,
-        nudge=watcher.nudge,
         clock=on.clock,
-        settings=settings,
-        question_timeout=question_timeout,
     )
     return Reclaiming(
         kernel=kernel,
@@ -130,7 +127,6 @@ def build_leaks(
     starts: Watched[frozenset[HeldUp]],
 ) -> LeakedSandboxes:
     """Wire what ends a living pod's own leaking sandbox, where the operator allows that."""
-    lane = on.host.lanes["pods"]
     return LeakedSandboxes(
         ledger=on.ledger,
         inventory=on.scanner.inventory,
@@ -138,11 +134,7 @@ def build_leaks(
         starts=starts,
         look=look,
         pods=pods,
-        # Not the watcher's: each remembers since when what it is about has been so.
-        runtimes=Runtimes(files=RuntimeFiles(on.host.root), lane=lane, clock=on.clock),
-        cgroups=Cgroups(on.host.root, monotonic=on.clock.monotonic),
         pidfds=on.host.pidfds,
-        lane=lane,
         clock=on.clock,
         settings=on.settings.reclaim,
     )

@@ -76,6 +76,37 @@ class Member(Struct, frozen=True, kw_only=True):
         return self.sandbox is not Sandbox.MACHINE and self.is_orphan
 
 
+class RuntimeSeen(Struct, frozen=True, kw_only=True):
+    """What has been seen of the runtime's letting go of one pod; times in monotonic seconds.
+
+    `gone_at` is since when no process of it has shown a container. `state` is what the runtime's
+    files said last, None where the pod has no sandbox; `only_pause_at` is since when it has been
+    certain that only pause runs there.
+    """
+
+    gone_at: float | None = None
+    state: RuntimeState | None = None
+    only_pause_at: float | None = None
+
+
+def runtime_seen(
+    before: RuntimeSeen, members: Iterable[Member], state: RuntimeState | None, now: float
+) -> RuntimeSeen:
+    """Return what has been seen of a pod after one more look, which showed *members* and *state*.
+
+    Files that cannot be read for a moment are no sign of work, and none of its end.
+    """
+    shows = any(each.shows_a_container for each in members)
+    at_work = shows or (state is not None and bool(state.containers))
+    sure = state is not None and state.only_pause
+    since = before.only_pause_at or (now if sure else None)
+    return RuntimeSeen(
+        gone_at=None if shows else before.gone_at or now,
+        state=state,
+        only_pause_at=None if at_work else since,
+    )
+
+
 class EndFacts(Struct, frozen=True, kw_only=True):
     """Everything that has to be so before a process is ended.
 
