@@ -14,11 +14,10 @@ from holdfast.host.proc.peer import peer_of
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.kubelet.books import CALM, BooksReader
-from holdfast.kubelet.enrolment import EnrolmentTimes
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.plugin import DevicePlugin
 from holdfast.kubelet.podresources import PodResources
-from holdfast.kubelet.registrar import Registrar
+from holdfast.kubelet.registration import Registrar, RegistrationTimes
 from holdfast.kubelet.traffic import Traffic
 from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
@@ -127,7 +126,7 @@ class Side:
         self.offers.set(replace(self.offers.value, resend=self.offers.value.resend + 1))
 
 
-_ENROLMENT, _QUESTION = EnrolmentTimes(register=12.0), Question()
+_ENROLMENT, _QUESTION = RegistrationTimes(register=12.0), Question()
 
 
 @contextlib.asynccontextmanager
@@ -135,7 +134,7 @@ async def kubelet_side(
     base: Path,
     *,
     resources: tuple[ResourceName, ...] = (TPU,),
-    enrolment: EnrolmentTimes = _ENROLMENT,
+    enrolment: RegistrationTimes = _ENROLMENT,
     questions: Question = _QUESTION,
     calm: float = CALM,
     active: Callable[[], bool] = lambda: False,
@@ -157,10 +156,11 @@ async def kubelet_side(
         plugins[resource] = DevicePlugin(
             resource=resource,
             offers=offers,
-            allocating=deciding,
-            gating=deciding,
-            preferring=deciding,
+            allocate=deciding.allocate,
+            pre_start=deciding.pre_start,
+            prefer=deciding.preferred,
             traffic=traffic,
+            clock=clock,
             gate_deadline=gate_deadline,
             allocate_deadline=allocate_deadline,
         )
@@ -250,8 +250,9 @@ def bare_plugin(deciding: Deciding, traffic: Traffic | None = None) -> DevicePlu
     return DevicePlugin(
         resource=TPU,
         offers=Watched(Offers()),
-        allocating=deciding,
-        gating=deciding,
-        preferring=deciding,
+        allocate=deciding.allocate,
+        pre_start=deciding.pre_start,
+        prefer=deciding.preferred,
         traffic=traffic or Traffic(),
+        clock=SystemClock(),
     )

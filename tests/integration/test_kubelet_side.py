@@ -20,8 +20,8 @@ from fakes.kubelet_side import (
 )
 from holdfast.errors import KubeletError
 from holdfast.host.files.inotify import PathWatcher
-from holdfast.kubelet.enrolment import EnrolmentTimes
 from holdfast.kubelet.folder import FolderWatch
+from holdfast.kubelet.registration import RegistrationTimes
 from holdfast.kubelet.server import PluginServer, socket_name
 from holdfast.model.ids import ResourceName
 from holdfast.runtime.clock import SystemClock
@@ -115,7 +115,7 @@ async def test_a_registration_does_not_wait_for_our_own_socket_to_answer_us(
     tmp_path: Path,
 ) -> None:
     # On an overloaded node our own answer comes after our patience, which is over at once here.
-    times = EnrolmentTimes(register=12.0, own_answer=-1.0)
+    times = RegistrationTimes(register=12.0, own_answer=-1.0)
     async with kubelet_below(tmp_path), kubelet_side(tmp_path, enrolment=times) as side:
         await registered(side)
         with pytest.raises(KubeletError, match="cannot reach our own socket"):
@@ -157,7 +157,7 @@ async def test_a_kubelet_that_never_answers_is_given_up_and_its_successor_regist
 ) -> None:
     async with kubelet_below(tmp_path) as kubelet:
         kubelet.silent = True
-        async with kubelet_side(tmp_path, enrolment=EnrolmentTimes(register=0.3)) as side:
+        async with kubelet_side(tmp_path, enrolment=RegistrationTimes(register=0.3)) as side:
             await until(lambda: "DEADLINE_EXCEEDED" in side.problem(), what=side.problem())
             kubelet.silent = False
             await registered(side)
@@ -174,7 +174,7 @@ async def test_a_pending_registration_is_dropped_when_kubelet_is_replaced(tmp_pa
 
 
 async def test_after_a_refusal_another_kubelet_is_registered_with_at_once(tmp_path: Path) -> None:
-    hours = EnrolmentTimes(register=12.0, first_delay=3600.0, last_delay=3600.0)
+    hours = RegistrationTimes(register=12.0, first_delay=3600.0, last_delay=3600.0)
     async with kubelet_below(tmp_path) as kubelet:
         kubelet.refusal = "not now"
         async with kubelet_side(tmp_path, enrolment=hours) as side:

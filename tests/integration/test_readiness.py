@@ -165,10 +165,10 @@ async def test_a_socket_of_ours_that_no_longer_answers_is_found_by_dialling_it(
         before = {name: known.problem for name, known in sockets.known((TPU,)).items()}
         await sockets.dial()
         well = {name: known.problem for name, known in sockets.known((TPU,)).items()}
-        (enrolment,) = side.registrar._enrolments.values()
-        assert enrolment._server is not None
-        assert enrolment._server._server is not None
-        await enrolment._server._server.stop(None)  # the file stays, and nobody listens
+        (one,) = side.registrar._each.values()
+        assert one.server is not None
+        assert one.server._server is not None
+        await one.server._server.stop(None)  # the file stays, and nobody listens
         await control.close()
         await sockets.dial()
         dead = {name: known.problem for name, known in sockets.known((TPU,)).items()}
@@ -190,8 +190,8 @@ async def test_a_socket_that_another_has_put_in_place_of_ours_is_not_ours(
             other.listen()
             con.bind(str(short_path / "control.sock"))
             con.listen()
-            (enrolment,) = side.registrar._enrolments.values()
-            server = enrolment._server
+            (one,) = side.registrar._each.values()
+            server = one.server
             assert server is not None
             path.with_suffix(".other").rename(path)
             sockets = OwnSockets(side.registrar, short_path, clock=SystemClock())

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.text_format import MessageToString
 from msgspec.structs import replace
 
-from holdfast.kubelet.messages import container_answer
+from holdfast.kubelet.plugin import container_answer
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.nvidia.grant import (
     BesideGpus,

@@ -7,7 +7,7 @@ from pathlib import Path
 _FOR_PEOPLE = {
     "app/watches/drift.py": "since when a disagreement is told",
     "app/answers/showing.py": "how long locks are where they are, in metrics",
-    "kubelet/enrolment.py": "since when kubelet has registered us",
+    "kubelet/registration.py": "since when kubelet has registered us",
     "ledger/ledger.py": "when a move was made, in the history",
     "reclaim/watcher.py": "the same, in a draft that shows whether there is a move to make",
     "runtime/clock.py": "the clock itself",

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -12,9 +11,10 @@ from msgspec.structs import replace
 from holdfast.errors import HoldfastError, KubeletError
 from holdfast.kubelet.checkpoint import Checkpoint, CheckpointState, FileId, read
 from holdfast.kubelet.folder import FolderWatch
+from holdfast.kubelet.podresources import PodResources
 from holdfast.kubelet.traffic import Traffic
 from holdfast.model.ids import PodUid, ProcessId, ResourceName
-from holdfast.model.kubelet import CheckpointEntry, KubeletView, ListedPod
+from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.runtime.backoff import backoff
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
@@ -49,22 +49,6 @@ class KubeletBooks(Protocol):
         ...
 
 
-class Listing(Protocol):
-    """Lists kubelet's pods over a connection that is open already."""
-
-    async def list(self) -> tuple[ListedPod, ...]:
-        """Return the pods with their devices; raise KubeletError when there is no answer."""
-        ...
-
-
-class PodLister(Protocol):
-    """Connects to kubelet's PodResources API."""
-
-    def connected(self) -> AbstractAsyncContextManager[Listing]:
-        """Connect, and close at the end; raise KubeletError when nobody answers."""
-        ...
-
-
 CALM = 0.05
 """For how many seconds no Allocate may be under way before List, nor kubelet write afterwards."""
 _LAST_DELAY = 30.0
@@ -87,7 +71,7 @@ class BooksReader:
         self,
         *,
         folder: FolderWatch,
-        pods: PodLister,
+        pods: PodResources,
         traffic: Traffic,
         peer: Callable[[Path], ProcessId | None],
         resend: Callable[[], None],

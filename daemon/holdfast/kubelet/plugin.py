@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import grpc
 import structlog
@@ -13,15 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
-from holdfast.errors import GateRefusedError, HoldfastError
-from holdfast.kubelet.messages import container_answer, device_list
+from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
 from holdfast.kubelet.traffic import Traffic
-from holdfast.kubelet.wire import code_of, when_over
 from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.text import printable
 from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
@@ -31,42 +29,25 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 _LOOK_AGAIN = 3600.0
+_HEALTHY = "Healthy"
+_UNHEALTHY = "Unhealthy"
 
 
-class Allocating(Protocol):
-    """Answers Allocate."""
+Ids = tuple[DeviceId, ...]
+Allocate = Callable[[ResourceName, Ids], Coroutine[object, object, ContainerGrant]]
+"""Returns what the container is given, within milliseconds.
 
-    async def allocate(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> ContainerGrant:
-        """Return what the container is given, within milliseconds.
+Raises AllocationRefusedError only for what can never work: the pod is then lost.
+"""
+PreStart = Callable[[ResourceName, Ids], Coroutine[object, object, None]]
+"""Returns when the container may start; raises GateRefusedError when it may not yet.
 
-        Raise AllocationRefusedError only for what can never work: the pod is then lost.
-        """
-        ...
-
-
-class Gating(Protocol):
-    """Answers PreStartContainer."""
-
-    async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:
-        """Return when the container may start; raise GateRefusedError when it may not yet.
-
-        It is cancelled when kubelet loses patience, and must leave nothing half done then.
-        """
-        ...
-
-
-class Preferring(Protocol):
-    """Answers GetPreferredAllocation."""
-
-    def preferred(
-        self,
-        resource: ResourceName,
-        available: tuple[DeviceId, ...],
-        must_include: tuple[DeviceId, ...],
-        size: int,
-    ) -> tuple[DeviceId, ...]:
-        """Return *size* of *available*, among them *must_include*."""
-        ...
+It is cancelled when kubelet gives up, and must leave nothing half done then.
+"""
+Prefer = Callable[[ResourceName, Ids, Ids, int], Ids]
+"""Returns so many of the available ids (first), among them those that must be included (second)."""
+Observe = Callable[[str, str, float], None]
+"""Hears of each call: its name, its status code and its seconds, for metrics."""
 
 
 class Streams(Struct, frozen=True, kw_only=True):
@@ -83,38 +64,37 @@ class Streams(Struct, frozen=True, kw_only=True):
 
 
 class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
-    """The servicer of one resource.
-
-    `streams` tells who listens. `observe` is called after each call with its name, its status
-    code and its seconds, for metrics.
-    """
+    """The servicer of one resource; `streams` tells who listens."""
 
     def __init__(
         self,
         *,
         resource: ResourceName,
         offers: Watched[Offers],
-        allocating: Allocating,
-        gating: Gating,
-        preferring: Preferring,
+        allocate: Allocate,
+        pre_start: PreStart,
+        prefer: Prefer,
         traffic: Traffic,
+        clock: Clock,
+        observe: Observe = lambda _call, _code, _seconds: None,
         allocate_deadline: float = 10.0,
         gate_deadline: float = 28.0,
     ) -> None:
         """Serve *resource*.
 
-        The deadlines (seconds) are the last resort against a collaborator that does not keep its
-        own: kubelet has none for Allocate, and its whole node waits; for the gate it has 30 s, and
-        shows its own text, which helps nobody, when they are over.
+        The deadlines (seconds) are the last resort where a decision does not come in its own time.
+        Kubelet has none for Allocate, and its whole node waits. It gives the gate 30 s, and then
+        shows a text of its own, which tells nobody what is wrong.
         """
         self.resource = resource
         self.streams: Watched[Streams] = Watched(Streams())
-        self.observe: Callable[[str, str, float], None] = lambda _call, _code, _seconds: None
         self._offers = offers
-        self._allocating = allocating
-        self._gating = gating
-        self._preferring = preferring
+        self._allocate = allocate
+        self._pre_start = pre_start
+        self._prefer = prefer
         self._traffic = traffic
+        self._clock = clock
+        self._observe = observe
         self._allocate_deadline = allocate_deadline
         self._gate_deadline = gate_deadline
         self._serving: Watched[bool] = Watched(True)
@@ -153,7 +133,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         request: api_pb2.Empty,  # noqa: ARG002
         context: aio.ServicerContext[api_pb2.Empty, Awaitable[api_pb2.DevicePluginOptions]],  # noqa: ARG002
     ) -> api_pb2.DevicePluginOptions:
-        """Say that kubelet is to ask before each start, and which devices go together."""
+        """Ask kubelet to call before each start, and to ask which devices go together."""
         return options()
 
     async def ListAndWatch(  # noqa: N802
@@ -164,7 +144,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         """Send the whole list now and whenever it has changed, always only the latest."""
         era = self.streams.value.era
         self._stream_opened()
-        when_over(context, lambda: self._stream_ended(era))
+        _when_over(context, lambda: self._stream_ended(era))
         sent: tuple[tuple[OfferedDevice, ...], int] | None = None
         while self._serving.value:
             changes = Changes([self._offers, self._serving])
@@ -186,7 +166,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         ],
     ) -> api_pb2.PreferredAllocationResponse:
         """Say which devices go together. Never an error: kubelet would leak the devices."""
-        began = time.monotonic()
+        began = self._clock.monotonic()
         response = api_pb2.PreferredAllocationResponse()
         for each in request.container_requests:
             response.container_responses.add(deviceIDs=self._preferred(each))
@@ -201,7 +181,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         """Grant devices, with exactly one answer for each container asked for."""
         self._traffic.began()
         # When the answer has left, not when it is made: kubelet still waits until then.
-        when_over(context, self._traffic.ended)
+        _when_over(context, self._traffic.ended)
         work = self._allocate_all(request)
         return await self._answer("Allocate", context, work, self._allocate_deadline)
 
@@ -214,7 +194,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
     ) -> api_pb2.PreStartContainerResponse:
         """Hold the container's start until its devices are free of others."""
         ids = tuple(DeviceId(id_) for id_ in request.devices_ids)
-        work = self._gating.pre_start(self.resource, ids)
+        work = self._pre_start(self.resource, ids)
         await self._answer("PreStartContainer", context, work, self._gate_deadline)
         return api_pb2.PreStartContainerResponse()
 
@@ -222,7 +202,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         response = api_pb2.AllocateResponse()
         for each in request.container_requests:
             ids = tuple(DeviceId(id_) for id_ in each.devices_ids)
-            task = asyncio.create_task(self._allocating.allocate(self.resource, ids))
+            task = asyncio.create_task(self._allocate(self.resource, ids))
             self._unfinished.add(task)
             task.add_done_callback(self._unfinished.discard)
             # What is being written down is written to its end, whoever stops waiting for it.
@@ -237,7 +217,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         deadline: float,
     ) -> T:
         """Return what *work* returns; end the call with one status code for any error of it."""
-        began = time.monotonic()
+        began = self._clock.monotonic()
         patience = asyncio.timeout(deadline)
         try:
             async with patience:
@@ -247,7 +227,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
             self._observed(call, grpc.StatusCode.CANCELLED, began)
             raise
         except HoldfastError as error:
-            code, text = code_of(error), str(error)
+            code, text = _code_of(error), str(error)
             if not isinstance(error, GateRefusedError):  # the gate has told of it, with more
                 log.warning("kubelet call refused", call=call, resource=self.resource, reason=text)
         except Exception as error:
@@ -275,7 +255,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         must_include = tuple(DeviceId(id_) for id_ in asked.must_include_deviceIDs)
         size = asked.allocation_size
         try:
-            chosen = self._preferring.preferred(self.resource, available, must_include, size)
+            chosen = self._prefer(self.resource, available, must_include, size)
         except Exception:
             log.exception("GetPreferredAllocation failed", resource=self.resource)
             chosen = tuple(dict.fromkeys((*must_include, *sorted(available))))[: max(size, 0)]
@@ -293,11 +273,62 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         log.info("ListAndWatch stream closed", resource=self.resource, streams=streams.open - 1)
 
     def _observed(self, call: str, code: grpc.StatusCode, began: float) -> None:
-        self.observe(call, code.name, time.monotonic() - began)
+        self._observe(call, code.name, self._clock.monotonic() - began)
+
+
+def _code_of(error: HoldfastError) -> grpc.StatusCode:
+    """Return the status code that *error* becomes on the wire."""
+    if isinstance(error, LedgerError | LaneStuckError):
+        return grpc.StatusCode.UNAVAILABLE
+    return grpc.StatusCode.FAILED_PRECONDITION
+
+
+def _when_over(context: aio.ServicerContext[Request, Response], act: Callable[[], None]) -> None:
+    """Call *act* once the call of *context* is over: answered, failed or given up by its caller."""
+    # The stub's callback type is a class where a protocol is meant; no function can satisfy it.
+    context.add_done_callback(lambda _: act())  # type: ignore[arg-type]
 
 
 def options() -> api_pb2.DevicePluginOptions:
-    """Return what every plugin of ours asks of kubelet."""
+    """Return which calls every plugin asks kubelet for."""
     return api_pb2.DevicePluginOptions(
         pre_start_required=True, get_preferred_allocation_available=True
     )
+
+
+def device_list(devices: tuple[OfferedDevice, ...]) -> api_pb2.ListAndWatchResponse:
+    """Return *devices* as one message of ListAndWatch."""
+    return api_pb2.ListAndWatchResponse(devices=[_device(device) for device in devices])
+
+
+def container_answer(grant: ContainerGrant) -> api_pb2.ContainerAllocateResponse:
+    """Return *grant* as the answer for one container."""
+    return api_pb2.ContainerAllocateResponse(
+        envs=dict(grant.envs),
+        mounts=[
+            api_pb2.Mount(
+                container_path=mount.container_path,
+                host_path=mount.host_path,
+                read_only=mount.read_only,
+            )
+            for mount in grant.mounts
+        ],
+        devices=[
+            api_pb2.DeviceSpec(
+                container_path=node.container_path,
+                host_path=node.host_path,
+                permissions=node.permissions,
+            )
+            for node in grant.nodes
+        ],
+        annotations=dict(grant.annotations),
+        cdi_devices=[api_pb2.CDIDevice(name=name) for name in grant.cdi_devices],
+    )
+
+
+def _device(device: OfferedDevice) -> api_pb2.Device:
+    message = api_pb2.Device(ID=device.id, health=_HEALTHY if device.healthy else _UNHEALTHY)
+    # Only where it is known: each NUMA node named makes kubelet's search for a place longer.
+    if device.numa_node is not None:
+        message.topology.nodes.add(ID=device.numa_node)
+    return message

@@ -1,30 +1,8 @@
-"""The gRPC edge: how sockets are dialled, and which status code each error of ours becomes."""
+"""How kubelet's sockets and our own are dialled."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
-import grpc
 from grpc import aio
-
-from holdfast.errors import (
-    AllocationRefusedError,
-    GateRefusedError,
-    HoldfastError,
-    LaneStuckError,
-    LedgerError,
-)
-
-Request = TypeVar("Request")
-Response = TypeVar("Response")
-
-_CODES: tuple[tuple[type[HoldfastError], grpc.StatusCode], ...] = (
-    (AllocationRefusedError, grpc.StatusCode.FAILED_PRECONDITION),
-    (GateRefusedError, grpc.StatusCode.FAILED_PRECONDITION),
-    (LedgerError, grpc.StatusCode.UNAVAILABLE),
-    (LaneStuckError, grpc.StatusCode.UNAVAILABLE),
-    (HoldfastError, grpc.StatusCode.FAILED_PRECONDITION),
-)
 
 LARGEST_MESSAGE = 16 << 20
 """The most that is read of one message, in bytes.
@@ -41,11 +19,6 @@ _OPTIONS: tuple[tuple[str, str | int], ...] = (
 )
 
 
-def code_of(error: HoldfastError) -> grpc.StatusCode:
-    """Return the status code that *error* becomes on the wire."""
-    return next(code for kind, code in _CODES if isinstance(error, kind))
-
-
 def dial(socket: Path) -> aio.Channel:
     """Return a new channel to the unix socket at *socket* (absolute), shared with nobody."""
     return aio.insecure_channel(f"unix://{socket}", options=_OPTIONS)
@@ -55,9 +28,3 @@ def what_went_wrong(error: aio.AioRpcError) -> str:
     """Return the other side's words, with the status code that they came under."""
     details = error.details() or "no reason given"
     return f"{details} ({error.code().name})"
-
-
-def when_over(context: aio.ServicerContext[Request, Response], act: Callable[[], None]) -> None:
-    """Call *act* once the call of *context* is over: answered, failed or given up by its caller."""
-    # The stub's callback type is a class where a protocol is meant; no function can satisfy it.
-    context.add_done_callback(lambda _: act())  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.errors import HoldfastError
-from holdfast.kubelet.enrolment import Registration
+from holdfast.kubelet.registration import Registration
 from holdfast.model.ids import ResourceName
 from holdfast.model.node.readiness import Known
 from holdfast.names import CONTROL_SOCKET

@@ -9,12 +9,11 @@ from msgspec import Struct
 from holdfast.app.wiring.foundation import Foundation
 from holdfast.host.proc.peer import peer_of
 from holdfast.kubelet.books import BooksReader
-from holdfast.kubelet.enrolment import EnrolmentTimes
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.offering import Offering
-from holdfast.kubelet.plugin import Allocating, DevicePlugin, Gating, Preferring
+from holdfast.kubelet.plugin import Allocate, DevicePlugin, Prefer, PreStart
 from holdfast.kubelet.podresources import PodResources
-from holdfast.kubelet.registrar import Registrar
+from holdfast.kubelet.registration import Registrar, RegistrationTimes
 from holdfast.kubelet.traffic import Traffic
 from holdfast.model.book.offers import Offers
 from holdfast.model.ids import ProcessId, ResourceName
@@ -82,24 +81,24 @@ def build_registrar(
     on: Foundation,
     side: KubeletSide,
     *,
-    allocating: Allocating,
-    gating: Gating,
-    preferring: Preferring,
+    allocate: Allocate,
+    pre_start: PreStart,
+    prefer: Prefer,
     called: Called,
 ) -> Registrar:
     """Build what registers a plugin for each resource; *called* hears of kubelet's calls."""
 
     def plugin(resource: ResourceName) -> DevicePlugin:
-        made = DevicePlugin(
+        return DevicePlugin(
             resource=resource,
             offers=side.offering.offers,
-            allocating=allocating,
-            gating=gating,
-            preferring=preferring,
+            allocate=allocate,
+            pre_start=pre_start,
+            prefer=prefer,
             traffic=side.traffic,
+            clock=on.clock,
+            observe=partial(called, resource),
         )
-        made.observe = partial(called, resource)
-        return made
 
     return Registrar(
         offers=side.offering.offers,
@@ -107,5 +106,5 @@ def build_registrar(
         folder=side.folder,
         prefix=on.settings.kubelet.socket_prefix,
         clock=on.clock,
-        times=EnrolmentTimes(register=on.settings.kubelet.register_timeout),
+        times=RegistrationTimes(register=on.settings.kubelet.register_timeout),
     )

@@ -37,7 +37,7 @@ from holdfast.kubelet.books import BooksReader
 from holdfast.kubelet.checkpoint import FileId
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.offering import Offering
-from holdfast.kubelet.registrar import Registrar
+from holdfast.kubelet.registration import Registrar
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Inventory
 from holdfast.model.gate.cdi import Published
@@ -135,7 +135,12 @@ def build(
         slices=SlicePolicy(settings.gpu.shared_devices_allocation_policy),
     )
     registrar = build_registrar(
-        on, side, allocating=allocator, gating=gate, preferring=preference, called=called
+        on,
+        side,
+        allocate=allocator.allocate,
+        pre_start=gate.pre_start,
+        prefer=preference.preferred,
+        called=called,
     )
     return Parts(
         settings=settings,

@@ -1,7 +1,7 @@
-"""Keeps one resource registered with kubelet, whatever becomes of either side's sockets."""
+"""Keeps each resource registered with kubelet, whatever happens to either side's sockets."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import structlog
 from grpc import aio
@@ -12,17 +12,20 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 from holdfast.errors import KubeletError
 from holdfast.kubelet.checkpoint import FileId
 from holdfast.kubelet.folder import FolderState, FolderWatch
-from holdfast.kubelet.messages import API_VERSION
 from holdfast.kubelet.plugin import DevicePlugin, options
 from holdfast.kubelet.server import PluginServer
 from holdfast.kubelet.wire import dial, what_went_wrong
+from holdfast.model.book.offers import Offers
 from holdfast.model.ids import ResourceName
 from holdfast.runtime.backoff import backoff
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
 
+_API_VERSION = "v1beta1"
+"""The one version of the API that any kubelet takes."""
 _LONG = 3600.0
 
 
@@ -43,7 +46,7 @@ class Registration(Struct, frozen=True, kw_only=True):
     registrations: int = 0
 
 
-class EnrolmentTimes(Struct, frozen=True, kw_only=True):
+class RegistrationTimes(Struct, frozen=True, kw_only=True):
     """Durations in seconds. `register` is above the 10 s that kubelet takes to dial us back."""
 
     first_delay: float = 0.01
@@ -57,7 +60,72 @@ class EnrolmentTimes(Struct, frozen=True, kw_only=True):
     stop: float = 2.5
 
 
-class Enrolment:
+class Registrar:
+    """Serves and registers each resource as soon as it is on offer.
+
+    A resource that leaves the offers stays registered, with an empty list: kubelet would otherwise
+    count its devices as lost for as long as it remembers them. `registrations` tells where each
+    one stands.
+    """
+
+    def __init__(
+        self,
+        *,
+        offers: Watched[Offers],
+        plugin: Callable[[ResourceName], DevicePlugin],
+        folder: FolderWatch,
+        prefix: str,
+        clock: Clock,
+        times: RegistrationTimes,
+    ) -> None:
+        """Register what *offers* has, with a servicer that *plugin* makes for each resource.
+
+        The names of our sockets in *folder* begin with *prefix*.
+        """
+        self.registrations: Watched[Mapping[ResourceName, Registration]] = Watched({})
+        self._offers = offers
+        self._plugin = plugin
+        self._folder = folder
+        self._prefix = prefix
+        self._clock = clock
+        self._times = times
+        self._each: dict[ResourceName, _OneResource] = {}
+
+    async def run(self) -> None:
+        """Keep them all registered, until cancelled; then `close`."""
+        async with asyncio.TaskGroup() as group:
+            async for offers in self._offers.follow():
+                for resource in offers.devices:
+                    if resource not in self._each:
+                        one = self._each[resource] = self._one(resource)
+                        group.create_task(one.run(), name=f"register {resource}")
+
+    async def answers(self, resource: ResourceName) -> None:
+        """Dial our own socket of *resource*; raise KubeletError when we do not answer there."""
+        server = self._each[resource].server if resource in self._each else None
+        if server is None:
+            raise KubeletError(f"cannot reach our socket of {resource}: none is served yet")
+        await server.answers(self._times.own_answer)
+
+    async def close(self) -> None:
+        """End all streams, stop all servers and remove our sockets. `run` must be over."""
+        await asyncio.gather(*(each.close() for each in self._each.values()))
+
+    def _one(self, resource: ResourceName) -> "_OneResource":
+        def changed(state: Registration) -> None:
+            self.registrations.set({**self.registrations.value, resource: state})
+
+        return _OneResource(
+            plugin=self._plugin(resource),
+            folder=self._folder,
+            prefix=self._prefix,
+            clock=self._clock,
+            times=self._times,
+            changed=changed,
+        )
+
+
+class _OneResource:
     """One resource's server and registration, kept alive by `run`."""
 
     def __init__(
@@ -67,36 +135,28 @@ class Enrolment:
         folder: FolderWatch,
         prefix: str,
         clock: Clock,
-        times: EnrolmentTimes,
+        times: RegistrationTimes,
         changed: Callable[[Registration], None],
     ) -> None:
         """Register *plugin*, and call *changed* with each new state."""
+        self.server: PluginServer | None = None
         self._plugin = plugin
         self._folder = folder
         self._prefix = prefix
         self._clock = clock
         self._times = times
-        self._server: PluginServer | None = None
         self._changed = changed
         self._state = Registration(resource=plugin.resource, since=clock.wall())
         changed(self._state)
 
     async def run(self) -> None:
-        """Register, and again whenever that is over, for ever."""
+        """Register, and again whenever the registration ends, until cancelled."""
         follower = asyncio.create_task(self._follow_streams())
         try:
             await self._keep()
         finally:
             follower.cancel()
             await asyncio.gather(follower, return_exceptions=True)
-
-    async def answers(self) -> None:
-        """Dial our own socket as kubelet will; raise KubeletError when we do not answer there."""
-        if self._server is None:
-            raise KubeletError(
-                f"cannot reach our socket of {self._plugin.resource}: none is served"
-            )
-        await self._server.answers(self._times.own_answer)
 
     async def close(self) -> None:
         """Stop serving and remove our socket; `run` must be over."""
@@ -136,12 +196,12 @@ class Enrolment:
                 f"cannot register {resource}: there is no {self._folder.kubelet_socket} (waiting "
                 "for kubelet to start)"
             )
-        if self._server is None or state.sockets.get(self._server.name) != self._server.file:
+        if self.server is None or state.sockets.get(self.server.name) != self.server.file:
             await self._serve()
-        if self._server is not None:
-            # Kubelet dials the socket itself, with more patience than we would have: to dial it
-            # first would only make a busy node register later. Readiness dials it apart from this.
-            await self._register(self._server.name, state)
+        if self.server is not None:
+            # Kubelet dials the socket itself, and waits longer than we would. To dial it first
+            # would only make a busy node register later; readiness dials it separately.
+            await self._register(self.server.name, state)
 
     async def _serve(self) -> None:
         await self._close_server()
@@ -152,10 +212,10 @@ class Enrolment:
             patience=self._times.stop,
         )
         await server.start()
-        self._server = server
+        self.server = server
 
     async def _close_server(self) -> None:
-        server, self._server = self._server, None
+        server, self.server = self.server, None
         if server is not None:
             await server.close()
 
@@ -183,7 +243,7 @@ class Enrolment:
     async def _call(self, endpoint: str) -> None:
         resource = self._plugin.resource
         request = api_pb2.RegisterRequest(
-            version=API_VERSION, endpoint=endpoint, resource_name=resource, options=options()
+            version=_API_VERSION, endpoint=endpoint, resource_name=resource, options=options()
         )
         try:
             async with dial(self._folder.kubelet_socket) as channel:
@@ -197,7 +257,7 @@ class Enrolment:
     async def _over(self, began_with: FolderState) -> str:
         """Return, with the reason, when the registration is good no longer."""
         opened_by = self._clock.monotonic() + self._times.stream
-        server = self._server
+        server = self.server
         while True:
             changes = Changes([self._plugin.streams, self._folder.state])
             streams, state = self._plugin.streams.value, self._folder.state.value
