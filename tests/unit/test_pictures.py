@@ -16,7 +16,10 @@ _STORY = (
     ("a pod ends", "Pod A is over for kubelet"),
     ("a process it left behind still holds a chip", "still holds a chip"),
     ("the daemon is killed and comes back", "The daemon is killed with SIGKILL"),
-    ("the next pod waits and is told for whom", "Pod B is told: cannot start on google.com/tpu"),
+    (
+        "the next pod waits and is told which process holds the chip",
+        "Pod B is told: cannot start on google.com/tpu",
+    ),
     ("the orphan is ended by the rules", "the orphan is ended"),
     ("and the pod starts", "Pod B starts"),
 )
