@@ -105,6 +105,24 @@ async def idle_huge(place: Place) -> list[Figure]:
     return [await _idle(place, HUGE, "idle_cpu_percent_5000")]
 
 
+async def idle_many(place: Place, *, chips: int = 256) -> list[Figure]:
+    """Measure the same on a node with hundreds of devices, each of which some pod has."""
+    async with _crowded(place, BUSY, chips=chips) as made:
+        for id_ in sorted(made.kubelet.devices.endpoints[TPU].devices):
+            made.kubelet.count(TPU, id_)
+        await made.until(lambda: made.lock_states() == ["held"] * chips, "pods have all")
+        share = await _share(made, seconds=30.0)
+    return [
+        Figure(
+            name=f"idle_cpu_percent_{chips}",
+            samples=[share],
+            unit="%",
+            budget={"p50": 0.4},
+            note=f"of one core over 30 s; {BUSY}, and {chips} devices, each of which a pod has",
+        )
+    ]
+
+
 async def waiting(place: Place, *, seconds: float = 30.0) -> list[Figure]:
     """Measure the processor time of a daemon at whose gate a start waits for its own pod."""
     async with _crowded(place, BUSY, reclaim={"mode": "observe"}) as made:
@@ -114,12 +132,7 @@ async def waiting(place: Place, *, seconds: float = 30.0) -> list[Figure]:
             PodSpec(name="bench", containers=(container,), restart="Always")
         )
         await made.until(lambda: pod.starts == 1, "it has started once")
-        await asyncio.sleep(5.0)
-        before = cpu_seconds(made.pid)
-        began = time.perf_counter()
-        await asyncio.sleep(seconds)
-        used = cpu_seconds(made.pid) - before
-        share = 100 * used / (time.perf_counter() - began)
+        share = await _share(made, seconds=seconds)
         starts = pod.starts
     if starts > 1:
         raise RuntimeError("the start that was to wait has passed")
@@ -134,16 +147,21 @@ async def waiting(place: Place, *, seconds: float = 30.0) -> list[Figure]:
     ]
 
 
+async def _share(made: Rig, *, seconds: float) -> float:
+    """Return the daemon's processor time over so many seconds, in percent of one core."""
+    await asyncio.sleep(5.0)  # what came before is settled
+    before = cpu_seconds(made.pid)
+    began = time.perf_counter()
+    await asyncio.sleep(seconds)
+    used = cpu_seconds(made.pid) - before
+    return 100 * used / (time.perf_counter() - began)
+
+
 async def _idle(place: Place, around: Crowd, name: str, *, seconds: float = 60.0) -> Figure:
     async with _crowded(place, around) as made:
         await made.submit(CHIPS // 2)
         await made.until(lambda: made.lock_states() == ["held"] * (CHIPS // 2), "a pod holds")
-        await asyncio.sleep(5.0)
-        before = cpu_seconds(made.pid)
-        began = time.perf_counter()
-        await asyncio.sleep(seconds)
-        used = cpu_seconds(made.pid) - before
-        share = 100 * used / (time.perf_counter() - began)
+        share = await _share(made, seconds=seconds)
     return Figure(
         name=name,
         samples=[share],
@@ -156,7 +174,7 @@ async def _idle(place: Place, around: Crowd, name: str, *, seconds: float = 60.0
 async def _calls(place: Place, around: Crowd, *, n: int) -> tuple[list[float], list[float]]:
     gates: list[float] = []
     allocates: list[float] = []
-    settings = {"kubelet": {"question": SOON}, "reclaim": {"unseenGrace": "0s"}}
+    settings: dict[str, Any] = {"kubelet": {"question": SOON}, "reclaim": {"unseenGrace": "0s"}}
     async with _crowded(place, around, **settings) as made:
         for _ in range(n):
             allocated, passed = await _allocate_and_start(made)
@@ -166,10 +184,12 @@ async def _calls(place: Place, around: Crowd, *, n: int) -> tuple[list[float], l
 
 
 @contextlib.asynccontextmanager
-async def _crowded(place: Place, around: Crowd, **settings: Any) -> AsyncIterator[Rig]:
+async def _crowded(
+    place: Place, around: Crowd, *, chips: int = CHIPS, **settings: Any
+) -> AsyncIterator[Rig]:
     """Yield a rig on whose node *around* is."""
     with crowd(around.processes, around.files) as pids:
-        async with rig(place, **settings) as made:
+        async with rig(place, chips=chips, **settings) as made:
             for pid in pids:
                 made.node.add_process(pid, "/system.slice/crowd.service")
             yield made

@@ -1,4 +1,4 @@
-"""The real daemon on a simulated node of eight chips, with a kubelet, to be measured from outside."""
+"""The real daemon on a simulated node, with a kubelet, to be measured from outside."""
 
 import asyncio
 import contextlib
@@ -42,19 +42,21 @@ class Place(Struct, frozen=True, kw_only=True):
 class Rig:
     """A node, its kubelet, and the daemon as `holdfast run` starts it."""
 
-    def __init__(self, folder: Path, place: "Place", *, gpus: int = 0, **changes: object) -> None:
-        """Keep sockets in *folder*, whose path is short. The node has *gpus* besides its chips."""
+    def __init__(
+        self, folder: Path, place: "Place", *, gpus: int = 0, chips: int = CHIPS, **changes: object
+    ) -> None:
+        """Keep sockets in *folder*, whose path is short. The node has so many GPUs and chips."""
         state = place.state
         self.state = state
-        self._wanted = {TPU: CHIPS, **({GPU: gpus} if gpus else {})}
+        self._wanted = {TPU: chips, **({GPU: gpus} if gpus else {})}
         self._environment = dict(os.environ)
         self._gpus: GpuNode | None = None
         if gpus:
             library = nvml.build(folder)
-            self._gpus = GpuNode(folder / "node", library=library, gpus=gpus, chips=CHIPS)
+            self._gpus = GpuNode(folder / "node", library=library, gpus=gpus, chips=chips)
             self._gpus.load_driver()
             self._environment[nvml.CONTROL] = str(self._gpus.control)
-        self.node = self._gpus or SimulatedNode(folder / "node", chips=CHIPS)
+        self.node = self._gpus or SimulatedNode(folder / "node", chips=chips)
         self.runtime = Runtime(self.node)
         self.kubelet = Kubelet(
             folder / "dp", folder / "pr.sock", self.runtime, times=KubeletTimes(finished=0.0)
@@ -148,11 +150,13 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def rig(place: Place, *, gpus: int = 0, **changes: object) -> AsyncIterator[Rig]:
+async def rig(
+    place: Place, *, gpus: int = 0, chips: int = CHIPS, **changes: object
+) -> AsyncIterator[Rig]:
     """Yield a rig whose kubelet and daemon run and know each other."""
     # A unix socket's path has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="hf-", dir="/tmp") as folder:
-        made = Rig(Path(folder), place, gpus=gpus, **changes)
+        made = Rig(Path(folder), place, gpus=gpus, chips=chips, **changes)
         keeper = asyncio.create_task(made.node.run())
         try:
             await made.kubelet.start()

@@ -47,6 +47,7 @@ _MEASURES: dict[Callable[[Place], Awaitable[list[Figure]]], tuple[str, ...]] = {
     daemon.pod_kill: ("pod_kill_to_free",),
     gpu_health.xid_to_unhealthy: ("xid_to_unhealthy",),
     crowded.idle: ("idle_cpu_percent",),
+    crowded.idle_many: ("idle_cpu_percent_256",),
     crowded.idle_huge: ("idle_cpu_percent_5000",),
     crowded.waiting: ("waiting_cpu_percent",),
 }

@@ -30,6 +30,15 @@ _FORGETS = "tests/integration/test_kubelet_forgets.py"
 _SANDBOXES = "tests/integration/test_sandboxes.py"
 
 
+# A process with a parent outside of its pod, as those that tests start, is spared whatever else is so.
+_LIVING_PARENT = Edit(
+    _ENDING, "return self.parent is not None and self.parent.is_init", "return True"
+)
+_STILL_UNDER_A_SHIM = Edit(
+    _ENDING,
+    "return self.sandbox is not Sandbox.MACHINE and self.is_orphan",
+    "return self.sandbox is not Sandbox.MACHINE",
+)
 _ANOTHER_KUBELET = Edit(_ENDING, "if pod.counted_by != facts.kubelet:", "if False:")
 _EVIDENCE_OF_ANOTHER = Edit(_RECONCILE, "if record.counted_by != view.kubelet:", "if False:")
 
@@ -94,7 +103,7 @@ GUARDS = (
     Guard(
         name="living-shim",
         why="a force-deleted pod lives on through its grace, and kubelet has long forgotten it",
-        edits=(Edit(_ENDING, "self.is_shim or of_another", "self.is_shim"),),
+        edits=(Edit(_ENDING, "self.is_shim or of_another", "self.is_shim"), _STILL_UNDER_A_SHIM),
         tests=(
             f"{_SIGNALS}::test_a_forced_deletion_under_a_living_shim_lets_the_pod_save_its_work",
         ),
@@ -108,6 +117,7 @@ GUARDS = (
                 "of_another = self.sandbox is None and not self.is_orphan",
                 "of_another = self.parent is not None and self.parent.command in SHIMS",
             ),
+            _STILL_UNDER_A_SHIM,
         ),
         tests=(
             f"{_SIGNALS}::test_a_parent_that_lives_outside_the_pod_spares_it_whatever_it_is_called",
@@ -292,7 +302,7 @@ GUARDS = (
     Guard(
         name="same-kubelet-to-the-end",
         why="nor does the evidence of a pod survive a restart of kubelet, or a lost checkpoint",
-        edits=(_ANOTHER_KUBELET, _EVIDENCE_OF_ANOTHER),
+        edits=(_ANOTHER_KUBELET, _EVIDENCE_OF_ANOTHER, _LIVING_PARENT),
         tests=(
             f"{_FORGETS}::test_a_kubelet_that_lost_its_checkpoint_costs_no_living_pod_a_process",
         ),
@@ -306,6 +316,7 @@ GUARDS = (
                 "asked = view.answered and view.kubelet is not None",
                 "asked = view.kubelet is not None",
             ),
+            _LIVING_PARENT,
         ),
         tests=(
             f"{_FORGETS}::test_a_checkpoint_without_a_pod_that_kubelet_wrote_for_no_list_ends_nothing",
@@ -499,7 +510,10 @@ GUARDS = (
     Guard(
         name="gpu-nvml-fails-after-pod",
         why="nor does the lock of a pod that is over become free",
-        edits=(Edit(_FREE, "or kernel.final", ""),),
+        edits=(
+            Edit(_FREE, "or kernel.final or facts", "or facts"),
+            Edit(_FREE, "if kernel.final or kernel.freedom", "if kernel.freedom"),
+        ),
         tests=(
             f"{_GPU_NODE}::test_a_gpu_whose_pod_is_over_becomes_free_only_when_nvml_and_its_memory_say_so",
         ),

@@ -38,7 +38,9 @@ class SimulatedNode:
         self.root = self.tree.root
         self._groups = {
             self.tree.tpu(
-                f"0000:00:{5 + place:02x}.0", group=10 + place, numa=place * 2 // chips
+                f"0000:{5 + place >> 5:02x}:{5 + place & 31:02x}.0",
+                group=10 + place,
+                numa=place * 2 // chips,
             ): (f"/dev/vfio/{10 + place}")
             for place in range(chips)
         }
