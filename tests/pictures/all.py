@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from pictures import lockstates, recording, terminal
+from pictures import architecture, lockstates, recording, terminal
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 
@@ -34,4 +34,9 @@ def lock_states() -> str:
     return lockstates.draw(FOLDER / "lock-states.toml")
 
 
-PICTURES = {"demo": demo, "lock-states": lock_states}
+def rooms() -> str:
+    """Return the rooms of the daemon and what goes between them."""
+    return architecture.draw(FOLDER / "architecture.toml", FOLDER.parents[1])
+
+
+PICTURES = {"demo": demo, "lock-states": lock_states, "architecture": rooms}

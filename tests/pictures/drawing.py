@@ -130,8 +130,8 @@ def _arrow(arrow: Arrow) -> tuple[str, str]:
     ax, ay, bx, by = x1 + pull * right1, y1 + pull * down1, x2 + pull * right2, y2 + pull * down2
     kinds = [arrow.kind] if arrow.kind else []
     curve = f"M{x1:g},{y1:g} C{ax:g},{ay:g} {bx:g},{by:g} {x2:g},{y2:g}"
-    name = f"{arrow.start.box.name}-{arrow.end.box.name}"
-    path = f'<path id="{name}" class="{" ".join(("arrow", *kinds))}" d="{curve}"/>'
+    ends = f'data-from="{arrow.start.box.name}" data-to="{arrow.end.box.name}"'
+    path = f'<path {ends} class="{" ".join(("arrow", *kinds))}" d="{curve}"/>'
     middle = (x1 + 3 * ax + 3 * bx + x2) / 8 + arrow.shift[0]
     first = (y1 + 3 * ay + 3 * by + y2) / 8 + arrow.shift[1] + 4 - _LINE * len(arrow.label[1:]) / 2
     label = "\n".join(
