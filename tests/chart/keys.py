@@ -1,19 +1,15 @@
 """Every key of the settings with what its type says of it and what stands below it in the source."""
 
-import ast
-import inspect
 import json
-import re
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.settings import Settings
-from holdfast.settings.duration import Duration, Interval
-from holdfast.settings.section import Section
+from holdfast.settings.schema import entry_of, meanings, one_line
+from holdfast.settings.types import Duration, Interval, Section
 
 
 class Key(Struct, frozen=True, kw_only=True):
@@ -35,7 +31,7 @@ class Group(Struct, frozen=True, kw_only=True):
 
 def groups(section: type[Section] = Settings, path: str = "") -> Iterator[Group]:
     """Yield *section* and each one below it, in the order of the source."""
-    hints, meanings = get_type_hints(section, include_extras=True), _below(section)
+    hints, texts = get_type_hints(section, include_extras=True), meanings(section)
     keys: list[Key] = []
     below: list[tuple[type[Section], str]] = []
     for field in msgspec.structs.fields(section):
@@ -43,38 +39,21 @@ def groups(section: type[Section] = Settings, path: str = "") -> Iterator[Group]
         if isinstance(kind, type) and issubclass(kind, Section):
             below.append((kind, f"{here}."))
             continue
-        entry = _entry(kind)
+        entry = entry_of(kind)
         if entry is not None:
             below.append((entry, f"{here}[]."))
-        meaning = meanings.get(field.name, "")
         keys.append(
-            Key(path=here, kind=_words(kind), default=_default(field), meaning=_one_line(meaning))
+            Key(
+                path=here,
+                kind=_words(kind),
+                default=_default(field),
+                meaning=texts[field.name],
+            )
         )
-    about = _one_line(inspect.getdoc(section) or "")
+    about = one_line(section.__doc__ or "")
     yield Group(path=path.rstrip("."), about=about, keys=tuple(keys))
     for each, prefix in below:
         yield from groups(each, prefix)
-
-
-def _below(section: type[Section]) -> dict[str, str]:
-    """Return the text below each field in the source: no library keeps it."""
-    (definition,) = ast.parse(inspect.getsource(section)).body
-    body = definition.body if isinstance(definition, ast.ClassDef) else []
-    return {
-        field.target.id: inspect.cleandoc(text.value.value)
-        for field, text in pairwise(body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-        and isinstance(text.value.value, str)
-    }
-
-
-def _entry(kind: object) -> type[Section] | None:
-    """Return the section that each entry of a list is, where it is one."""
-    first = next(iter(get_args(kind)), None)
-    return first if isinstance(first, type) and issubclass(first, Section) else None
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:
@@ -90,7 +69,7 @@ def _words(kind: Any) -> str:
         return " or ".join(f"`{each}`" for each in get_args(kind))
     if get_origin(kind) is tuple:
         inner = get_args(kind)[0]
-        return "list, see below" if _entry(kind) else f"list of {_words(inner)}"
+        return "list, see below" if entry_of(kind) else f"list of {_words(inner)}"
     if isinstance(kind, type) and issubclass(kind, Duration):
         return "duration above zero" if issubclass(kind, Interval) else "duration"
     names = {str: "text", bool: "`true` or `false`"}
@@ -108,7 +87,3 @@ def _flat(kind: object) -> list[object]:
     """Return *kind* and all that it is made of."""
     below = [*get_args(kind), *getattr(kind, "__metadata__", ())]
     return [kind, *(deep for each in below for deep in _flat(each))]
-
-
-def _one_line(text: str) -> str:
-    return re.sub(r"\s+", " ", text.replace("``", "`")).strip()

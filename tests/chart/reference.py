@@ -5,24 +5,24 @@ from collections.abc import Iterator
 
 from chart.keys import Group, Key, groups
 from holdfast.settings import variable
-from holdfast.settings.nvidia import VARIABLES
+from holdfast.settings.nvidia_plugin import VARIABLES
 
 _INTRODUCTION = """\
 # Configuration
 
-Every key, written from the settings' type by `make chart`; do not edit. The daemon reads a YAML file (`holdfast run --config FILE`, or
-`HOLDFAST_CONFIG=FILE`; the chart puts `config` of its values there), then the environment, then flags, the later over the earlier:
+Every key with its default, and when to change it. `make chart` writes this page from the settings' type: do not edit it. The daemon reads a
+YAML file (`holdfast run --config FILE`, or `HOLDFAST_CONFIG=FILE`; the chart writes `config` of its values there), then the environment, then
+flags. A later source wins over an earlier one:
 
     holdfast run --config /etc/holdfast/config.yaml --set gate.wait=10s
 
-`--set KEY=VALUE` takes every key below, and every command takes it that reads the configuration. `run` has three flags besides:
-`--state-dir` (`stateDir`), `--http-port` (`http.port`), `--log-level` (`log.level`). Variables, flags and the file of NVIDIA's device
-plugin are read too where they mean the same ([nvidia.md](nvidia.md)), and ours win over them. An unknown key, a wrong type and what
-cannot work are refused at the start with the path of the key. `holdfast config` prints all of it with its values, `holdfast config
---schema` the JSON schema of the file.
+`--set KEY=VALUE` takes every key below. `run` also has `--state-dir` (`stateDir`), `--http-port` (`http.port`) and `--log-level`
+(`log.level`). The variables, flags and file of NVIDIA's device plugin are read where they mean the same ([nvidia.md](nvidia.md)); holdfast's
+own win over them. An unknown key, a wrong type or a value that cannot work is refused at the start, with the path of the key. `holdfast
+config` prints every setting with its value, `holdfast config --schema` the JSON schema of the file.
 
-A duration is a number of seconds, or text such as `250ms`, `30s`, `1h30m`. A list is given in the environment as YAML (`[a, b]`) or as
-`a,b`.
+A duration is a number of seconds, or text such as `250ms`, `30s`, `1h30m`. In the environment a list is YAML (`[a, b]`) or `a,b`. The
+defaults fit most nodes: to begin, set none.
 """
 
 

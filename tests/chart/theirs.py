@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from holdfast.settings import known_paths, variable
-from holdfast.settings.nvidia import VARIABLES
-from holdfast.settings.nvidia_plugin import KUBELET_SOCKET
+from holdfast.settings.nvidia_plugin import KUBELET_SOCKET, VARIABLES
 
 _CONFIG = "set config."
 _NO_LABELS = "one configuration holds for a release: install one for each kind of node"

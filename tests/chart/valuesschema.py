@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from chart.keys import Group, groups
 from chart.theirs import IN_CONFIG, VALUES
 from holdfast.model.tpu.generations import GENERATIONS
 from holdfast.model.vfio.pools import _CLASS, _DEVICE, _RESOURCE
@@ -151,8 +150,7 @@ _CHART: Mapping[str, Schema] = {
 def values_schema() -> Schema:
     """Return the JSON schema of the chart's values; unknown keys are refused, `config`'s too."""
     found = schema()
-    about = {each.path: each for each in groups()}
-    config = _plain(found["$defs"]["Settings"], found["$defs"], about, "")
+    config = _plain(found["$defs"]["Settings"], found["$defs"])
     host = config["properties"]["host"]["properties"]
     for name in _FIXED:
         del host[name]
@@ -197,28 +195,16 @@ def _any_case(pattern: str) -> str:
     return f"^({pattern.replace('a-f', 'a-fA-F').replace('0x', '0[xX]')})$"
 
 
-def _plain(
-    node: Schema, types: Mapping[str, Schema], about: Mapping[str, Group], at: str
-) -> Schema:
+def _plain(node: Schema, types: Mapping[str, Schema]) -> Schema:
     """Return *node* with what it refers to in its place, so that Helm's messages have the path."""
     if "$ref" in node:
         node = types[node["$ref"].rpartition("/")[2]]
     found = {name: value for name, value in node.items() if name not in {"title", "required"}}
     if node.get("required"):
         found["required"] = node["required"]
-    group = about.get(at)
-    if group is not None and "properties" in found:
-        meanings = {key.path: key.meaning for key in group.keys}
-        found["description"] = group.about
-        found["properties"] = {
-            name: _plain(_with(below, meanings.get(path, "")), types, about, path)
-            for name, below in cast("dict[str, Schema]", found["properties"]).items()
-            for path in [f"{at}.{name}".lstrip(".")]
-        }
+    if "properties" in found:
+        below = cast("dict[str, Schema]", found["properties"])
+        found["properties"] = {name: _plain(each, types) for name, each in below.items()}
     if isinstance(found.get("items"), dict):
-        found["items"] = _plain(found["items"], types, about, f"{at}[]")
+        found["items"] = _plain(found["items"], types)
     return found
-
-
-def _with(node: Schema, meaning: str) -> Schema:
-    return {**node, "description": meaning} if meaning else dict(node)

@@ -16,8 +16,8 @@ from holdfast.model.ids import DeviceName
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from holdfast.settings.duration import Duration, Interval
 from holdfast.settings.sections import Discovery
+from holdfast.settings.types import Duration, Interval
 from manual_clock import ManualClock
 from waiting import until
 

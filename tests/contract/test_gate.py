@@ -35,7 +35,7 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings import sections
-from holdfast.settings.duration import Duration, Interval
+from holdfast.settings.types import Duration, Interval
 from manual_clock import ManualClock
 from simulated.node import SimulatedNode
 

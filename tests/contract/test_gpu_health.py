@@ -290,6 +290,6 @@ def test_a_load_of_the_module_is_told_from_the_next(tmp_path: Path) -> None:
     first = driver_load(root)
     assert first is not None
     assert driver_load(root) == first
-    (tmp_path / "module/another").mkdir()  # made before the other goes, so that it has its own
-    (tmp_path / "module/another").rename(module)
+    (module.parent / "another").mkdir()  # made before the other goes, so that it has its own
+    (module.parent / "another").rename(module)
     assert driver_load(root) not in {None, first}

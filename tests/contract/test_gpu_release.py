@@ -39,7 +39,7 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings import sections
-from holdfast.settings.duration import Duration, Interval
+from holdfast.settings.types import Duration, Interval
 from waiting import until, wait_until
 
 BOOT = BootId("boot")

@@ -68,7 +68,9 @@ async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
     )
     library, lane = Library(), Lane("nvml", deadline=30.0)
     clock = ManualClock()
-    source = GpuSource(NvidiaFiles(root), lambda _: library, lane=lane, clock=clock)
+    source = GpuSource(
+        NvidiaFiles(root), lambda _: library, lane=lane, clock=clock, look=5.0, rescan=30.0
+    )
     yield Driver(tmp_path / "proc/driver/nvidia", library, source, clock)
     lane.close(patience=5.0)
 

@@ -37,7 +37,7 @@ from holdfast.runtime.watched import Watched
 
 QUIET = 0.4
 DEADLINE = 0.5
-_TIMES = HealthTimes(beat=0.1, quiet=QUIET, wait=0.3, breath=0.02)
+_TIMES = HealthTimes(beat=0.1, quiet=QUIET, event_wait=0.3, breath=0.02)
 _LIMIT = 20.0
 
 

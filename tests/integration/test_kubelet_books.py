@@ -24,8 +24,8 @@ from holdfast.model.ids import DeviceId, DeviceName, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.names import KUBELET_CHECKPOINT
 from holdfast.runtime.clock import SystemClock
-from holdfast.settings.duration import Duration, Interval
 from holdfast.settings.sections import Question
+from holdfast.settings.types import Duration, Interval
 from manual_clock import ManualClock
 from simulated.kubelet import Kubelet
 from waiting import until

@@ -21,8 +21,8 @@ from holdfast.model.use.use import Grip, Holder
 from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.watched import Watched
-from holdfast.settings.duration import Duration
 from holdfast.settings.sections import Reclaim
+from holdfast.settings.types import Duration
 
 _START = HeldUp(pod=X, device=name("d0"))
 

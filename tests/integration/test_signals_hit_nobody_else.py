@@ -24,8 +24,8 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.model.book.locks import LockState
 from holdfast.model.ids import ProcessId
 from holdfast.model.use.sandbox import Sandbox
-from holdfast.settings.duration import Duration, Interval
 from holdfast.settings.sections import Reclaim
+from holdfast.settings.types import Duration, Interval
 from waiting import wait_until
 
 _OLD_KERNEL = ("cgroup.freeze",)

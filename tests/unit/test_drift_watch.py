@@ -12,8 +12,8 @@ from holdfast.model.book.offers import OfferedDevice, Offers
 from holdfast.model.ids import DeviceId
 from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.watched import Watched
-from holdfast.settings.duration import Duration
 from holdfast.settings.sections import Drift
+from holdfast.settings.types import Duration
 from manual_clock import ManualClock
 
 SETTLE = 30.0

@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from holdfast.settings import known_paths
-from holdfast.settings.nvidia import VARIABLES
-from holdfast.settings.nvidia_plugin import CONFIG_FILE, KUBELET_SOCKET, OTHERS
+from holdfast.settings.nvidia_plugin import CONFIG_FILE, KUBELET_SOCKET, OTHERS, VARIABLES
 
 
 def _rows(repository: Path) -> list[str]:

@@ -7,8 +7,7 @@ import pytest
 
 from holdfast.errors import SettingsError
 from holdfast.settings import load
-from holdfast.settings.nvidia import VARIABLES
-from holdfast.settings.nvidia_plugin import OTHERS, flags
+from holdfast.settings.nvidia_plugin import OTHERS, VARIABLES, flags
 
 TEXTS = {
     "MIG_STRATEGY": "mixed",

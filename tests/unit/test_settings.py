@@ -1,18 +1,22 @@
 """The configuration: what it takes, what it refuses, and how it says so."""
 
+import ast
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import holdfast
 from holdfast.errors import SettingsError
 from holdfast.model.nvidia.mig import MigStrategy
 from holdfast.settings import Settings, convert, known_paths, load, plain, schema
-from holdfast.settings.duration import PATTERN, Duration, Interval
+from holdfast.settings.types import PATTERN, Duration, Interval, Section
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -139,8 +143,11 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
     ("overrides", "message"),
     [
         ({"gate.wait": "29s"}, "gate.wait: kubelet gives up after 30 s"),
-        ({"gate.wait": "26001ms"}, "gate.wait: kubelet gives up after 30 s; at most 26s"),
-        ({"allocate.commitTimeout": "10s"}, "allocate.commitTimeout: kubelet's whole node waits"),
+        ({"gate.wait": "26001ms"}, "gate.wait: kubelet gives up after 30 s; use at most 26s"),
+        (
+            {"allocate.commitTimeout": "10s"},
+            "allocate.commitTimeout: kubelet admits no other pod meanwhile; use less than 10s",
+        ),
         (
             {"reclaim.retry.first": "6m"},
             "reclaim.retry.first: it is longer than reclaim.retry.last",
@@ -153,24 +160,24 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
         ({"stateDir": "/var/lib/kubelet/device-plugins/holdfast"}, "stateDir: kubelet may clean"),
         ({"stateDir": "/var/lib/kubelet/device-plugins"}, "stateDir: kubelet may clean"),
         ({"stateDir": "state"}, "stateDir: 'state' is not an absolute path"),
-        ({"stateDir": "/" + "x" * 100}, "stateDir: the path is too long for a unix socket"),
+        ({"stateDir": "/" + "x" * 100}, "stateDir: the path is too long for a Unix socket"),
         ({"kubelet.pluginDir": "/a/../b"}, "kubelet.pluginDir: '/a/../b' is not an absolute path"),
         ({"cdi.specDir": "cdi"}, "cdi.specDir: 'cdi' is not an absolute path"),
         (
             {"deviceListStrategy": "cdi", "tpu.resourceName": "example.com/4chips"},
-            "deviceListStrategy: 'example.com/4chips' can be no CDI kind",
+            "deviceListStrategy: 'example.com/4chips' cannot be a CDI kind",
         ),
         (
             {
                 "deviceListStrategy": "cdi",
                 "pools": "[{resourceName: 3com.com/nic, classes: ['02']}]",
             },
-            "deviceListStrategy: '3com.com/nic' can be no CDI kind",
+            "deviceListStrategy: '3com.com/nic' cannot be a CDI kind",
         ),
         ({"host.proc": ""}, "host.proc: '' is not an absolute path"),
         ({"kubelet.socketPrefix": ""}, "kubelet.socketPrefix: '' cannot begin"),
         ({"kubelet.socketPrefix": "a/b"}, "kubelet.socketPrefix: 'a/b' cannot begin"),
-        ({"kubelet.socketPrefix": "kube"}, "would make kubelet's own socket count as ours"),
+        ({"kubelet.socketPrefix": "kube"}, "begins the name of kubelet's own socket too"),
         (
             {"tpu.enabled": "false", "gpu.enabled": "false"},
             "tpu.enabled: nothing is left to advertise",
@@ -187,13 +194,13 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
         ),
         (
             {"gpu.cdiAnnotationPrefix": "cdi.k8s.io"},
-            "gpu.cdiAnnotationPrefix: 'cdi.k8s.io' begins no annotation; ",
+            "gpu.cdiAnnotationPrefix: 'cdi.k8s.io' cannot begin an annotation's key; ",
         ),
         ({"gpu.imexChannelIds": "[1]"}, "gpu.imexChannelIds[0]: Invalid enum value 1; use 0"),
         ({"tpu.generation": "gpu"}, "tpu.generation: there is no 'gpu'; known are v2, "),
         (
             {"tpu.workerId": "2", "tpu.workerHostnames": "a,b"},
-            "tpu.workerId: 2 is no place among 2",
+            "tpu.workerId: 2 is too high for the 2 hosts",
         ),
         (
             {"pools": "[{resourceName: x, devices: ['1:2']}]"},
@@ -447,3 +454,64 @@ def test_a_strategy_that_is_not_taken_is_told_which_to_use_instead() -> None:
         load(None, {"DEVICE_LIST_STRATEGY": "cdi"})
     with pytest.raises(SettingsError, match=r"gpu\.deviceIdStrategy.*use uuid or index"):
         load(None, {"DEVICE_ID_STRATEGY": "minor"})
+
+
+_WHEN = re.compile(r"\b(Add|Change|Choose|Lower|Raise|Set)\b|; (choose|lower|raise)\b")
+
+
+def test_every_setting_says_what_it_is_and_when_to_change_it() -> None:
+    sections = schema()["$defs"]
+    for section in sections.values():
+        for name, key in section["properties"].items():
+            if "$ref" in key:
+                continue
+            about = f"{section['title']}.{name}: {key.get('description')}"
+            assert re.search(r"^[A-Z`].*\.$", key.get("description", "")), about
+            assert _WHEN.search(key["description"]), about
+
+
+_DAEMON = Path(holdfast.__file__).parent
+
+
+def _names(section: type[Section] = Settings) -> Iterator[tuple[str, type]]:
+    """Yield the name of each setting as the code has it, with the type of its default."""
+    for field, kind in get_type_hints(section).items():
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from _names(kind)
+        else:
+            number = isinstance(kind, type) and issubclass(kind, int | float)
+            yield field, float if number and kind is not bool else str
+
+
+def _written(tree: ast.AST) -> Iterator[tuple[str, object]]:
+    """Yield each parameter and field that has a literal for its default, with that."""
+    for node in ast.walk(tree):
+        found: list[tuple[str, ast.expr | None]] = []
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            last = [*node.args.posonlyargs, *node.args.args][::-1]
+            found += [
+                (arg.arg, it) for arg, it in zip(last, node.args.defaults[::-1], strict=False)
+            ]
+            named = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            found += [(arg.arg, it) for arg, it in named]
+        elif isinstance(node, ast.ClassDef):
+            found += [
+                (each.target.id, each.value)
+                for each in node.body
+                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+            ]
+        yield from ((name, it.value) for name, it in found if isinstance(it, ast.Constant))
+
+
+def test_no_default_of_a_setting_is_written_again_in_a_part_that_takes_it() -> None:
+    """A second one drifts: `reclaim.poll` was 2 s here and 1 s there."""
+    names = set(_names())
+    twice = [
+        f"{file.relative_to(_DAEMON)}: {name} = {default!r}"
+        for file in _DAEMON.rglob("*.py")
+        if not {"settings", "_pb"} & set(file.relative_to(_DAEMON).parts)
+        for name, default in _written(ast.parse(file.read_text("utf-8")))
+        if default and not isinstance(default, bool)
+        if (name, str if isinstance(default, str) else float) in names
+    ]
+    assert twice == []

@@ -8,8 +8,8 @@ from fakes.books import X, Y
 from holdfast.model.reclaim.release import ByHand
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.reclaimer import Reclaimer
-from holdfast.settings.duration import Duration
 from holdfast.settings.sections import Reclaim
+from holdfast.settings.types import Duration
 from manual_clock import ManualClock
 
 _SETTINGS = Reclaim(term_grace=Duration(10), kill_grace=Duration(10))

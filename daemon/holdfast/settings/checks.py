@@ -1,4 +1,4 @@
-"""What is well formed and still cannot work; each problem begins with the path of its key."""
+"""Refuses settings that can be read but cannot work; each text begins with the key's path."""
 
 import difflib
 import re
@@ -13,8 +13,8 @@ from holdfast.model.vfio.pools import PoolSpec
 from holdfast.names import CONTROL_SOCKET, KUBELET_SOCKET
 from holdfast.settings.sections import Settings
 
-_LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit, and its whole node waits
-_SOCKET_PATH_BYTES = 107  # the most that the kernel takes
+_LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit of its own, and admits no other pod
+_SOCKET_PATH_BYTES = 107  # the kernel takes no longer path
 _ANNOTATION_PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/")
 
 
@@ -43,18 +43,21 @@ def _paths(settings: Settings) -> Iterator[str]:
     }.items():
         path = PurePosixPath(text)
         if not path.is_absolute() or ".." in path.parts or "\0" in text:
-            yield f"{key}: {text!r} is not an absolute path"
+            yield f"{key}: {text!r} is not an absolute path; begin it with /"
     plugin_dir, state_dir = Path(kubelet.plugin_dir), Path(settings.state_dir)
     if plugin_dir == state_dir or plugin_dir in state_dir.parents:
-        yield "stateDir: kubelet may clean its plugin folder; choose another place"
+        yield "stateDir: kubelet may clean its plugin folder; choose a folder outside of it"
     if len(bytes(state_dir / CONTROL_SOCKET)) > _SOCKET_PATH_BYTES:
-        yield "stateDir: the path is too long for a unix socket in it; choose a shorter one"
+        yield "stateDir: the path is too long for a Unix socket in it; choose a shorter one"
     prefix = kubelet.socket_prefix
-    # Everything with this prefix counts as ours, to be removed when it is stale.
+    # The daemon removes old sockets with this prefix.
     if not prefix or not prefix.isprintable() or "/" in prefix or prefix[0] == ".":
-        yield f"kubelet.socketPrefix: {prefix!r} cannot begin the name of a file"
+        yield f"kubelet.socketPrefix: {prefix!r} cannot begin the name of a file; use letters"
     elif KUBELET_SOCKET.startswith(prefix):
-        yield f"kubelet.socketPrefix: {prefix!r} would make kubelet's own socket count as ours"
+        yield (
+            f"kubelet.socketPrefix: {prefix!r} begins the name of kubelet's own socket too, which "
+            "the daemon would remove; choose another"
+        )
 
 
 def _resources(settings: Settings) -> Iterator[str]:
@@ -66,7 +69,7 @@ def _resources(settings: Settings) -> Iterator[str]:
         for problem in pool.spec().problems():
             yield f"pools[{place}].{_renamed(problem)}"
     if not (settings.tpu.enabled or settings.gpu.enabled or settings.pools):
-        yield "tpu.enabled: nothing is left to advertise; enable GPUs or name a pool"
+        yield "tpu.enabled: nothing is left to advertise; enable TPUs or GPUs, or add a pool"
     if settings.device_list_strategy == "cdi":
         yield from _kinds(settings)
 
@@ -78,8 +81,8 @@ def _kinds(settings: Settings) -> Iterator[str]:
     for name in names:
         if not is_kind(ResourceName(name)):
             yield (
-                f"deviceListStrategy: {name!r} can be no CDI kind, both parts of which begin with "
-                "a letter; choose another resourceName or device-nodes"
+                f"deviceListStrategy: {name!r} cannot be a CDI kind, because both parts of one "
+                "begin with a letter; choose another resourceName, or device-nodes"
             )
 
 
@@ -97,7 +100,10 @@ def _tpu(settings: Settings) -> Iterator[str]:
         yield f"tpu.generation: there is no {tpu.generation!r}; {known}"
     hosts = len(tpu.worker_hostnames)
     if tpu.worker_id is not None and hosts and tpu.worker_id >= hosts:
-        yield f"tpu.workerId: {tpu.worker_id} is no place among {hosts} in tpu.workerHostnames"
+        yield (
+            f"tpu.workerId: {tpu.worker_id} is too high for the {hosts} hosts of "
+            f"tpu.workerHostnames; the highest is {hosts - 1}"
+        )
 
 
 def _gpu(settings: Settings) -> Iterator[str]:
@@ -107,21 +113,27 @@ def _gpu(settings: Settings) -> Iterator[str]:
         "gpu.cdiHookPath": gpu.cdi_hook_path,
     }.items():
         if text and not PurePosixPath(text).is_absolute():
-            yield f"{key}: {text!r} is not an absolute path"
+            yield f"{key}: {text!r} is not an absolute path; begin it with /"
     prefix = gpu.cdi_annotation_prefix
     if _ANNOTATION_PREFIX.fullmatch(prefix) is None:
-        yield f"gpu.cdiAnnotationPrefix: {prefix!r} begins no annotation; it is a domain and a '/'"
+        yield (
+            f"gpu.cdiAnnotationPrefix: {prefix!r} cannot begin an annotation's key; use a domain "
+            "and a slash, such as cdi.k8s.io/"
+        )
 
 
 def _times(settings: Settings) -> Iterator[str]:
     question, retry = settings.kubelet.question, settings.reclaim.retry
     if settings.gate.wait > LONGEST_WAIT:
-        yield f"gate.wait: kubelet gives up after 30 s; at most {LONGEST_WAIT:g}s"
+        yield f"gate.wait: kubelet gives up after 30 s; use at most {LONGEST_WAIT:g}s"
     if settings.allocate.commit_timeout >= _LONGEST_ALLOCATE:
-        yield f"allocate.commitTimeout: kubelet's whole node waits; below {_LONGEST_ALLOCATE:g}s"
+        yield (
+            "allocate.commitTimeout: kubelet admits no other pod meanwhile; use less than "
+            f"{_LONGEST_ALLOCATE:g}s"
+        )
     if question.min_interval > question.idle_interval:
-        yield "kubelet.question.minInterval: it is longer than kubelet.question.idleInterval"
+        yield "kubelet.question.minInterval: it is longer than question.idleInterval; lower it"
     if settings.reclaim.leaked_sandbox == "restart" and settings.reclaim.mode != "terminate":
         yield "reclaim.leakedSandbox: restart ends processes; it needs reclaim.mode: terminate"
     if retry.first > retry.last:
-        yield "reclaim.retry.first: it is longer than reclaim.retry.last"
+        yield "reclaim.retry.first: it is longer than reclaim.retry.last; lower it"

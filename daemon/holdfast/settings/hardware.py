@@ -1,141 +1,177 @@
-"""The keys of the hardware that is advertised: TPUs, GPUs and pools of other VFIO devices."""
+"""The settings of the hardware that is advertised: TPUs, GPUs and pools of other devices."""
 
-from typing import Annotated, Literal
-
-from msgspec import Meta
+from typing import Literal
 
 from holdfast.model.ids import ResourceName
 from holdfast.model.nvidia.free import DISPLAYS, MONITORS
+from holdfast.model.nvidia.grant import ANNOTATION_PREFIX
+from holdfast.model.nvidia.idle import DEADLINE, SLACK
 from holdfast.model.vfio.pools import PoolSpec
-from holdfast.settings.duration import Duration, Interval
-from holdfast.settings.section import Section
-
-Index = Annotated[int, Meta(ge=0)]
+from holdfast.settings.types import Duration, Index, Interval, Section
 
 
 class Tpu(Section, frozen=True):
-    """TPU chips, and what their programs are told; empty values come from envFile or hardware."""
+    """TPU chips, and what the programs on them are told.
+
+    An empty value is taken from envFile, or else from the hardware.
+    """
 
     enabled: bool = True
-    """Whether TPU chips are looked for."""
+    """Whether TPU chips are looked for and advertised. Set it to false when another device plugin
+    on the node grants them."""
     resource_name: str = "google.com/tpu"
-    """What pods ask for."""
+    """The resource name that pods ask for. Change it when your pods ask for another one."""
     generation: str = ""
-    """Such as ``v5e``; overrules what the PCI ids say."""
+    """The chips' generation, such as `v5e`. Empty: the PCI ids tell it. Set it when they do not, as
+    for chips that are newer than this release."""
     topology: str = ""
-    """Of the whole slice, such as ``2x4``."""
+    """The topology of the whole slice, such as `2x4`. Set it when envFile does not have it."""
     accelerator_type: str = ""
-    """Such as ``v5litepod-8``."""
+    """The slice's accelerator type, such as `v5litepod-8`. Set it when envFile does not have it."""
     worker_id: Index | None = None
-    """This host's place among the hosts of its slice."""
+    """This host's number among the hosts of its slice, from 0. Set it on each host of a slice with
+    several hosts when envFile does not have it."""
     worker_hostnames: tuple[str, ...] = ()
-    """The hosts of the slice, in the order of their worker ids."""
+    """The hosts of the slice, in the order of their worker ids. Set it for a slice with several
+    hosts when envFile does not have it."""
     env_file: str = ""
-    """Empty: tpu/tpu-env in host.etc."""
+    """The file in which the machine's image describes the slice. Empty: `tpu/tpu-env` in host.etc.
+    Set it when the file is at another place."""
     vbar_url: str = ""
-    """Handed on to programs as VBAR_CONTROL_SERVICE_URL; empty: it is not set."""
+    """The address that programs get as VBAR_CONTROL_SERVICE_URL. Empty: the variable is not set.
+    Set it when your TPU runtime asks for that service."""
 
 
 class Gpu(Section, frozen=True):
-    """NVIDIA GPUs, advertised once the driver has told of them; names are those of its plugin."""
+    """NVIDIA GPUs. They are advertised once the driver shows them.
+
+    Settings that NVIDIA's device plugin has too are called as there (nvidia.md).
+    """
 
     enabled: bool = True
-    """On a node without the driver this costs one look at /proc now and then, and loads nothing."""
+    """Whether GPUs are looked for and advertised. A node without the driver costs one look at /proc
+    now and then. Set it to false when NVIDIA's plugin or a DRA driver grants the node's GPUs."""
     driver_root: str = ""
-    """The root of the file system with the driver's library, such as ``/run/nvidia/driver``, as
-    this process sees it. Empty: as driverRootOnHost; where that is empty, too, GPU Operator's if it
-    has one, else what the loader knows."""
+    """The root of the file system with the driver's library, such as `/run/nvidia/driver`, as the
+    daemon's process sees it. Empty: driverRootOnHost, or, where that is empty too, GPU Operator's
+    if there is one, or what the dynamic loader finds. Set it when the driver is elsewhere."""
     dev_root: str = ""
-    """The root of the one with /dev/nvidia*. Empty: driverRoot, the host's own, GPU Operator's."""
+    """The root of the file system with /dev/nvidia*, as the daemon's process sees it. Empty:
+    driverRoot, the host's own, or GPU Operator's. Set it when the device files are elsewhere."""
     driver_root_on_host: str = ""
-    """What the host calls driverRoot, where holdfast runs in a container that has it elsewhere; it
-    is what CDI specs and paths of nodes are told by. Empty: the same."""
+    """The path that the host has for driverRoot; CDI specs and paths of device files are written
+    with it. Empty: the same path. Set it when holdfast runs in a container that has the driver at
+    another path than the host."""
     device_list_strategy: tuple[
         Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"], ...
     ] = ("envvar",)
-    """How the container runtime is told which GPUs a container has. The first two are for NVIDIA's
-    own runtime. Those of CDI are for any that reads CDI specs, which holdfast then writes to
-    cdi.specDir; the way to choose under gVisor, where nodes alone are no driver."""
-    cdi_annotation_prefix: str = "cdi.k8s.io/"
-    """What the key of cdi-annotations begins with; runtimes read this one."""
+    """How the container runtime is told which GPUs a container gets. envvar and volume-mounts are
+    for NVIDIA's container runtime. cdi-annotations and cdi-cri are for any runtime that reads CDI
+    specs, which holdfast then writes to cdi.specDir. Choose cdi-cri under gVisor, where device
+    files alone are not a driver, and on nodes without NVIDIA's container runtime."""
+    cdi_annotation_prefix: str = ANNOTATION_PREFIX
+    """How the annotation's key begins with the strategy cdi-annotations. Change it when your
+    container runtime reads another one."""
     cdi_hook_path: str = ""
-    """Where the host has nvidia-cdi-hook or nvidia-ctk, such as ``/usr/bin/nvidia-ctk``: specs then
-    have the runtime call it, to make links and to refresh the cache of libraries. Empty: there is
-    none, and links are mounts. A path where there is no program stops every container."""
+    """The host's path of nvidia-cdi-hook or nvidia-ctk, such as `/usr/bin/nvidia-ctk`. CDI specs
+    then make the runtime call it, to make links and to refresh the cache of libraries. Empty: specs
+    call no hook, and links are mounts. Set it only where every node has the program: without it no
+    container with a GPU starts."""
     cdi_disable_hooks: tuple[str, ...] = ()
-    """Names of hooks to leave out, or ``all``."""
+    """Names of hooks that CDI specs leave out, or `all`. Set it when one of them fails under your
+    container runtime."""
     imex_channel_ids: tuple[Literal[0], ...] = ()
-    """``[0]`` hands IMEX channel 0 over with each GPU, where the node has it."""
+    """The IMEX channels that a container gets with its GPU, where the node has them; 0 is the only
+    one there is. Set it to `[0]` for programs that share memory across the nodes of one NVLink
+    domain."""
     imex_required: bool = False
-    """Whether a node without that channel offers no GPU."""
+    """Whether GPUs are Unhealthy on a node without that channel. Set it to true when a program must
+    not start without it."""
     device_id_strategy: Literal["uuid", "index"] = "uuid"
-    """By what it is told of each."""
+    """Whether a container is told of its GPUs by UUID or by index. Choose index when a program
+    cannot read UUIDs; an index may mean another GPU after a reboot."""
     pass_device_specs: bool = False
-    """Whether the device nodes are in the answer, too: CPU managers take away all others."""
+    """Whether a container gets the device files by kubelet's answer too. Set it to true with
+    kubelet's static CPU manager, which takes away every device that the answer does not name."""
     gdrcopy_enabled: bool = False
-    """Whether NVIDIA's container runtime is told to hand over GDRCopy with each GPU."""
+    """Whether NVIDIA's container runtime also hands over GDRCopy. Set it to true when programs use
+    GDRCopy."""
     gds_enabled: bool = False
-    """Whether it is told to hand over GPUDirect Storage."""
+    """Whether NVIDIA's container runtime also hands over GPUDirect Storage. Set it to true when
+    programs read files straight into a GPU's memory."""
     mofed_enabled: bool = False
-    """Whether it is told to hand over Mellanox' InfiniBand devices."""
+    """Whether NVIDIA's container runtime also hands over Mellanox InfiniBand devices. Set it to
+    true when programs use GPUDirect RDMA."""
     look: Interval = Interval(5)
-    """How often to look for a driver that is not there."""
+    """How often the driver is looked for while it is not there. Lower it to advertise GPUs sooner
+    after the driver is loaded."""
     rescan: Interval = Interval(30)
-    """How often the GPUs are enumerated, besides what events tell."""
+    """How often the GPUs are listed again when no event comes. Lower it to notice a change of the
+    MIG layout sooner."""
     call_timeout: Interval = Interval(30)
-    """How long NVML may take to tell of all GPUs before it counts as hung; half of it for how one
-    of them is. What was known stays until it answers, and nothing is free that it has to prove."""
-    memory_deadline: Duration = Duration(60)
-    """How long a former pod's memory may take to be torn down before what to do about it is told,
-    and how long a small rise has to stand on a GPU that nobody has to count as what its driver
-    needs; ten times as long after a pod. A GPU that works for nobody is kept from pods as long."""
-    memory_slack_mib: Index = 64
-    """How many MiB above its idle memory a GPU may be and count as free. Small rises add up to four
-    times as much at the most; what is more is a leak."""
+    """How long NVML may take to list all GPUs before it counts as hung; for the state of one GPU,
+    half of it. Until it answers, the last state counts and no GPU becomes free. Raise it on nodes
+    with many GPUs or a slow driver."""
+    memory_deadline: Duration = Duration(DEADLINE)
+    """How long a GPU's memory may take to go back to its idle level after a pod, before the cure is
+    reported; a GPU that works for no known process is kept from pods as long. A small rise that
+    stands this long without a pod, or ten times as long after one, becomes the idle level. Raise it
+    for GPUs whose memory takes long to clear."""
+    memory_slack_mib: Index = SLACK >> 20
+    """How many MiB above its idle level a GPU's memory may be and count as free. Small rises may
+    add up to four times as much; more is a leak. Raise it when a new driver keeps more memory for
+    itself and free GPUs are reported as in use."""
     monitors: tuple[str, ...] = MONITORS
-    """Commands of programs that look after GPUs: they may have one open in a pod, and do anything
-    outside of pods, and keep it from nobody."""
+    """Commands of programs that monitor GPUs. They may keep a GPU open, outside of pods and in pods
+    of their own, and keep it from nobody. A list given here replaces the default. Add your own
+    monitoring agent when holdfast reports it as a holder."""
     displays: tuple[str, ...] = DISPLAYS
-    """Commands of programs that draw on the node's own monitor: outside of pods they may."""
+    """Commands of programs that draw on the node's own screen. Outside of pods they may keep a GPU
+    open. A list given here replaces the default. Add yours when holdfast reports it as a holder."""
     mig_strategy: Literal["none", "single", "mixed"] = "none"
-    """How MIG slices are advertised; as MIG_STRATEGY of NVIDIA's plugin, which is read too.
-
-    none: not at all, GPUs in MIG mode are whole. single: as nvidia.com/gpu, where all GPUs are
-    divided alike. mixed: as nvidia.com/mig-1g.10gb and the like, beside whole GPUs.
-    """
+    """How MIG slices are advertised. none: not at all; a GPU in MIG mode is granted whole. single:
+    as nvidia.com/gpu, where all GPUs are divided alike. mixed: as nvidia.com/mig-1g.10gb and the
+    like, beside whole GPUs. Change it when you divide GPUs by MIG."""
     shared_devices_allocation_policy: Literal["distributed", "packed"] = "distributed"
-    """Which GPU the next MIG slice is taken from, when kubelet may choose; as with NVIDIA's plugin.
-
-    distributed: the one with the fewest slices in use, so that pods share less of a GPU's heat and
-    links. packed: the one with the most, so that whole GPUs stay empty for a new layout.
-    """
+    """The GPU that the next MIG slice is taken from, where kubelet may choose. distributed: the one
+    with the fewest slices in use, so that pods share less of a GPU's heat and links. packed: the
+    one with the most. Choose packed to keep whole GPUs empty for a new layout."""
     health_beat: Interval = Interval(10)
-    """How often each GPU is asked how it is, besides at events."""
+    """How often each GPU is asked for its state when no event comes. Raise it to save CPU time."""
     health_quiet: Duration = Duration(60)
-    """How long a GPU must be without an Xid that passes by itself before it is trusted again."""
+    """How long a GPU must show no new Xid, of those that pass by themselves, before it is Healthy
+    again. Raise it when a GPU goes Unhealthy again and again."""
     disable_health_checks: str = ""
-    """Xids to ignore besides 13, 31, 43, 45, 68 and 109, or ``xids`` for all of them, or ``all``
-    for everything; as DP_DISABLE_HEALTHCHECKS of NVIDIA's plugin, which is read too."""
+    """Xids to ignore in addition to 13, 31, 43, 45, 68 and 109, separated by commas; `xids` ignores
+    all Xids, `all` every health check. Set it when an Xid makes GPUs Unhealthy that you know to be
+    harmless."""
     enable_health_checks: str = ""
-    """Xids that count whatever else is said, or ``all``; as DP_ENABLE_HEALTHCHECKS."""
+    """Xids that count whatever else is ignored, separated by commas, or `all`. Set it when an Xid
+    that is ignored by default matters to you."""
 
     @property
     def driver_root_seen(self) -> str:
-        """Return the driver's root as this process sees it; empty: it is looked for."""
+        """Return the driver's root as this process sees it; empty: it is searched for."""
         return self.driver_root or self.driver_root_on_host
 
 
 class Pool(Section, frozen=True):
-    """VFIO devices that are advertised; a function must match each list that is not empty."""
+    """VFIO devices that are advertised under one resource name.
+
+    A PCI function belongs to the pool when it matches each list that is not empty.
+    """
 
     resource_name: str
-    """What pods ask for, such as ``example.com/nvme``."""
+    """The resource name that pods ask for, such as `example.com/nvme`. Choose one that no other
+    device plugin on the node has."""
     devices: tuple[str, ...] = ()
-    """``vendor:device`` in hex, with ``*`` and ``?``."""
+    """`vendor:device` ids in hex, with `*` and `?` as wildcards. Set it to choose devices by
+    model."""
     classes: tuple[str, ...] = ()
-    """Beginnings of the PCI class, such as ``0302``."""
+    """Beginnings of PCI class codes in hex, such as `0302`. Set it to choose devices by what they
+    are for."""
     addresses: tuple[str, ...] = ()
-    """Patterns of PCI addresses, such as ``0000:3b:*``."""
+    """Patterns of PCI addresses, such as `0000:3b:*`. Set it to choose devices by their slot."""
 
     def spec(self) -> PoolSpec:
         """Return the rule that discovery goes by."""

@@ -1,42 +1,75 @@
 """The JSON schema of the settings, from the same types that read them."""
 
+import ast
+import inspect
+import re
 from functools import partial
-from typing import Annotated, Any, cast, get_type_hints
+from itertools import pairwise
+from typing import Annotated, Any, cast, get_args, get_type_hints
 
 import msgspec
 from msgspec import NODEFAULT, Meta
 
-from holdfast.settings.duration import PATTERN, Duration, Interval
-from holdfast.settings.section import Section
 from holdfast.settings.sections import Settings
+from holdfast.settings.types import PATTERN, Duration, Interval, Section
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema (2020-12) of a configuration file, defaults included."""
+    """Return the JSON schema (2020-12) of a configuration file, with defaults and descriptions."""
     found = msgspec.json.schema(_writable(Settings), schema_hook=_of_duration)
     return cast("dict[str, Any]", msgspec.json.decode(msgspec.json.encode(found)))
 
 
+def meanings(section: type[Section]) -> dict[str, str]:
+    """Return what stands below each field of *section* in the source, in one line each."""
+    (definition,) = ast.parse(inspect.getsource(section)).body
+    body = definition.body if isinstance(definition, ast.ClassDef) else []
+    return {
+        field.target.id: one_line(text.value.value)
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
+
+
+def entry_of(kind: object) -> type[Section] | None:
+    """Return the section that each entry of a list is, where it is one."""
+    first = next(iter(get_args(kind)), None)
+    return first if isinstance(first, type) and issubclass(first, Section) else None
+
+
+def one_line(text: str) -> str:
+    """Return *text* without its line breaks and indents."""
+    return re.sub(r"\s+", " ", text).strip()
+
+
 def _writable(section: type[Section]) -> type[msgspec.Struct]:
     """Return *section* with defaults that msgspec can write: it knows no hook for a Duration's."""
-    hints = get_type_hints(section, include_extras=True)
+    hints, texts = get_type_hints(section, include_extras=True), meanings(section)
     fields: list[tuple[str, Any, Any]] = []
     for field in msgspec.structs.fields(section):
         kind, default = hints[field.name], field.default
         if isinstance(kind, type) and issubclass(kind, Section):
             kind = _writable(kind)
             default = msgspec.field(default_factory=kind)
+        elif (entry := entry_of(kind)) is not None:
+            kind = tuple[_writable(entry), ...]  # type: ignore[misc]
         elif isinstance(default, Duration):
             kind = Annotated[kind, Meta(extra_json_schema={"default": float(default)})]
             default = msgspec.field(default_factory=partial(Duration, default))
         elif default is NODEFAULT:
             default = msgspec.field()
+        if field.name in texts:
+            kind = Annotated[kind, Meta(description=texts[field.name])]
         fields.append((field.name, kind, default))
     return msgspec.defstruct(
         section.__name__,
         fields,
         bases=(Section,),
-        namespace={"__doc__": section.__doc__},
+        namespace={"__doc__": one_line(section.__doc__ or "")},
         frozen=True,
         kw_only=True,
     )

@@ -1,37 +1,44 @@
-"""Every key that can be set, with its type, its default and why it is there; hardware's apart.
+"""Every setting but those of the hardware: its type, its default, and when to change it.
 
-Keys are written in camelCase; durations are in seconds once they are read.
+The text below each key is its whole documentation: `make chart` writes docs/configuration.md and
+the chart's schema from it. Keys are written in camelCase; a duration is in seconds once it is read.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import Meta
 
-from holdfast.settings.duration import Duration, Interval
 from holdfast.settings.hardware import Gpu, Pool, Tpu
-from holdfast.settings.section import Section
-
-Port = Annotated[int, Meta(ge=0, le=65535)]
-Count = Annotated[int, Meta(ge=1)]
+from holdfast.settings.types import Count, Duration, Interval, Port, Section
 
 
 class Host(Section, frozen=True):
-    """Where the host's folders are, as this process sees them."""
+    """Where the node's folders are, as the daemon's own process sees them.
+
+    Change these when the daemon runs in a container that has the node's folders at other places.
+    The chart sets them.
+    """
 
     sys: str = "/sys"
-    """What the kernel tells of hardware; only `reclaim.reset` and `reclaim.rebind` write to it."""
+    """The node's sysfs, which shows the hardware. Change it when the node's /sys is mounted at
+    another place. Only `reclaim.reset` and `reclaim.rebind` write to it."""
     proc: str = "/proc"
-    """The host's pid namespace: holders outside of it are not seen."""
+    """The node's procfs. It must belong to the node's own PID namespace: processes that it does not
+    show cannot be found as holders. Change it when the node's /proc is mounted at another place."""
     dev: str = "/dev"
-    """Where the nodes are looked up that containers are given."""
+    """The node's device files, which containers are given. Change it when the node's /dev is
+    mounted at another place."""
     cgroup: str = "/sys/fs/cgroup"
-    """The host's whole tree, not the part that a private cgroup namespace shows."""
+    """The node's whole cgroup tree, not the part that a private cgroup namespace shows. Change it
+    when the node's tree is mounted at another place."""
     etc: str = "/etc"
-    """Where ``tpu/tpu-env`` is."""
+    """The node's /etc, where `tpu/tpu-env` is looked for. Change it when the node's /etc is mounted
+    at another place."""
     run: str = "/run"
-    """Where container runtimes keep what they run: it tells whether a sandbox is at work."""
+    """The node's /run, where container runtimes keep the state of what they run: it shows whether a
+    sandbox (gVisor, Kata) is at work. Change it when the node's /run is mounted at another
+    place."""
 
     def folders(self) -> dict[str, Path]:
         """Return each folder by the name of its key."""
@@ -39,201 +46,258 @@ class Host(Section, frozen=True):
 
 
 class Question(Section, frozen=True):
-    """How often kubelet is asked which pods it counts (List has effects and a rate limit)."""
+    """How often kubelet is asked which pods it still counts.
+
+    Each question makes kubelet write its checkpoint, and kubelet limits how often it answers.
+    """
 
     min_interval: Duration = Duration(1)
-    """At least this long between two questions, however many reasons there are."""
+    """The shortest time between two questions, however many reasons there are to ask. Raise it when
+    kubelet's log shows that its pod-resources API refuses calls as too many."""
     idle_interval: Interval = Interval(60)
-    """At the latest after this, while any device is locked: events can be missed."""
+    """The longest time without a question while any device is locked, in case an event was missed.
+    Lower it to notice the end of a pod sooner where events are unreliable."""
     settle: Duration = Duration(1)
-    """How long after others made kubelet write its checkpoint."""
+    """How long to wait after kubelet has written its checkpoint by itself, before it is asked: its
+    writes come in bursts. Raise it on nodes that start and end many pods at once."""
     timeout: Interval = Interval(5)
-    """How long kubelet may take to answer before it counts as down, which proves nothing."""
+    """How long kubelet may take for one answer. Then it counts as down, and nothing is concluded
+    from its silence. Raise it on nodes whose kubelet is slow under load."""
 
 
 class Kubelet(Section, frozen=True):
-    """Where kubelet is. Its plugin folder does not follow its --root-dir."""
+    """Where kubelet is, and how the daemon registers with it."""
 
     plugin_dir: str = "/var/lib/kubelet/device-plugins"
-    """The folder with kubelet's socket for plugins, its checkpoint, and our own sockets."""
+    """The folder with kubelet's socket for device plugins, its checkpoint, and the daemon's own
+    sockets. Kubelet's --root-dir does not move it. Change it only for a distribution that does."""
     pod_resources_socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
-    """Where kubelet is asked which pods it counts; it follows its --root-dir."""
+    """The socket of kubelet's pod-resources API, which lists the pods that kubelet counts. Change
+    it when kubelet runs with another --root-dir, in which the socket then is."""
     socket_prefix: str = "holdfast"
-    """What the names of our sockets in the plugin folder begin with; those we may remove."""
+    """How the names of the daemon's own sockets in the plugin folder begin. The daemon removes old
+    sockets with this prefix. Change it when another program there uses the same names."""
     register_timeout: Interval = Interval(12)
-    """Above the 10 s that kubelet takes to dial back."""
+    """How long one registration with kubelet may take. Kubelet connects back for up to 10 s, so
+    keep it above that. Raise it when registrations time out on a slow node."""
     poll: Interval = Interval(1)
-    """How often the plugin folder is looked at, besides inotify."""
+    """How often the plugin folder is read while inotify does not watch it; a fifth as often while
+    it does. Lower it to register sooner after a restart of kubelet where inotify does not work."""
     question: Question = msgspec.field(default_factory=Question)
 
 
 class Cdi(Section, frozen=True):
-    """Where container runtimes look up devices that are handed over by CDI name."""
+    """Where CDI spec files are written, for devices that containers get by CDI name."""
 
     spec_dir: str = "/var/run/cdi"
-    """The host's own folder, one of those that the runtime reads; holdfast does not make it."""
+    """The node's folder for CDI specs. It must exist, and the container runtime must read it.
+    Change it when the runtime reads other folders (`cdi_spec_dirs` in containerd)."""
 
 
 class Discovery(Section, frozen=True):
-    """How the hardware is followed."""
+    """How the daemon follows which hardware the node has."""
 
     rescan: Interval = Interval(60)
-    """The full look that is the truth; events only hasten it."""
+    """How often the hardware is read in full. Kernel events only make the next read come sooner.
+    Lower it when the daemon notices a change of the hardware too late."""
     held_check: Interval = Interval(1)
-    """For devices in use: a driver that is being removed from one announces nothing."""
+    """How often the driver of devices in use is checked: the kernel sends no event when somebody
+    begins to take a driver away. Raise it to save CPU time on nodes with many devices."""
     debounce: Duration = Duration(0.02)
-    """Events come in bursts; one look after this answers them all."""
+    """How long to wait after a kernel event before the hardware is read, because events come in
+    bursts. Raise it when one change of the hardware makes the daemon read it many times."""
 
 
 class Allocate(Section, frozen=True):
-    """Allocate answers in any case; this is how long it waits to have it on disk."""
+    """The answer to kubelet's Allocate, and how long it may stand unused."""
 
     commit_timeout: Interval = Interval(2)
-    """After this it answers all the same; the gate then commits before it lets a start pass."""
+    """How long an answer waits until it is safely on disk, below 10 s because kubelet admits no
+    other pod meanwhile. After this time the answer is sent without it, and the container's start
+    waits for the disk instead. Raise it on nodes with a slow disk."""
     pending_timeout: Interval = Interval(60)
-    """After this an Allocation that no checkpoint entry names is over."""
+    """How long an answer may wait until kubelet's checkpoint says for which pod it was. Then it is
+    over, and its devices are free for others. Raise it when kubelet takes longer to write."""
 
 
 class Gate(Section, frozen=True):
-    """PreStartContainer. Kubelet gives up after 30 s."""
+    """The gate: a container's start waits (PreStartContainer) until its devices are free."""
 
     wait: Duration = Duration(25)
-    """How long one start waits for its devices before it is refused, at most 26 s."""
+    """How long a start waits before it is refused; kubelet then tries again. At most 26 s, because
+    kubelet gives up after 30 s. Lower it to see refusals sooner in the pod's events."""
     poll: Interval = Interval(0.25)
-    """How often a waiting start looks again; four times as seldom while nothing changes."""
+    """How often a waiting start checks its devices; a quarter as often while nothing changes. Raise
+    it to save CPU time on nodes where many starts wait."""
     exclusive_open: bool = True
-    """Whether the group node may be opened and closed to prove that nobody has it."""
+    """Whether a VFIO group may be opened and closed at once to prove that it is free. Set it to
+    false when another program on the node must be able to open free groups at any moment."""
     caller_lookup: Duration = Duration(1)
-    """How long kubelet's checkpoint may take to name the pod that starts."""
+    """How long a start waits for kubelet's checkpoint to name its pod. After that it goes on
+    without the name. Raise it on a slow node whose ledger shows starts of unknown pods."""
 
 
 class Retry(Section, frozen=True):
-    """How long a quarantined device waits for the next try, doubling from first to last."""
+    """The pause before a device that could not be reclaimed is tried again.
+
+    It doubles with each failure, from first to last.
+    """
 
     first: Interval = Interval(5)
-    """Before the second try."""
+    """The pause after the first failure. Raise it when failures take long to pass on your nodes."""
     last: Interval = Interval(300)
-    """The longest wait, however many tries there were."""
+    """The longest pause, however many failures there were. Lower it to get a device back sooner
+    once the cause is gone."""
 
 
 class Reclaim(Section, frozen=True):
-    """What may be done about a process that outlives its pod on a device."""
+    """How a device is taken back from a pod that is over.
+
+    Processes are ended only under every guard of guards.md. A longer grace is always safe: it only
+    makes the next pod wait longer.
+    """
 
     mode: Literal["observe", "terminate"] = "terminate"
-    """observe: name it and end nothing. terminate: end it, when all of docs/guards.md holds."""
+    """What is done about a process that outlives its pod and keeps a device. terminate: end it,
+    once every guard agrees. observe: report it and end nothing. Choose observe when you first
+    install holdfast, or where people end such processes themselves."""
     let_go_grace: Duration = Duration(30)
-    """From kubelet's letting go of the pod."""
+    """How long kubelet must have stopped counting a pod before a process of that pod may be ended.
+    It protects pods that kubelet forgets for a moment. Raise it when kubelet restarts often or its
+    checkpoint gets lost; lower it to free devices sooner."""
     orphan_grace: Duration = Duration(30)
-    """From then on, and from the runtime's letting go."""
+    """How long a process must have been an orphan before it may be ended. It begins when
+    letGoGrace is over and the container runtime has let go of the pod too. Raise it when programs
+    need longer to shut down by themselves; lower it to free devices sooner."""
     evidence_age: Interval = Interval(1)
-    """Nobody is signalled on what kubelet said longer ago; a very slow node needs more."""
+    """How old kubelet's last answer may be when a signal is sent. A short time is safer. Raise it
+    on a very slow node where processes are spared because that answer is too old."""
     sandbox_grace: Duration = Duration(900)
-    """How long the runtime's own files must show that nothing but pause runs in a sandbox whose
-    shim lives, before that sandbox (gVisor, Kata) counts as let go of."""
+    """How long the container runtime's own files must show that a sandbox (gVisor, Kata) runs
+    nothing but its pause container, before the sandbox may be ended although its shim still lives.
+    Raise it when sandboxes on your nodes recover by themselves; lower it to free devices sooner."""
     leaked_sandbox: Literal["report", "restart"] = "report"
-    """For a living pod whose own gVisor sandbox keeps its device by a leaked fd (gvisor#11545), so
-    that its next container cannot start. report: that container waits, and is told. restart: the
-    sandbox is ended, if nothing but pause runs in it, so that kubelet makes a new one. A pod whose
-    restartPolicy is Never then fails, as it would have of the busy device."""
+    """What is done when a pod's own gVisor sandbox keeps the device by a leaked file descriptor
+    (gvisor#11545), so that the pod's next container cannot start. report: the container waits, and
+    its events say why. restart: the sandbox is ended if it runs nothing but pause, and kubelet
+    makes a new one; a pod with restartPolicy Never then fails. Choose restart until your nodes have
+    a gVisor release with the fix. It needs mode terminate."""
     leak_grace: Duration = Duration(10)
-    """How long such a leak must be seen, so that a sandbox that is closing its files is spared."""
+    """How long such a leak must be seen before the sandbox is ended, so that one that is just
+    closing its files is left alone. Raise it when sandboxes are slow to close files."""
     term_grace: Duration = Duration(10)
-    """From SIGTERM to SIGKILL."""
+    """How long a process has to end after SIGTERM before it gets SIGKILL. Raise it when your
+    programs need longer to save their work."""
     kill_grace: Duration = Duration(10)
-    """From SIGKILL to giving up until the next retry."""
+    """How long a process has to end after SIGKILL before the device is quarantined until the next
+    try. Raise it when the kernel takes long to tear down large mappings."""
     retry: Retry = msgspec.field(default_factory=Retry)
     reset: Literal["never", "afterForcedRelease"] = "never"
-    """Whether functions with a reset of their own are reset once what we ended let go of them.
-
-    The kernel does it too, at the last close and the first open; it needs a /sys that is writable.
-    """
+    """Whether a device's PCI functions are reset after its holder had to be ended. The kernel
+    already resets a VFIO function when its last user closes it. Choose afterForcedRelease when
+    devices stay in a bad state all the same. It needs a writable /sys."""
     reset_timeout: Interval = Interval(30)
-    """From the beginning of a reset, or of the check that the functions answer, to quarantine."""
+    """How long a reset, and the check that the functions answer, may take before the device is
+    quarantined. Raise it for hardware that takes longer to come back."""
     rebind: bool = False
-    """Whether a function that a rescan left without a driver is bound to vfio-pci again."""
+    """Whether a PCI function that is left without a driver, such as after a rescan of the bus, is
+    bound to vfio-pci again. Set it to true when nothing else on your nodes does. It needs a
+    writable /sys."""
     poll: Interval = Interval(2)
-    """How often the pods of locked devices are looked at, besides events."""
+    """How often locked devices and their pods are checked when no event comes. Lower it where
+    events are unreliable; raise it to save CPU time."""
     release_poll: Interval = Interval(0.2)
-    """The same while a device is in release."""
+    """How often a device is checked while it is being released. Raise it to save CPU time; devices
+    are then free a little later."""
     foreign_scan: Interval = Interval(60)
-    """How often, at most, all processes are looked at for devices that were not granted.
-
-    It is less often where that look takes long: it may take a thousandth of the time.
-    """
+    """How often, at most, all processes of the node are searched for users of devices that were not
+    granted to them. The search takes at most a thousandth of the time, so it is rarer on crowded
+    nodes. Raise it to save more CPU time."""
     unseen_grace: Duration = Duration(30)
-    """For a pod whose cgroup was never seen."""
+    """How long kubelet must have stopped counting a pod whose cgroup was never seen, before its
+    device may be free. Without a cgroup nothing else tells whether it still runs. Raise it when
+    pods can run for long before their cgroup is found."""
 
 
 class Drift(Section, frozen=True):
-    """When ledger, kubelet and kernel disagree."""
+    """When it is reported that the ledger, kubelet and the kernel disagree."""
 
     settle: Duration = Duration(30)
-    """How long a disagreement must stand before it is reported: most are gone in a moment."""
+    """How long a disagreement must stand before it is reported: most pass in a moment. Raise it
+    when short ones raise alerts on slow nodes."""
     beat: Interval = Interval(60)
-    """How often they are compared while nothing changes."""
+    """How often the three are compared while nothing changes. Lower it to hear sooner of a
+    disagreement that no event announces."""
 
 
 class History(Section, frozen=True):
-    """How much of each device's story is kept."""
+    """How much of each device's history is kept in the ledger."""
 
     per_device: Count = 200
-    """Moves; older ones are dropped."""
+    """How many changes of state are kept for each device; older ones are dropped. Raise it to look
+    back further with `holdfast history`; the ledger's file grows with it."""
 
 
 class Http(Section, frozen=True):
-    """Probes and metrics; port 0 turns them off."""
+    """The HTTP server for probes (/livez, /readyz) and metrics (/metrics)."""
 
     address: str = ""
-    """Empty: every address of the host, IPv4 and IPv6."""
+    """The IP address to listen on. Empty: every address of the host, IPv4 and IPv6. Set it to
+    127.0.0.1 when only programs on the node may ask; the daemon then needs the node's network."""
     port: Port = 8008
-    """0: no probes and no metrics are served."""
+    """The TCP port to listen on. 0 turns probes and metrics off. Change it when another program on
+    the host network has the port."""
 
 
 class Log(Section, frozen=True):
     """What is logged, and how."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is told."""
+    """The least severe messages that are logged. Set it to debug to look into a problem."""
     format: Literal["auto", "json", "text"] = "auto"
-    """auto: text on a terminal, otherwise JSON."""
+    """How a message is written. auto: text on a terminal, JSON elsewhere. Set it to json or text
+    when what collects your logs needs one of them."""
 
 
 class Liveness(Section, frozen=True):
-    """When a restart would mend something."""
+    """When /livez fails, so that kubelet restarts the container."""
 
     loop_stall: Interval = Interval(30)
-    """/livez fails when the event loop has not turned for this long."""
+    """How long the event loop may stand still before /livez fails. Raise it when the container is
+    restarted on nodes that are only overloaded."""
 
 
 class Readiness(Section, frozen=True):
-    """What /readyz asks for besides that everything works."""
+    """What /readyz asks for in addition to a daemon that works."""
 
     require_devices: bool = False
-    """Whether a node without any device is not ready. By default it is ready and says so: a node
-    may come up before its driver, and one without accelerators has nothing that is broken. Set it
-    where every node that holdfast runs on must have devices, so that one without them shows."""
+    """Whether a node without any device counts as not ready. By default it is ready and says so: a
+    node may come up before its driver, and a node without accelerators is not broken. Set it to
+    true where every node that holdfast runs on must have devices."""
 
 
 class Settings(Section, frozen=True):
-    """Everything that can be set; durations are in seconds."""
+    """The settings that belong to no section."""
 
     state_dir: str = "/var/lib/holdfast"
-    """The ledger and the control socket: a folder on a local disk that outlives reboots."""
+    """The folder for the ledger and the control socket. It must be on a local disk and outlive
+    reboots. Change it when that disk is mounted elsewhere on your nodes."""
     withhold_after: Duration = Duration(30)
-    """How long a device may be RELEASING before kubelet is told that it is Unhealthy."""
+    """How long a device may be in release, or the ledger fail to write, before kubelet is told that
+    the device is Unhealthy. A pod that arrives earlier waits at the gate; one that arrives later is
+    not placed on it. Raise it when releases on your nodes take longer than that and still end."""
     host: Host = msgspec.field(default_factory=Host)
     kubelet: Kubelet = msgspec.field(default_factory=Kubelet)
     tpu: Tpu = msgspec.field(default_factory=Tpu)
     gpu: Gpu = msgspec.field(default_factory=Gpu)
     pools: tuple[Pool, ...] = ()
-    """Other VFIO devices to be advertised, each pool as a resource of its own."""
+    """Other VFIO devices to advertise, each pool as a resource of its own. Set it to grant devices
+    that are neither TPUs nor GPUs."""
     device_list_strategy: Literal["device-nodes", "cdi"] = "device-nodes"
-    """How kubelet is told what to give a container: by the paths of nodes, or by CDI name.
-
-    After a reboot kubelet replays its old answer, and IOMMU groups may have other numbers. A path
-    then leads to another chip, and the pod must be deleted; a name leads to the right one. It needs
-    kubelet 1.29 and a container runtime with CDI turned on.
-    """
+    """How containers get TPUs and devices of pools: by the paths of device files, or by CDI name.
+    After a reboot kubelet repeats its old answer, and IOMMU groups may have other numbers: a path
+    may then lead to another chip, and the pod must be deleted, while a name leads to the right one.
+    Choose cdi with kubelet 1.29 or later and a container runtime that has CDI turned on."""
     cdi: Cdi = msgspec.field(default_factory=Cdi)
     discovery: Discovery = msgspec.field(default_factory=Discovery)
     allocate: Allocate = msgspec.field(default_factory=Allocate)

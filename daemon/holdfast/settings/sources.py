@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import msgspec
+import yaml
 
 from holdfast.errors import SettingsError
 from holdfast.settings.checks import problems
-from holdfast.settings.duration import Duration
 from holdfast.settings.hardware import Pool
 from holdfast.settings.nvidia_plugin import (
     CONFIG_FILE,
@@ -18,9 +18,8 @@ from holdfast.settings.nvidia_plugin import (
     from_file,
     from_flags,
 )
-from holdfast.settings.section import Section
 from holdfast.settings.sections import Settings
-from holdfast.settings.strictyaml import parse
+from holdfast.settings.types import Duration, Section
 
 _PREFIX = "HOLDFAST_"
 # Kubernetes tells each container of the Services in its namespace, and one may be called holdfast.
@@ -100,7 +99,7 @@ def known_paths(struct: type[Section] = Settings, prefix: str = "") -> dict[str,
 
 def _read(file: Path) -> Tree:
     try:
-        content = parse(file.read_text("utf-8"))
+        content = _parse(file.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"cannot read {file}: {error.strerror}") from error
     except ValueError as error:
@@ -156,9 +155,9 @@ def _value(text: str, kind: object) -> object:
     if get_origin(kind) is tuple and not text.lstrip().startswith("["):
         parts = [part.strip() for part in text.split(",") if part.strip()]
         numbers = all(isinstance(each, int) for each in get_args(get_args(kind)[0]) or ("",))
-        return [parse(part) for part in parts] if numbers else parts
+        return [_parse(part) for part in parts] if numbers else parts
     try:
-        return parse(text)
+        return _parse(text)
     except ValueError:
         return text
 
@@ -223,6 +222,38 @@ def _duration(kind: type, given: object) -> object:
     if issubclass(kind, Duration):
         return kind.parse(given)
     raise NotImplementedError(f"cannot read a {kind.__name__}")
+
+
+def _parse(text: str) -> object:
+    """Return what *text* of YAML says; raise ValueError with the line and the reason."""
+    try:
+        loader = _Loader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        raise ValueError(f"{where}{error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).splitlines()[0]) from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Says no where YAML would guess: a key that stands twice is an error, not the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:  # noqa: FBT002 - PyYAML's signature
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    problem = f"the key {key.value} stands twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                seen.add(key.value)
+        return dict(super().construct_mapping(node, deep))
 
 
 _SECTIONS = frozenset(

@@ -69,7 +69,7 @@ class GpuEars:
         *,
         event: Callable[[GpuEvent], None],
         heard: Callable[[Mapping[str, str]], None],
-        wait: float = 1.0,
+        wait: float,
     ) -> None:
         """Call *event* on the running loop for each event; *source* makes one of a library.
 

@@ -93,9 +93,9 @@ class GpuSource:
         *,
         lane: Lane,
         clock: Clock,
-        look: float = 5.0,
+        look: float,
         strategy: MigStrategy = MigStrategy.NONE,
-        rescan: float = 30.0,
+        rescan: float,
         imex: Imex = Imex.UNWANTED,
         known: Mapping[str, PciAddress] | None = None,
     ) -> None:

@@ -93,7 +93,7 @@ class GpuHealthWatch:
         self._look_wanted = asyncio.Event()
         self._save_wanted = asyncio.Event()
         self._save_wanted.set()  # what was dropped must not be back after the next restart
-        self._ears = GpuEars(source, event=self.hear, heard=self._heard, wait=times.wait)
+        self._ears = GpuEars(source, event=self.hear, heard=self._heard, wait=times.event_wait)
         self.health: Watched[Mapping[str, GpuHealth]] = Watched({})
         self.faults: Watched[Mapping[str, tuple[Fault, ...]]] = Watched({})
         """The same, without the notes, for the inventory."""

@@ -19,14 +19,15 @@ from holdfast.model.use.use import Holder
 
 
 class HealthTimes(Struct, frozen=True, kw_only=True):
-    """In seconds: `beat` between looks without cause, `quiet` the quiet period, `wait` per wait.
+    """In seconds: `beat` is between looks without cause, `quiet` the quiet period.
 
-    `breath` is the least between two looks, and two commits: Xids come in storms.
+    `event_wait` is how long one wait for events blocks; `breath` the least between two looks, and
+    two commits: Xids come in storms.
     """
 
-    beat: float = 10.0
-    quiet: float = 60.0
-    wait: float = 1.0
+    beat: float
+    quiet: float
+    event_wait: float = 1.0
     breath: float = 1.0
 
 

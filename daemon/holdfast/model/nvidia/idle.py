@@ -9,6 +9,8 @@ from msgspec.structs import replace
 
 SLACK = 64 << 20
 """How many bytes above its idle level a GPU's memory may be and count as back, unless set."""
+DEADLINE = 60.0
+"""How many seconds a GPU's memory may take to come back to its idle level, unless set."""
 MOST_RISE = 4
 """By how many times the slack the idle level may rise above the least that was ever seen."""
 LONG = 10
@@ -53,7 +55,7 @@ class IdleRules(Struct, frozen=True, kw_only=True):
     """What can be set: the slack in bytes, and how many seconds memory may take to come back."""
 
     slack: int = SLACK
-    deadline: float = 60.0
+    deadline: float = DEADLINE
 
 
 class Unused(Struct, frozen=True, kw_only=True):

@@ -1,13 +1,27 @@
-"""Lengths of time as people write them, as seconds."""
+"""What settings are made of: sections, durations and whole numbers within bounds."""
 
 import math
 import re
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Count = Annotated[int, Meta(ge=1)]
+Index = Annotated[int, Meta(ge=0)]
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _PART = re.compile(rf"({_NUMBER})(ms|s|m|h)")
 PATTERN = rf"({_NUMBER}(ms|s|m|h))+|{_NUMBER}"
 """What a duration looks like when it is text, as a regular expression."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Section(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
+):
+    """The rules that all sections share: unknown keys are refused, names are camelCase."""
 
 
 class Duration(float):
