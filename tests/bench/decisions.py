@@ -57,14 +57,16 @@ async def allocate(place: Place, *, rounds: int = 60) -> list[Figure]:
     syncs: list[float] = []
     inventory = Watched(_node(8))
     fd = os.open(place.state / "fdatasync", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    lane = Lane("kubelet", deadline=5.0)
     try:
         async with ledger_in(place.state) as ledger:
             allocator = Allocator(
                 ledger=ledger,
                 inventory=inventory,
-                granting=_granting(),
+                grant=_granting().grant,
                 node_rdev=lambda _path: None,
                 checkpoint=lambda: CheckpointId(""),
+                lane=lane,
                 clock=SystemClock(),
                 commit_timeout=2.0,
             )
@@ -78,6 +80,7 @@ async def allocate(place: Place, *, rounds: int = 60) -> list[Figure]:
                 await ledger.apply(_end_all)
                 await ledger.tidy()
     finally:
+        lane.close()
         os.close(fd)
     one = Figure(name="fdatasync", samples=syncs, note="of 4 KiB more, where the ledger is")
     return [

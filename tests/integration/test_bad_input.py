@@ -5,6 +5,7 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.ids import (
     NO_CHECKPOINT,
     BootId,
+    CheckpointId,
     DeviceId,
     DeviceName,
     HardwareKey,
@@ -57,9 +59,10 @@ async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path
     allocator = Allocator(
         ledger=ledger,
         inventory=Watched(Inventory(resources=(resource,), devices=devices)),
-        granting=Granting(None, from_file=TpuHostFacts),
+        grant=Granting(None, from_file=TpuHostFacts).grant,
         node_rdev=lambda _path: None,
         checkpoint=lambda: NO_CHECKPOINT,
+        lane=lane,
         clock=SystemClock(),
         commit_timeout=2.0,
     )
@@ -72,6 +75,42 @@ async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path
     assert len(str(refusal.value)) < 400
     await ledger.close()
     lane.close(patience=5)
+
+
+async def test_a_disk_that_does_not_answer_makes_no_allocate_wait(tmp_path: Path) -> None:
+    """The gate writes it down later; what is recorded without a look could be over at once."""
+    resource, answers = ResourceName("google.com/tpu"), threading.Event()
+    device = Device(
+        name=DeviceName(resource, DeviceId("a")),
+        kind=DeviceKind.VFIO,
+        keys=frozenset({HardwareKey("pci/a")}),
+        nodes=(),
+        functions=(),
+    )
+
+    def checkpoint() -> CheckpointId:
+        answers.wait()
+        return NO_CHECKPOINT
+
+    with Lane("ledger", deadline=10) as lane, Lane("kubelet", deadline=10) as stuck:
+        ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BootId("boot"))
+        allocator = Allocator(
+            ledger=ledger,
+            inventory=Watched(Inventory(resources=(resource,), devices=(device,))),
+            grant=Granting(None, from_file=TpuHostFacts).grant,
+            node_rdev=lambda _path: None,
+            checkpoint=checkpoint,
+            lane=stuck,
+            clock=SystemClock(),
+            commit_timeout=0.05,
+        )
+        try:
+            answer = await allocator.allocate(resource, (DeviceId("a"),))
+        finally:
+            answers.set()
+        assert answer.envs
+        assert ledger.book.value.allocations == {}
+        await ledger.close()
 
 
 async def test_hardware_that_is_gone_is_refused(short_path: Path) -> None:

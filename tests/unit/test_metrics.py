@@ -5,7 +5,7 @@ import re
 import pytest
 from prometheus_client import generate_latest
 
-from holdfast.allocation.outcomes import Outcome
+from holdfast.allocation.starts import StartOutcome
 from holdfast.model.book.book import Allocation, Book, Phase
 from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
@@ -202,17 +202,17 @@ def test_a_lane_shows_how_long_it_has_been_overdue() -> None:
 
 def test_a_refusal_of_the_gate_is_counted_by_its_reason_and_a_pass_is_none() -> None:
     metrics = Metrics()
-    for outcome in Outcome:
+    for outcome in StartOutcome:
         metrics.passed_gate(outcome, 0.5)
 
     shown = _shown(metrics)
     assert 'holdfast_gate_refusals_total{reason="in-use"} 1.0' in shown
-    assert shown.count("holdfast_gate_refusals_total{") == len(Outcome) - 2
+    assert shown.count("holdfast_gate_refusals_total{") == len(StartOutcome) - 2
     assert 'holdfast_gate_wait_seconds_count{outcome="passed"} 1.0' in shown
 
 
 def test_every_reason_of_a_refusal_is_there_before_the_first_so_that_it_is_an_increase() -> None:
-    assert _shown(Metrics()).count("holdfast_gate_refusals_total{") == len(Outcome) - 2
+    assert _shown(Metrics()).count("holdfast_gate_refusals_total{") == len(StartOutcome) - 2
 
 
 def test_a_limit_that_is_not_known_is_not_shown_as_none_at_all() -> None:
@@ -223,7 +223,7 @@ def test_every_call_wait_step_and_check_shows_with_its_labels() -> None:
     metrics = Metrics()
 
     metrics.kubelet.called(_TPU, "Allocate", "OK", 0.001)
-    metrics.passed_gate(Outcome.UNVERIFIED, 0.5)
+    metrics.passed_gate(StartOutcome.UNVERIFIED, 0.5)
     metrics.show_waiting(3)
     metrics.reclaimed("term", "sent")
     metrics.node.committed(0.001)

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import Counter
 from prometheus_client.metrics import MetricWrapperBase
 
-from holdfast.allocation.outcomes import PASSES, Outcome
+from holdfast.allocation.starts import PASSES, StartOutcome
 from holdfast.model.book.book import Phase
 from holdfast.model.book.drift import Drift
 from holdfast.model.book.locks import LockState
@@ -49,7 +49,7 @@ def test_the_page_and_the_daemon_have_the_same_metrics_with_the_same_types_and_l
         ("holdfast_devices", LockState),
         ("holdfast_device_faults", FaultKind),
         ("holdfast_allocations", Phase),
-        ("holdfast_gate_refusals_total", set(Outcome) - PASSES),
+        ("holdfast_gate_refusals_total", set(StartOutcome) - PASSES),
         ("holdfast_gate_wait_seconds", PASSES),
         ("holdfast_drift", Drift),
         ("holdfast_gpu_events_total", GpuEventKind),

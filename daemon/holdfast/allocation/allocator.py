@@ -1,7 +1,6 @@
 """Allocate: validate, write it down, lock what is free, queue for the rest, and answer at once."""
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -11,24 +10,19 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.grants import ContainerGrant
-from holdfast.model.ids import CheckpointId, DeviceId, DeviceName, ResourceName
+from holdfast.model.ids import CheckpointId, DeviceId, DeviceName, HardwareKey, ResourceName
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
 
 _MOST_NAMED = 8
-"""So many devices at most are named in a refusal: kubelet makes an event and a status of it."""
+"""A refusal names at most so many devices: kubelet puts it into an event and a pod's status."""
 
 
-class Granting(Protocol):
-    """Builds what a container is given for its devices."""
-
-    def grant(
-        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
-    ) -> ContainerGrant:
-        """Return the nodes, environment and mounts for *devices*."""
-        ...
+Grant = Callable[[ResourceName, tuple[Device, ...], Inventory], ContainerGrant]
+"""Returns the nodes, environment and mounts that a container is given for its devices."""
 
 
 class Allocator:
@@ -43,45 +37,40 @@ class Allocator:
         *,
         ledger: Ledger,
         inventory: Watched[Inventory],
-        granting: Granting,
+        grant: Grant,
         node_rdev: Callable[[str], int | None],
         checkpoint: Callable[[], CheckpointId],
+        lane: Lane,
         clock: Clock,
         commit_timeout: float,
     ) -> None:
         """Answer from *inventory* and write to *ledger*.
 
-        `node_rdev` returns the device number of a node, None where there is none;
-        `checkpoint` which file kubelet's is at the moment.
+        `node_rdev` returns the device number of a node, None where there is none; `checkpoint`
+        which file kubelet's checkpoint is now. Both may block, and are called on *lane*.
         """
         self._ledger = ledger
         self._inventory = inventory
-        self._granting = granting
+        self._grant = grant
         self._node_rdev = node_rdev
         self._checkpoint = checkpoint
+        self._lane = lane
         self._clock = clock
         self._commit_timeout = commit_timeout
 
     async def allocate(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> ContainerGrant:
         """Record the Allocation, durably, and return what the container is given.
 
-        Raises AllocationRefusedError for what can never work. A ledger that cannot commit in time
+        Raises AllocationRefusedError for what can never work. A disk that does not answer in time
         is no reason to refuse: the gate, whose refusal is retried, commits before it passes.
         """
         inventory = self._inventory.value
         devices = {id_: self._usable(resource, id_, inventory) for id_ in dict.fromkeys(ids)}
         granted = tuple(dict.fromkeys(devices.values()))
         keys = {device.name.id: device.keys for device in granted}
-        checkpoint = self._checkpoint()
-        moment = self._clock.uptime()  # a reading that began later shows it, or a newer one
-
-        def record(draft: Draft) -> None:
-            new = draft.allocate(resource, keys, checkpoint=checkpoint, answered_at=moment)
-            settle(draft, near=new.keys)
-
         try:
             if keys:
-                await self._ledger.apply(record, deadline=self._commit_timeout)
+                await self._record(resource, granted, keys)
         except (LedgerError, LaneStuckError) as error:
             log.warning(
                 "Allocate answered without a record in the ledger",
@@ -92,7 +81,36 @@ class Allocator:
             )
         else:
             log.info("allocated", resource=resource, devices=sorted(keys))
-        return self._granting.grant(resource, granted, inventory)
+        return self._grant(resource, granted, inventory)
+
+    async def _record(
+        self,
+        resource: ResourceName,
+        devices: tuple[Device, ...],
+        keys: Mapping[DeviceId, frozenset[HardwareKey]],
+    ) -> None:
+        limit = self._commit_timeout
+        checkpoint = await self._lane.run(lambda: self._look(devices), deadline=limit)
+        moment = self._clock.uptime()  # a reading that began later shows it, or a newer one
+
+        def record(draft: Draft) -> None:
+            new = draft.allocate(resource, keys, checkpoint=checkpoint, answered_at=moment)
+            settle(draft, near=new.keys)
+
+        await self._ledger.apply(record, deadline=limit)
+
+    def _look(self, devices: tuple[Device, ...]) -> CheckpointId:
+        """Return kubelet's present checkpoint; refuse a device whose node is another's by now."""
+        for device in devices:
+            for node in device.nodes:
+                rdev = self._node_rdev(node.path)
+                if rdev is not None and rdev != node.rdev:
+                    message = (
+                        f"cannot allocate {device.name}: {node.path} is not this device any more "
+                        "(its device number differs from sysfs); remove the stale node"
+                    )
+                    raise AllocationRefusedError(message)
+        return self._checkpoint()
 
     def _usable(self, resource: ResourceName, id_: DeviceId, inventory: Inventory) -> Device:
         name = DeviceName(resource, id_)
@@ -104,14 +122,6 @@ class Allocator:
         for fault in device.faults:
             if fault.kind.permanent:
                 message = f"cannot allocate {name}: {fault.text}"
-                raise AllocationRefusedError(message)
-        for node in device.nodes:
-            rdev = self._node_rdev(node.path)
-            if rdev is not None and rdev != node.rdev:
-                message = (
-                    f"cannot allocate {name}: {node.path} is not this device any more (its device "
-                    "number differs from sysfs); remove the stale node"
-                )
                 raise AllocationRefusedError(message)
         return device
 

@@ -1,16 +1,13 @@
 """PreStartContainer: the gate that a container passes only when its devices are free of others."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import structlog
 
-from holdfast.allocation.machines import OwnMachines
-from holdfast.allocation.outcomes import Outcome
-from holdfast.allocation.refusals import Wait
 from holdfast.allocation.sharedlook import SharedLook
-from holdfast.allocation.starts import Start, Starts
+from holdfast.allocation.starts import OwnMachines, Start, StartOutcome, Starts, Wait
 from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
 from holdfast.host.use.look import Look
 from holdfast.kubelet.books import KubeletBooks
@@ -99,21 +96,20 @@ class Gate:
         self._machines = OwnMachines()
         self._stirred = stirred or Watched(0)
         self.starts = Starts()
-        self.observe: Callable[[Outcome, float], None] = lambda _outcome, _seconds: None
+        self.observe: Callable[[StartOutcome, float], None] = lambda _outcome, _seconds: None
 
     async def pre_start(self, resource: ResourceName, ids: tuple[DeviceId, ...]) -> None:
         """Return when the container may start; raise GateRefusedError when it may not yet."""
         if not ids:  # a start on no device has nobody to wait for, and no owner in the checkpoint
             return
         now = self._clock.monotonic()
-        start = Start(since=now, stirred=now)
+        start = Start(resource=resource, asked=frozenset(ids), since=now, stirred=now)
         try:
-            await self._wait(resource, ids, start)
+            await self._wait(start)
         finally:
             self.starts.leaves(start)
 
-    async def _wait(self, resource: ResourceName, ids: tuple[DeviceId, ...], start: Start) -> None:
-        what = f"{resource} {', '.join(sorted(set(ids)))}"
+    async def _wait(self, start: Start) -> None:
         wait = min(self._settings.wait, LONGEST_WAIT)
         last: Wait | None = None
         while True:
@@ -122,12 +118,12 @@ class Gate:
             patience = asyncio.timeout(left)
             try:
                 async with patience:
-                    outcome = await self._try(resource, frozenset(ids), start)
+                    outcome = await self._try(start)
             except Wait as reason:
                 self.starts.waits(start, reason.held_up)
                 left = wait - self._waited(start)
                 if left <= 0 or reason.final:
-                    raise self._refused(what, reason, start) from None
+                    raise self._refused(reason, start) from None
                 last = None if reason.transient else reason
                 start.doing = str(reason)
                 if await changes.wait(min(self._pause(start), left)):
@@ -135,13 +131,14 @@ class Gate:
             except TimeoutError:
                 if not patience.expired():
                     raise
-                known = self._by_whom(resource, frozenset(ids))
-                late = Wait(Outcome.IN_USE, start.doing + known)
-                raise self._refused(what, last or late, start) from None
+                late = Wait(StartOutcome.IN_USE, start.doing + self._by_whom(start))
+                raise self._refused(last or late, start) from None
             else:
                 waited = self._waited(start)
                 self.observe(outcome, waited)
-                log.info("gate passed", what=what, outcome=outcome.value, waited=round(waited, 3))
+                log.info(
+                    "gate passed", what=start.what, outcome=outcome.value, waited=round(waited, 3)
+                )
                 return
 
     def _pause(self, start: Start) -> float:
@@ -152,66 +149,54 @@ class Gate:
     def _waited(self, start: Start) -> float:
         return self._clock.monotonic() - start.since
 
-    def _refused(self, what: str, reason: Wait, start: Start) -> GateRefusedError:
+    def _refused(self, reason: Wait, start: Start) -> GateRefusedError:
         """Tell of a refusal, and return the error that is its answer."""
         waited = self._waited(start)
         self.observe(reason.outcome, waited)
         log.warning(
             "gate refused",
-            what=what,
+            what=start.what,
             outcome=reason.outcome.value,
             reason=str(reason),
             waited=round(waited, 3),
         )
-        return GateRefusedError(reason.text(what))
+        return GateRefusedError(reason.text(start.what))
 
-    async def _try(
-        self, resource: ResourceName, asked: frozenset[DeviceId], start: Start
-    ) -> Outcome:
+    async def _try(self, start: Start) -> StartOutcome:
         """Pass, or raise Wait with the reason."""
         if not self._looked.is_set():
             raise Wait(
-                Outcome.STARTING,
+                StartOutcome.STARTING,
                 "holdfast has just started and not looked at the node yet",
                 transient=True,
             )
-        devices = self._devices(resource, asked)
+        devices = self._devices(start)
         passage = Passage(
-            resource=resource,
-            asked=asked,
+            resource=start.resource,
+            asked=start.asked,
             devices={device.name.id: device.keys for device in devices},
         )
         caller = await self._caller(passage, start)
         self._check_promise(passage, caller, devices)
         withheld = why_kept_away(passage, caller, self._ledger.book.value)
         if withheld is not None:
-            raise Wait(Outcome.WITHHELD, withheld)
+            raise Wait(StartOutcome.WITHHELD, withheld)
         if self._books.view.value.unreadable:
             start.doing = "the start is not recorded in time"
             await self._record(lambda draft: arrive(draft, passage, caller))
         reason = why_held(passage, caller, self._ledger.book.value)
         if reason is not None:
             self._ask_kubelet(passage, caller, start)
-            raise Wait(Outcome.HELD, reason + self._by_whom(resource, asked, passage.keys))
+            raise Wait(StartOutcome.HELD, reason + self._by_whom(start, passage.keys))
         if doing := self._at_work(passage.keys):  # its pod was over, and has come back
-            raise Wait(Outcome.IN_USE, doing)
+            raise Wait(StartOutcome.IN_USE, doing)
         start.doing = "the node does not show in time who uses it"
         shown = await self._judge(devices)
         verdicts = [
             self._machines.judge(verdict, caller.pod, device)
             for device, verdict in zip(devices, shown, strict=True)
         ]
-        for device, verdict in zip(devices, verdicts, strict=True):
-            if verdict.final:
-                raise Wait(
-                    Outcome.IN_USE, f"it is unknown whether {device.name} is free: {verdict.reason}"
-                )
-            if verdict.freedom is Freedom.IN_USE:
-                raise Wait(
-                    Outcome.IN_USE,
-                    f"{device.name} is {verdict.reason}",
-                    held_up(caller.pod, device.name, verdict.holders),
-                )
+        _check_free(devices, verdicts, caller)
         unverified = [each.reason for each in verdicts if each.freedom is Freedom.UNKNOWN]
         if self._books.view.value.unreadable:
             unverified.append(
@@ -223,51 +208,49 @@ class Gate:
             else (f"gate passed: {verdicts[0].reason}" if verdicts else "gate passed")
         )
         start.doing = "the start is not recorded in time"
-        await self._pass(passage, caller, evidence)
+        reason = await self._record(lambda draft: enter(draft, passage, caller, evidence))
+        if reason is not None:
+            raise Wait(StartOutcome.HELD, reason)
         free = [
             device.name
             for device, verdict in zip(devices, shown, strict=True)
             if verdict.freedom is not Freedom.IN_USE
         ]
         self._machines.started(caller.pod, free, pods=self._ledger.book.value.pods)
-        return Outcome.UNVERIFIED if unverified else Outcome.PASSED
+        return StartOutcome.UNVERIFIED if unverified else StartOutcome.PASSED
 
     def _ask_kubelet(self, passage: Passage, caller: Caller, start: Start) -> None:
-        """Ask which pods kubelet counts: the one in the way may be over by now.
+        """Ask which pods kubelet counts, as the one in the way may have ended.
 
-        Of a lock that is being released it has told so already.
+        Where the lock is being released, kubelet has said so already.
         """
-        if start.asked == len(_ASK_AT) or self._waited(start) < _ASK_AT[start.asked]:
+        if start.questions == len(_ASK_AT) or self._waited(start) < _ASK_AT[start.questions]:
             return
         locks = self._ledger.book.value.locks_on(passage.keys)
         if caller.pod is None or any(
             lock.state is LockState.HELD and lock.pod != caller.pod for lock in locks
         ):
-            start.asked += 1
+            start.questions += 1
             self._books.ask("a container waits at the gate")
 
-    def _by_whom(
-        self,
-        resource: ResourceName,
-        ids: frozenset[DeviceId],
-        keys: frozenset[HardwareKey] = frozenset(),
-    ) -> str:
-        """Return what is known to be in the way of a start, to complete a text with."""
-        own = [DeviceName(resource, id_) for id_ in sorted(ids)]
+    def _by_whom(self, start: Start, keys: frozenset[HardwareKey] = frozenset()) -> str:
+        """Return what is known to be in the way of *start*, to complete a text with."""
+        own = [DeviceName(start.resource, id_) for id_ in sorted(start.asked)]
         # The same hardware may be locked under another resource's name.
         locks = [lock.device for lock in self._ledger.book.value.locks_on(keys)]
         known = [self._obstacle(name) for name in dict.fromkeys((*own, *locks))]
         return "".join(f"; {text}" for text in known if text)
 
-    def _devices(self, resource: ResourceName, asked: frozenset[DeviceId]) -> tuple[Device, ...]:
-        inventory = self._inventory.value
+    def _devices(self, start: Start) -> tuple[Device, ...]:
         found: list[Device] = []
-        for id_ in sorted(asked):
-            device = inventory.find(resource, id_)
+        for id_ in sorted(start.asked):
+            device = self._inventory.value.find(start.resource, id_)
             if device is None:
-                raise Wait(Outcome.HARDWARE, f"{resource}/{id_} is not on this node any more")
+                raise Wait(
+                    StartOutcome.HARDWARE, f"{start.resource}/{id_} is not on this node any more"
+                )
             if device.faults:
-                raise Wait(Outcome.HARDWARE, f"{device.name}: {device.faults[0].text}")
+                raise Wait(StartOutcome.HARDWARE, f"{device.name}: {device.faults[0].text}")
             found.append(device)
         return tuple(found)
 
@@ -280,12 +263,12 @@ class Gate:
         caller = who_calls(passage, view, self._ledger.book.value, known=start.pod)
         if caller.gone is not None:
             raise Wait(
-                Outcome.GONE,
+                StartOutcome.GONE,
                 f"kubelet no longer has the devices for pod {caller.gone}, whose container this is",
             )
         if len(caller.pods) > 1:
             raise Wait(
-                Outcome.SEVERAL_PODS,
+                StartOutcome.SEVERAL_PODS,
                 f"kubelet has given the same devices to {len(caller.pods)} pods: "
                 f"{' and '.join(caller.pods)}; delete one of them",
             )
@@ -293,7 +276,7 @@ class Gate:
         looked_up = self._waited(start) >= self._settings.caller_lookup
         if caller.pod is None and view.readable and not looked_up:
             raise Wait(
-                Outcome.HELD,
+                StartOutcome.HELD,
                 "kubelet's checkpoint does not yet say whose container it is",
                 transient=True,
             )
@@ -308,7 +291,7 @@ class Gate:
                 entry, devices, inventory=self._inventory.value, published=self._published()
             )
             if broken is not None:
-                outcome = Outcome.PROMISE if broken.final else Outcome.SPEC
+                outcome = StartOutcome.PROMISE if broken.final else StartOutcome.SPEC
                 raise Wait(outcome, broken.reason)
 
     async def _judge(self, devices: tuple[Device, ...]) -> list[Verdict]:
@@ -316,16 +299,27 @@ class Gate:
         try:
             seen = await self._look.facts(devices)
         except LaneStuckError as error:
-            raise Wait(Outcome.IN_USE, f"the node cannot be looked at: {error}") from error
+            raise Wait(StartOutcome.IN_USE, f"the node cannot be looked at: {error}") from error
         return [judge_kernel(seen[device.name]) for device in devices]
-
-    async def _pass(self, passage: Passage, caller: Caller, evidence: str) -> None:
-        reason = await self._record(lambda draft: enter(draft, passage, caller, evidence))
-        if reason is not None:
-            raise Wait(Outcome.HELD, reason)
 
     async def _record(self, decide: Callable[[Draft], T]) -> T:
         try:
             return await self._ledger.apply(decide)
         except (LedgerError, LaneStuckError) as error:
-            raise Wait(Outcome.LEDGER, f"the start cannot be recorded: {error}") from error
+            raise Wait(StartOutcome.LEDGER, f"the start cannot be recorded: {error}") from error
+
+
+def _check_free(devices: tuple[Device, ...], verdicts: Sequence[Verdict], caller: Caller) -> None:
+    """Raise Wait for the first device that is in use, or of which that cannot be found out."""
+    for device, verdict in zip(devices, verdicts, strict=True):
+        if verdict.final:
+            raise Wait(
+                StartOutcome.IN_USE,
+                f"it is unknown whether {device.name} is free: {verdict.reason}",
+            )
+        if verdict.freedom is Freedom.IN_USE:
+            raise Wait(
+                StartOutcome.IN_USE,
+                f"{device.name} is {verdict.reason}",
+                held_up(caller.pod, device.name, verdict.holders),
+            )

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 import holdfast
-from holdfast.allocation.outcomes import PASSES, Outcome
+from holdfast.allocation.starts import PASSES, StartOutcome
 from holdfast.model.nvidia.gpu import GpuEvent, GpuEventKind
 from holdfast.model.nvidia.xids import rule_of
 from holdfast.telemetry.kubelet import KubeletMetrics
@@ -37,7 +37,7 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
-        for outcome in Outcome:  # so that the first event is an increase from 0
+        for outcome in StartOutcome:  # so that the first event is an increase from 0
             (self._gate if outcome in PASSES else self._refusals).labels(outcome.value)
         self._waiting = Gauge(
             "holdfast_gate_waiting",
@@ -58,7 +58,7 @@ class Metrics:
             registry=registry,
         )
 
-    def passed_gate(self, outcome: Outcome, seconds: float) -> None:
+    def passed_gate(self, outcome: StartOutcome, seconds: float) -> None:
         """Count one container start that passed or was refused; *seconds*: how long it waited."""
         self._gate.labels(outcome.value).observe(seconds)
         if outcome not in PASSES:

@@ -122,9 +122,10 @@ def build(
     allocator = Allocator(
         ledger=ledger,
         inventory=scanner.inventory,
-        granting=_granting(on, specs, gpus),
+        grant=_granting(on, specs, gpus).grant,
         node_rdev=lambda path: device_number(host.root.node(path)),
         checkpoint=lambda: _checkpoint(side.folder.checkpoint),
+        lane=host.lanes["kubelet"],
         clock=clock,
         commit_timeout=settings.allocate.commit_timeout,
     )
