@@ -27,6 +27,8 @@ N ?=
 SEED ?=
 # Figures of `make bench` by name; all without it.
 FIGURES ?=
+# The commits that `make sizes` measures, such as REVISIONS="c1e33f3 HEAD"; HEAD without it.
+REVISIONS ?=
 # What `make image` builds with, on which base (pin it: name@sha256:digest), and the image's name.
 BUILDER ?= $(firstword $(notdir $(shell command -v docker podman buildah)))
 BASE ?= debian:bookworm-slim
@@ -36,7 +38,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' daemon/holdfast/__init
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help demo quick test check vm kills guards mutants bench chart image pictures proto lock format clean
+.PHONY: help demo quick test check vm kills guards mutants bench chart image pictures sizes proto lock format clean
 
 help:
 	@echo "make demo     the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
@@ -51,6 +53,7 @@ help:
 	@echo "make chart    check the chart; write its schema, docs/configuration.md and the plain manifests anew"
 	@echo "make image    build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"
 	@echo "make pictures run the demo, record it, and draw docs/pictures anew"
+	@echo "make sizes    modules and lines per room at some commits (REVISIONS= names them)"
 	@echo "make proto    write daemon/holdfast/_pb anew from proto/"
 	@echo "make lock     resolve the dependencies anew into requirements*.lock"
 	@echo "make format   format the code and mend what ruff can mend"
@@ -98,6 +101,9 @@ image:
 
 pictures: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m pictures --record
+
+sizes: $(STAMP)
+	$(PY) tests/sizes.py $(REVISIONS)
 
 proto: $(STAMP)
 	$(PY) proto/generate.py
