@@ -215,7 +215,7 @@ def test_a_key_in_the_wrong_place_has_no_effect_as_with_nvidias_plugin_and_is_to
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("version: v2", "version: 'v2' is not that of its plugin"),
+        ("version: v2", "version: 'v2' is not supported; use v1"),
         ("flags: {migStrategies: mixed}", "flags.migStrategies in .*no such key"),
         ("flags: {device_id_strategy: index}", "flags.device_id_strategy in .*no such key"),
         ("flags: {failOnInitError: maybe}", "flags.failOnInitError in .*true or false"),

@@ -127,8 +127,8 @@ def test_the_schema_and_the_parser_agree_on_what_a_duration_is(text: str) -> Non
         ("log: {level: loud}", "log.level: Invalid enum value 'loud'"),
         ("pools: [{devices: ['1:2']}]", "pools[0]: Object missing required field `resourceName`"),
         ("pools: {resourceName: x}", "pools: Expected `array`, got `object`"),
-        ("on: 1", "a key is no text"),
-        ("gate: {7: 1}", "a key is no text"),
+        ("on: 1", "a key is not text"),
+        ("gate: {7: 1}", "a key is not text"),
         ("tpu: {workerId: -1}", "tpu.workerId: Expected `int` >= 0"),
     ],
 )

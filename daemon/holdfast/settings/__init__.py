@@ -1,4 +1,4 @@
-"""The configuration as one frozen value: a YAML file, overridden by environment, then by flags."""
+"""The settings as one frozen value: from a YAML file, the environment and flags."""
 
 from holdfast.settings.schema import schema
 from holdfast.settings.sections import Settings

@@ -88,7 +88,7 @@ class Gpu(Section, frozen=True):
     """Whether GPUs are Unhealthy on a node without that channel. Set it to true when a program must
     not start without it."""
     device_id_strategy: Literal["uuid", "index"] = "uuid"
-    """Whether a container is told of its GPUs by UUID or by index. Choose index when a program
+    """Whether a container gets its GPUs' UUIDs or their indexes. Choose index when a program
     cannot read UUIDs; an index may mean another GPU after a reboot."""
     pass_device_specs: bool = False
     """Whether a container gets the device files by kubelet's answer too. Set it to true with
@@ -123,8 +123,8 @@ class Gpu(Section, frozen=True):
     itself and free GPUs are reported as in use."""
     monitors: tuple[str, ...] = MONITORS
     """Commands of programs that monitor GPUs. They may keep a GPU open, outside of pods and in pods
-    of their own, and keep it from nobody. A list given here replaces the default. Add your own
-    monitoring agent when holdfast reports it as a holder."""
+    of their own, and the GPU still counts as free. A list given here replaces the default. Add your
+    own monitoring agent when holdfast reports it as a holder."""
     displays: tuple[str, ...] = DISPLAYS
     """Commands of programs that draw on the node's own screen. Outside of pods they may keep a GPU
     open. A list given here replaces the default. Add yours when holdfast reports it as a holder."""

@@ -1,7 +1,7 @@
-"""What NVIDIA's device plugin is told, by flag, variable or file, in words of this configuration.
+"""Translates the flags, variables and file of NVIDIA's device plugin to keys of the settings.
 
-The names are those of its v0.20. What means the same is a key (`VARIABLES`); `OTHERS` answers for
-the rest: some of it needs nothing, some is refused and told what to use instead.
+The names are those of its v0.20. `VARIABLES` has the key of each option that means the same here.
+`OTHERS` has the rest: some of it needs nothing, some is refused with what to use instead.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ VARIABLES: Mapping[str, str] = {
     "DP_DISABLE_HEALTHCHECKS": "gpu.disableHealthChecks",
     "DP_ENABLE_HEALTHCHECKS": "gpu.enableHealthChecks",
 }
-"""The key that each stands for. A HOLDFAST_ variable of that key wins over it."""
+"""The key of each option. A HOLDFAST_ variable of the same key wins over it."""
 KUBELET_SOCKET = "KUBELET_SOCKET"
 CONFIG_FILE = "CONFIG_FILE"
 _BOOLEANS = frozenset(
@@ -48,10 +48,10 @@ _BOOLEANS = frozenset(
     }
 )
 _SHORTER = {"driver-root": "NVIDIA_DRIVER_ROOT", "dev-root": "NVIDIA_DEV_ROOT"}
-"""Flags that are not called as their variable is."""
+"""Flags with another name than their variable."""
 _NO_FLAG = frozenset({"DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"})
 _ELSEWHERE = frozenset({"version", "resources", "flags.gfd", "flags.usenodefeatureapi"})
-"""What its file may say that its plugin does not heed either, or another program does."""
+"""Keys of its file that its plugin ignores too, or that are for another program."""
 _SECTIONS = frozenset({"flags", "flags.plugin", "imex", "sharing"})
 _IN_FILE: Mapping[str, str] = {
     "flags.migStrategy": "MIG_STRATEGY",
@@ -75,16 +75,16 @@ _IN_FILE: Mapping[str, str] = {
 }
 """Each key of its file, and the option that it sets."""
 _BY_LOWER = {path.lower(): path for path in _IN_FILE}
-"""Go reads the keys of its file whatever their case."""
+"""Go ignores the case of these keys."""
 _RENAMED = {"nvidiacdihookpath": "nvidiactkpath"}
-"""The one key that is called otherwise than its newer variable and flag."""
+"""The one key with another name than its newer variable and flag."""
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
-"""What Go's strconv.ParseBool takes, which reads them for NVIDIA's plugin."""
+"""What Go's strconv.ParseBool takes, by which NVIDIA's plugin reads them."""
 
 
 class Other(Struct, frozen=True, kw_only=True):
-    """An option without a key. `needless` are the values that ask for nothing; None: any does."""
+    """An option without a key. `needless` are the values that ask for nothing; None: all do."""
 
     why: str
     needless: frozenset[str] | None = None
@@ -94,7 +94,7 @@ _NOTHING = frozenset({"", "[]", "false"})
 _NO_SHARING = Other(why="a piece of hardware is granted to one pod at a time, and never shared")
 OTHERS: Mapping[str, Other] = {
     "FAIL_ON_INIT_ERROR": Other(
-        why="a missing driver neither ends holdfast nor blocks it: it is looked for until it comes"
+        why="holdfast runs without the driver too, and looks for it until it comes"
     ),
     "DEVICE_DISCOVERY_STRATEGY": Other(
         why="GPUs are found by NVML alone; for Tegra, and for WSL, stay with NVIDIA's plugin",
@@ -108,14 +108,14 @@ OTHERS: Mapping[str, Other] = {
 
 
 def flags() -> dict[str, bool]:
-    """Return each of its flags, without dashes before it, and whether it can do without a value."""
+    """Return each flag, without leading dashes, and whether it can do without a value."""
     names = [*VARIABLES, *OTHERS, KUBELET_SOCKET, CONFIG_FILE]
     found = {_dashed(name): name in _BOOLEANS for name in names if name not in _NO_FLAG}
     return found | dict.fromkeys(_SHORTER, False)
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what its variables in *environ* set, by path; raise SettingsError."""
+    """Return what NVIDIA's variables in *environ* set, by path; raise SettingsError."""
     names = dict.fromkeys((*VARIABLES, *OTHERS, KUBELET_SOCKET))
     found: dict[str, str] = {}
     for name in names:
@@ -125,7 +125,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def from_flags(given: Mapping[str, str]) -> dict[str, str]:
-    """Return what its flags set, by path; raise SettingsError. *given* is by flag, as `flags`."""
+    """Return what NVIDIA's flags set, by path; raise SettingsError. *given* is by flag."""
     found: dict[str, str] = {}
     for flag, text in given.items():
         name = _SHORTER.get(flag, flag.replace("-", "_").upper())
@@ -135,23 +135,21 @@ def from_flags(given: Mapping[str, str]) -> dict[str, str]:
 
 
 class FromFile(Struct, frozen=True, kw_only=True):
-    """What a file of its format sets, by path; `ignored` says what it says to no effect."""
+    """What a file of NVIDIA's format sets, by path; `ignored` has a text for each idle key."""
 
     found: Mapping[str, str]
     ignored: tuple[str, ...] = ()
 
 
 def from_file(content: Mapping[str, object], file: str) -> FromFile:
-    """Return what a file of its own format sets; raise SettingsError.
+    """Return what a file of NVIDIA's format sets; raise SettingsError.
 
-    A key of its that stands in the wrong section has no effect, as its plugin does not read it
-    there either. A key that its plugin does not have at all is refused.
+    A key in the wrong section has no effect, because NVIDIA's plugin does not read it there either.
+    A key that the plugin does not have is refused.
     """
     version = content.get("version") or "v1"
     if version != "v1":
-        raise SettingsError(
-            f"cannot use {file}: version: {version!r} is not that of its plugin, v1"
-        )
+        raise SettingsError(f"cannot use {file}: version: {version!r} is not supported; use v1")
     found: dict[str, str] = {}
     ignored: list[str] = []
     for path, value in _leaves(content, ""):
@@ -173,17 +171,17 @@ def from_file(content: Mapping[str, object], file: str) -> FromFile:
 
 
 def _misplaced(path: str, where: str) -> str:
-    """Say where the key at *path* belongs; raise SettingsError when there is no such key."""
+    """Return where the key at *path* belongs; raise SettingsError when there is no such key."""
     leaf = path.rpartition(".")[2]
     leaf = _RENAMED.get(leaf, leaf)
     right = next((key for key in _IN_FILE if key.lower().rpartition(".")[2] == leaf), None)
     if right is None or not path.startswith(("flags.", "imex.")):
         raise SettingsError(
-            f"cannot use {where}: NVIDIA's plugin has no such key; keys of holdfast's belong "
-            "in the file of --config"
+            f"cannot use {where}: NVIDIA's plugin has no such key; put keys of holdfast in "
+            "the file of --config"
         )
     return (
-        f"{where} has no effect, with NVIDIA's plugin neither: it belongs at {right}; "
+        f"{where} has no effect, as with NVIDIA's plugin: it belongs at {right}; "
         "move it there, or leave it out"
     )
 
@@ -203,7 +201,7 @@ def _meaning(name: str, text: str, called: str) -> dict[str, str]:
 
 
 def _folder(text: str, called: str) -> dict[str, str]:
-    """Return the folder of kubelet's socket, in which ours have to be, too."""
+    """Return the folder of kubelet's socket, in which the daemon's own must be too."""
     if not text:
         raise SettingsError(
             f"cannot use {called} without a value: holdfast always registers with kubelet; leave "
@@ -228,7 +226,7 @@ def _leaves(content: Mapping[str, object], prefix: str) -> Iterator[tuple[str, o
 
 
 def _boolean(text: str, called: str) -> str:
-    """Return ``true`` or ``false``; a variable without a value is false there, too."""
+    """Return ``true`` or ``false``; NVIDIA's plugin too reads an empty variable as false."""
     if text in _TRUE:
         return "true"
     if text in _FALSE or not text:
@@ -240,7 +238,7 @@ def _boolean(text: str, called: str) -> str:
 
 
 def _text(name: str, value: object, called: str) -> str:
-    """Return a value of YAML as a variable would have it; raise SettingsError for another type."""
+    """Return a YAML value as the text of a variable; raise SettingsError for another type."""
     if isinstance(value, bool) != (name in _BOOLEANS):
         wanted = "true or false, without quotes" if name in _BOOLEANS else "text"
         raise SettingsError(f"cannot use {called} with the value {value!r}: it must be {wanted}")

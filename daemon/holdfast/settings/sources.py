@@ -1,4 +1,4 @@
-"""Reads the settings from a YAML file, the environment and flags, the later over the earlier."""
+"""Reads the settings from a YAML file, the environment and flags; a later source wins."""
 
 import difflib
 import re
@@ -22,7 +22,7 @@ from holdfast.settings.sections import Settings
 from holdfast.settings.types import Duration, Section
 
 _PREFIX = "HOLDFAST_"
-# Kubernetes tells each container of the Services in its namespace, and one may be called holdfast.
+# Kubernetes gives each container variables of its namespace's Services; one may be named holdfast.
 _SERVICE_LINK = re.compile(
     r"HOLDFAST_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
@@ -42,9 +42,9 @@ def load(
     """Return the settings of *file*, changed by variables, then by *overrides*.
 
     Variables are those of NVIDIA's plugin that mean the same, and HOLDFAST_…, which win over them.
-    *overrides* are by path, as ``gate.wait``; *theirs*, by name, are flags of NVIDIA's plugin. Its
-    own file is read, too, where one is named; *told* hears of what it says to no effect. Raises
-    SettingsError naming the path of the key.
+    *overrides* are by path, such as ``gate.wait``; *theirs* are flags of NVIDIA's plugin by name.
+    Its own file is read where one is named; *told* is called with a text for each key in it that
+    has no effect. Raises SettingsError with the path of the key.
     """
     theirs = theirs or {}
     paths = known_paths()
@@ -69,7 +69,7 @@ def load(
 
 
 def convert(tree: Mapping[str, Any]) -> Settings:
-    """Return *tree* as settings; raise SettingsError naming the path of what is wrong."""
+    """Return *tree* as settings; raise SettingsError with the path of the wrong key."""
     try:
         settings = msgspec.convert(_without_empty(tree), Settings, dec_hook=_duration)
     except msgspec.ValidationError as error:
@@ -80,12 +80,12 @@ def convert(tree: Mapping[str, Any]) -> Settings:
 
 
 def plain(settings: Settings) -> Tree:
-    """Return *settings* as YAML and JSON can show them, in a form that `convert` takes."""
+    """Return *settings* as plain values for YAML and JSON; `convert` reads them again."""
     return cast("Tree", msgspec.to_builtins(settings, enc_hook=float))
 
 
 def known_paths(struct: type[Section] = Settings, prefix: str = "") -> dict[str, object]:
-    """Return the path of each single value, as ``gate.wait``, with its type."""
+    """Return the path of each single key, such as ``gate.wait``, with its type."""
     hints = get_type_hints(struct)
     found: dict[str, object] = {}
     for field in msgspec.structs.fields(struct):
@@ -123,7 +123,7 @@ def _nvidias_file(name: str, paths: Mapping[str, object], told: Callable[[str], 
 
 
 def _over(tree: Tree, other: Tree) -> Tree:
-    """Return *tree* with what *other* says in its place; an empty section says nothing."""
+    """Return *tree* with the values of *other* over its own; an empty section changes nothing."""
     merged = dict(tree)
     for key, value in other.items():
         before = merged.get(key)
@@ -147,7 +147,7 @@ def _put(tree: Tree, path: str, text: str, paths: Mapping[str, object]) -> None:
 
 
 def _value(text: str, kind: object) -> object:
-    """Return what *text* means for a key of type *kind*: YAML, but a string stays a string."""
+    """Return what *text* means for a key of type *kind*: YAML, but text stays text."""
     if kind is str or get_origin(kind) is Literal:
         return text
     if isinstance(kind, type) and issubclass(kind, Duration):
@@ -163,7 +163,7 @@ def _value(text: str, kind: object) -> object:
 
 
 def _without_empty(tree: Mapping[Any, Any], prefix: str = "") -> Tree:
-    """Leave out each section without a value: all of its keys are commented out in the file."""
+    """Leave out sections without a value, such as those whose keys are all commented out."""
     return {
         key: _without_empty(value, f"{prefix}{key}.") if isinstance(value, dict) else value
         for key, value in tree.items()
@@ -188,12 +188,10 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _explain(text: str) -> str:
-    """Say which key msgspec's message means, and which one may have been meant."""
+    """Return msgspec's message with the path of the key, and which key may be meant."""
     what, _, where = text.partition(" - at `")
     if where.startswith("key`"):
-        return (
-            "a key is no text: YAML reads numbers, on, off, yes and no as something else; quote it"
-        )
+        return "a key is not text: YAML reads numbers, on, off, yes and no as other types; quote it"
     path = where.rstrip("`").removeprefix("$").removeprefix(".")
     unknown = re.fullmatch(r"Object contains unknown field `(?P<key>.*)`", what)
     if unknown is None:
@@ -243,7 +241,7 @@ def _parse(text: str) -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """Says no where YAML would guess: a key that stands twice is an error, not the last one."""
+    """Refuses a key that stands twice; plain YAML would take the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:  # noqa: FBT002 - PyYAML's signature
         seen: set[str] = set()

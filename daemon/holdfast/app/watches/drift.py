@@ -1,4 +1,4 @@
-"""Tells once of each disagreement between the ledger, kubelet's books and the kernel."""
+"""Reports each disagreement between the ledger, kubelet's checkpoint and the kernel once."""
 
 from collections.abc import Mapping
 
@@ -41,11 +41,10 @@ class _Seen(Struct, frozen=True):
 
 
 class _SentList(Struct, frozen=True, kw_only=True):
-    """The lists as kubelet was last sent them, and whether it has answered a question since.
+    """The device lists that kubelet was last sent, and whether it has answered a question since.
 
-    `resend` is the count of resends when they changed, `questions` the count of answers when they
-    were sent once more, None before that: only an answer after that shows what kubelet made of
-    them.
+    `resend` is the count of resends when the lists last changed. `questions` is the count of
+    answers when they were next sent again, None before. Only a later answer reflects the lists.
     """
 
     devices: Mapping[ResourceName, tuple[OfferedDevice, ...]] = field(default_factory=dict)
@@ -53,7 +52,7 @@ class _SentList(Struct, frozen=True, kw_only=True):
     questions: int | None = None
 
     def follow(self, offers: Offers, questions: int) -> "_SentList":
-        """Return this as it is after a look at *offers*, with so many questions answered."""
+        """Return the value after a look at *offers*, when *questions* were answered so far."""
         if offers.devices != self.devices:
             return _SentList(devices=offers.devices, resend=offers.resend)
         if self.questions is None and offers.resend > self.resend:
@@ -66,9 +65,9 @@ class _SentList(Struct, frozen=True, kw_only=True):
 
 
 class DriftWatch:
-    """Compares on every change and at a slow beat; `standing` are those that were told.
+    """Compares on every change and at a slow beat; `standing` are the reported disagreements.
 
-    One that comes and goes, as two plugins take turns in kubelet's books, counts as standing.
+    One that comes and goes counts as standing, as when two plugins take turns with kubelet.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class DriftWatch:
         settings: Drift,
         pending_timeout: float,
     ) -> None:
-        """Read what the other parts publish; nothing is asked for it."""
+        """Compare what the other parts publish."""
         self._ledger = ledger
         self._view = view
         self._inventory = inventory
@@ -102,18 +101,18 @@ class DriftWatch:
 
     @property
     def standing(self) -> Mapping[Disagreement, float]:
-        """Return the disagreements that were told, with since when (seconds since the epoch)."""
+        """Return the reported disagreements, each with its beginning (seconds since the epoch)."""
         return self._told
 
     async def run(self) -> None:
-        """Compare for ever."""
+        """Compare until cancelled."""
         while True:
             changes = Changes([self._ledger.book, self._view, self._inventory, self._offers])
             self.compare()
             await changes.wait(self._pause())
 
     def compare(self) -> None:
-        """Look for disagreements, tell those that stand, and tell when one is over."""
+        """Find disagreements, report those that stand, and report when one is over."""
         now = self._clock.monotonic()
         elapsed, self._compared_at = now - self._compared_at, now
         facts = self._facts()
@@ -157,6 +156,6 @@ class DriftWatch:
         )
 
     def _pause(self) -> float:
-        """Return how long until something is due without any change, in seconds."""
+        """Return how many seconds to wait when nothing changes."""
         soon = max(_LEAST_PAUSE, self._settings.settle)
         return min(self._settings.beat, soon) if self._seen else self._settings.beat

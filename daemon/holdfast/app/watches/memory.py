@@ -23,10 +23,9 @@ Held = Mapping[DeviceName, tuple[Holder, ...]]
 
 
 class MemoryWatch:
-    """Shows memory, warns once before the daemon's own limit, and gives back what it can there.
+    """Shows memory use, warns once when the daemon is near its limit, and then frees what it can.
 
-    Everything that the daemon keeps is bounded where it is kept; this is for what is left over
-    when those bounds were too wide for the limit it was given.
+    Each part bounds what it keeps. This is for a limit that is too low for the sum of them.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class MemoryWatch:
         clock: Clock,
         relieve: Callable[[], None] = give_back_memory,
     ) -> None:
-        """Read on *lane*; *relieve* is called there at each look while the limit is near."""
+        """Read on *lane*; *relieve* is called there at each look while memory is near the limit."""
         self._reader = reader
         self._lane = lane
         self._clock = clock
@@ -50,7 +49,7 @@ class MemoryWatch:
         return await self._lane.run(lambda: self._read(holders.values()))
 
     async def run(self, held: Callable[[], Held], metrics: MemoryMetrics) -> None:
-        """Look again and again, for ever; *held* tells who holds what now."""
+        """Look at every beat until cancelled; *held* returns the present holders."""
         while True:
             try:
                 await self.look(held(), metrics)
@@ -59,7 +58,7 @@ class MemoryWatch:
             await self._clock.sleep(_BEAT)
 
     async def look(self, held: Held, metrics: MemoryMetrics) -> None:
-        """Show and judge what there is now."""
+        """Show and judge the present use."""
         memory, resident = await self._lane.run(
             lambda: (self._reader.own(), self._reader.resident())
         )

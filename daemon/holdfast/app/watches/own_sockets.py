@@ -1,4 +1,4 @@
-"""Dials our own sockets, as kubelet and the command line do: what listens may still not answer."""
+"""Dials the daemon's own sockets: a socket that listens may still not answer."""
 
 import asyncio
 import json
@@ -16,12 +16,12 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
 CONTROL = "control"
-"""What the control socket is called among ours."""
+"""The name of the control socket among the checked sockets."""
 PING = "ping"
 """The question whose answer is itself."""
 
 _EACH = 60.0
-"""Seconds: a dial costs milliseconds of processor time, and what breaks is mostly heard of."""
+"""Seconds. A dial costs milliseconds of CPU time, and most failures are noticed without it."""
 _PATIENCE = 2.0
 _STALE = 3 * _EACH
 
@@ -40,7 +40,7 @@ class PluginSockets(Protocol):
 
 
 class OwnSockets:
-    """Dials each at once when something changes with kubelet, and again every *each* seconds."""
+    """Dials each socket when a registration changes, and again every *each* seconds."""
 
     def __init__(
         self, plugins: PluginSockets, control: Path, *, clock: Clock, each: float = _EACH
@@ -53,19 +53,19 @@ class OwnSockets:
         self._known: dict[str, Known] = {}
 
     def known(self, resources: tuple[ResourceName, ...]) -> Mapping[str, Known]:
-        """Return what is known of the control socket and of those of *resources*."""
+        """Return the last result for the control socket and for those of *resources*."""
         never = Known(at=None, patience=_STALE, problem="not dialled yet")
         return {name: self._known.get(name, never) for name in (CONTROL, *resources)}
 
     async def run(self) -> None:
-        """Dial for ever."""
+        """Dial until cancelled."""
         while True:
             changes = Changes([self._plugins.registrations])
             await self.dial()
             await changes.wait(self._each)
 
     async def dial(self) -> None:
-        """Dial each once."""
+        """Dial each socket once."""
         await self._note(CONTROL, self._ping())
         for resource in self._plugins.registrations.value:
             await self._note(resource, self._plugins.answers(resource))
@@ -79,7 +79,7 @@ class OwnSockets:
         self._known[name] = Known(at=self._clock.monotonic(), patience=_STALE, problem=problem)
 
     async def _ping(self) -> None:
-        """Ask as the command line does; raise HoldfastError when nothing sensible comes back."""
+        """Ask as the command line does; raise HoldfastError without the right answer."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 reader, writer = await asyncio.open_unix_connection(self._control)

@@ -1,4 +1,4 @@
-"""Proves every few seconds that the ledger can be written, and that no other daemon is there."""
+"""Checks every few seconds that the ledger can be written and no second daemon runs."""
 
 import structlog
 
@@ -10,13 +10,13 @@ log = structlog.get_logger(__name__)
 
 EVERY = 4.0
 DEADLINE = 4.0
-"""Seconds. Both together are how long a dead disk may go unnoticed: less than 10 s."""
+"""Seconds. Their sum is how long a dead disk may go unnoticed: less than 10 s."""
 PATIENCE = 60.0
-"""After how many seconds without any proof the prover itself counts as stuck."""
+"""After so many seconds without a result the check itself counts as stuck."""
 
 
 class LedgerProof:
-    """Runs beside everything else; what it finds is told by the ledger and in the log."""
+    """Writes and reads back; the ledger and the log tell the result."""
 
     def __init__(self, ledger: Ledger, *, clock: Clock) -> None:
         """Prove *ledger*."""
@@ -25,13 +25,13 @@ class LedgerProof:
         self._told = ""
 
     async def run(self) -> None:
-        """Prove for ever; raise SecondDaemonError when another daemon has taken a lock of ours."""
+        """Check until cancelled; raise SecondDaemonError when another daemon took a lock."""
         while True:
             await self.prove()
             await self._clock.sleep(EVERY)
 
     async def prove(self) -> None:
-        """Prove once, and tell what has changed since the last time."""
+        """Check once, and log what has changed since the last time."""
         before, problem = self._ledger.problem, ""
         try:
             if written_again := await self._ledger.prove(deadline=DEADLINE):
