@@ -14,7 +14,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Phase
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import PodSighting, Surroundings, reconcile
+from holdfast.model.book.reconcile import Observed, PodSighting, reconcile
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.ids import (
     BootId,
@@ -41,7 +41,7 @@ class World(Struct, frozen=True, kw_only=True):
 
     inventory: Inventory
     view: KubeletView
-    around: Surroundings
+    around: Observed
 
 
 async def beat(place: Place, *, rounds: int = 30) -> list[Figure]:
@@ -139,7 +139,7 @@ def world_of(devices: int) -> World:
         each.pod: PodSighting(cgroup=f"/kubepods/pod{each.pod}", inode=place, processes=(place,))
         for place, each in enumerate(entries, start=10)
     }
-    around = Surroundings(
+    around = Observed(
         view=view, inventory=inventory, boot=_BOOT, sightings=sightings, pending_timeout=60.0
     )
     return World(inventory=inventory, view=view, around=around)

@@ -192,7 +192,6 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             reclaimer=reclaimer,
             resetter=resetter,
             clock=clock,
-            boot=BOOT,
             settings=settings,
             pending_timeout=60.0,
         )

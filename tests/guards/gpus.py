@@ -76,7 +76,7 @@ GPU_GUARDS = (
         why="a GPU that nobody can look at is not taken for one that is gone",
         edits=(
             Edit(
-                "daemon/holdfast/reclaim/releases.py",
+                "daemon/holdfast/reclaim/watcher.py",
                 "device is None and self._inventory.value.may_have(lock.device.resource):",
                 "False:",
             ),

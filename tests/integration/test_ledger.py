@@ -1,5 +1,6 @@
 """The ledger on a real disk: killed, locked, damaged, from another time, full, read-only."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -582,6 +583,44 @@ async def test_a_lock_that_moved_since_it_was_read_is_left_as_it_is(
     assert moved == ledger.book.value.locks[name("d0")]
     assert await ledger.move_if_unmoved(lock, LockState.RELEASING, "again") is None
     assert ledger.book.value.locks[name("d0")] == moved
+
+
+async def test_a_decision_that_changes_nothing_waits_for_nobody(tmp_path: Path, lane: Lane) -> None:
+    ledger = await _open(tmp_path, lane, ManualClock())
+    over = threading.Event()
+    stuck = asyncio.create_task(lane.run(over.wait))
+    seen: list[Book] = []
+    await ledger.apply_if_changing(lambda draft: seen.append(draft.before))
+    assert not stuck.done()
+    assert seen == [ledger.book.value]
+    over.set()
+    await stuck
+
+
+async def test_a_decision_is_made_again_only_where_another_commit_came_between(
+    tmp_path: Path, lane: Lane
+) -> None:
+    ledger = await _open(tmp_path, lane, ManualClock())
+    seen: list[Book] = []
+
+    def decide(draft: Draft) -> None:
+        seen.append(draft.before)
+        allocated(silicon(d1="b"))(draft)
+
+    await ledger.apply_if_changing(decide)
+    await until(lambda: list(ledger.book.value.allocations) == [1])
+    assert len(seen) == 1
+    over = threading.Event()
+    first = [asyncio.create_task(each) for each in (lane.run(over.wait), ledger.apply(_allocate))]
+    await asyncio.sleep(0)
+    second = asyncio.create_task(ledger.apply_if_changing(decide))
+    await asyncio.sleep(0)
+    assert len(seen) == 2
+    over.set()
+    await asyncio.gather(*first, second)
+    assert [len(book.allocations) for book in seen] == [0, 1, 2]
+    await until(lambda: list(ledger.book.value.allocations) == [1, 2, 3])
+    assert ledger.book.value == read_only(tmp_path)
 
 
 async def test_a_ledger_on_a_full_disk_proves_itself_though_nobody_has_anything_to_write(

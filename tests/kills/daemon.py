@@ -150,7 +150,6 @@ class Daemon:
             reclaimer=reclaimer,
             resetter=resetter,
             clock=clock,
-            boot=BOOT,
             settings=settings,
             pending_timeout=60.0,
         )

@@ -28,7 +28,7 @@ from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine, why_withheld
 from holdfast.model.book.offers import OfferFacts, kept_back, offered
 from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import Surroundings, reconcile
+from holdfast.model.book.reconcile import Observed, reconcile
 from holdfast.model.gate.gate import Caller, Passage, enter, who_calls, why_wait
 
 _D0 = silicon(d0="a")
@@ -160,9 +160,7 @@ def test_a_mark_takes_no_lock_from_whoever_has_it() -> None:
         draft = drafted(after)
         reconcile(
             draft,
-            Surroundings(
-                pending_timeout=60.0, view=seen(entry(X, "d0")), inventory=_NODE, boot=BOOT
-            ),
+            Observed(pending_timeout=60.0, view=seen(entry(X, "d0")), inventory=_NODE, boot=BOOT),
         )
         assert draft.book.locks == after.locks
 

@@ -33,7 +33,7 @@ from holdfast.model.book.book import Book, Phase
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, LockState, Move
 from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import PodSighting, Surroundings, reconcile
+from holdfast.model.book.reconcile import Observed, PodSighting, reconcile
 from holdfast.model.devices import Device
 from holdfast.model.gate.gate import Passage, arrive, enter, who_calls, why_wait
 from holdfast.model.ids import (
@@ -497,7 +497,7 @@ class OneHolder(RuleBasedStateMachine):
             for pod in self.pods
             if pod.live
         }
-        around = Surroundings(
+        around = Observed(
             pending_timeout=60.0,
             view=self._view(),
             inventory=_NODE,

@@ -35,8 +35,8 @@ from holdfast.model.book.locks import LockState
 from holdfast.model.book.pending import LONGEST_START
 from holdfast.model.book.queue import settle
 from holdfast.model.book.reconcile import (
+    Observed,
     PodSighting,
-    Surroundings,
     reconcile,
 )
 from holdfast.model.ids import NO_CHECKPOINT, BootId, CheckpointId, DeviceId, PodUid, ProcessId
@@ -59,7 +59,7 @@ def _after(
     draft = drafted(book, now=now, boot=boot)
     reconcile(
         draft,
-        Surroundings(
+        Observed(
             pending_timeout=60.0, view=view, inventory=_NODE, boot=boot, sightings=sightings or {}
         ),
     )

@@ -21,7 +21,7 @@ from fakes.books import (
 from holdfast.model.book.book import Book, Phase, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
-from holdfast.model.book.reconcile import PodSighting, Surroundings, reconcile
+from holdfast.model.book.reconcile import Observed, PodSighting, reconcile
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
 
@@ -36,9 +36,7 @@ def _after(book: Book, view: KubeletView, *living: PodUid, sighting: PodSighting
     sightings = dict.fromkeys(living, sighting)
     reconcile(
         draft,
-        Surroundings(
-            pending_timeout=60.0, view=view, inventory=_NODE, boot=BOOT, sightings=sightings
-        ),
+        Observed(pending_timeout=60.0, view=view, inventory=_NODE, boot=BOOT, sightings=sightings),
     )
     return draft.book
 

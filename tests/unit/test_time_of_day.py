@@ -9,7 +9,6 @@ _FOR_PEOPLE = {
     "app/answers/showing.py": "how long locks are where they are, in metrics",
     "kubelet/registration.py": "since when kubelet has registered us",
     "ledger/ledger.py": "when a move was made, in the history",
-    "reclaim/watcher.py": "the same, in a draft that shows whether there is a move to make",
     "runtime/clock.py": "the clock itself",
     "telemetry/node.py": "when the daemon started",
 }

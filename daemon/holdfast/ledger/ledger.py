@@ -74,6 +74,11 @@ class Ledger:
         """Return when `prove` last succeeded (monotonic seconds), None before it did."""
         return self._proven_at
 
+    @property
+    def boot(self) -> BootId:
+        """Return the boot of the machine that decisions are made in."""
+        return self._boot
+
     async def apply(self, decide: Callable[[Draft], T], *, deadline: float | None = None) -> T:
         """Let *decide* change a draft of the book, and commit what it did; return its answer.
 
@@ -102,21 +107,48 @@ class Ledger:
             failed(reason)
             return None
 
+    async def apply_if_changing(self, decide: Callable[[Draft], None]) -> None:
+        """Do as `apply_or_log`, and wait for nothing where *decide* changes nothing.
+
+        It is decided here, on the published book, and again only where another commit came between.
+        """
+        book = self.book.value
+        made = self._draft(book)
+        decide(made)
+
+        def adopt(draft: Draft) -> None:
+            if not draft.adopt(made):
+                decide(draft)
+
+        if made.book is not book:
+            await self.apply_or_log(adopt)
+
+    async def if_unmoved(
+        self,
+        lock: DeviceLock,
+        decide: Callable[[Draft], None],
+        *,
+        failed: Callable[[str], None] = lambda _reason: None,
+    ) -> DeviceLock | None:
+        """Let *decide* change the book if *lock* has not moved since it was read.
+
+        Return the lock as it is then; None: it moved, or is free now, or the commit failed, which
+        is logged as by `apply_or_log`.
+        """
+
+        def checked(draft: Draft) -> DeviceLock | None:
+            if not draft.is_as(lock):
+                return None
+            decide(draft)
+            return draft.locks.get(lock.device)
+
+        return await self.apply_or_log(checked, failed=failed)
+
     async def move_if_unmoved(
         self, lock: DeviceLock, state: LockState, evidence: str
     ) -> DeviceLock | None:
-        """Move *lock* to *state* and return it as it is then; None: it moved since, or a failure.
-
-        A failure is logged as by `apply_or_log`.
-        """
-
-        def decide(draft: Draft) -> DeviceLock | None:
-            if not draft.is_as(lock):
-                return None
-            draft.move(lock.device, state, evidence)
-            return draft.locks.get(lock.device)
-
-        return await self.apply_or_log(decide)
+        """Move *lock* to *state* as `if_unmoved` does."""
+        return await self.if_unmoved(lock, lambda draft: draft.move(lock.device, state, evidence))
 
     async def history(self, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
         """Return the last *limit* moves, of one device or of all, oldest first."""
@@ -150,13 +182,12 @@ class Ledger:
 
     async def load(self) -> None:
         """Read the committed book and publish it."""
-        self._latest = await self._lane.run(self._store.read)
-        self.book.set(self._latest)
+        self.book.set(await self._lane.run(self._store.read))
+        self._latest = self.book.value
 
     def _apply(self, decide: Callable[[Draft], T]) -> T:
         before = self._latest
-        clock = self._clock
-        draft = Draft(before, now=clock.wall(), uptime=clock.uptime(), boot=self._boot)
+        draft = self._draft(before)
         answer = decide(draft)
         after = draft.book
         if after is before:
@@ -174,6 +205,10 @@ class Ledger:
         # Published from here, not by the caller: it may have given up waiting by now.
         self._loop.call_soon_threadsafe(self._publish, after, draft.moves, took)
         return answer
+
+    def _draft(self, book: Book) -> Draft:
+        clock = self._clock
+        return Draft(book, now=clock.wall(), uptime=clock.uptime(), boot=self._boot)
 
     def _prove(self) -> tuple[str, ...]:
         started = self._clock.monotonic()

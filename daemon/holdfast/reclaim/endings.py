@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from holdfast.model.book.book import Book
+from holdfast.model.book.locks import LockState
 from holdfast.model.book.reconcile import PodSighting
 from holdfast.model.ids import PodUid
 from holdfast.runtime.clock import Clock
@@ -63,6 +65,17 @@ class Endings:
     def holder_exited(self) -> None:
         """Note that a process which had a device open has ended, of whatever pod."""
         self._exit = _Seen(sign=Sign.HOLDER_EXITED, since=self._clock.monotonic())
+
+    def is_question_due(self, book: Book, sightings: Mapping[PodUid, PodSighting]) -> bool:
+        """Tell whether to ask kubelet now about pods that seem to be over, and take it as asked.
+
+        They are asked about until kubelet does not count them any more.
+        """
+        held = {lock.pod for lock in book.locks.values() if lock.state is LockState.HELD}
+        held |= {each.pod for each in book.allocations.values()}
+        had_cgroup = {uid for uid, record in book.pods.items() if record.cgroup is not None}
+        self.follow([pod for pod in held if pod is not None], sightings, had_cgroup=had_cgroup)
+        return self.due()
 
     def follow(
         self,

@@ -1,33 +1,34 @@
-"""Follows every lock: names who holds it, sees its pod end, and frees it when the kernel agrees."""
+"""The one loop that follows every lock: it sees a pod end, and frees what the pod had.
+
+A device becomes free as soon as the kernel agrees. On what the kernel does not agree on, the
+reclaimer acts.
+"""
 
 import asyncio
 from collections.abc import Mapping
-from functools import partial
 
 import structlog
 
 from holdfast.errors import HoldfastError
 from holdfast.kubelet.books import KubeletBooks
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
-from holdfast.model.book.proof import hand_to_true_owner, true_owner
-from holdfast.model.book.reconcile import PodSighting, Surroundings, reconcile
-from holdfast.model.devices import Device, DeviceKind, Inventory
-from holdfast.model.ids import BootId, DeviceName, PciAddress, PodUid
-from holdfast.model.use.free import (
-    KernelFacts,
-    is_foreign,
-    judge_kernel,
-)
+from holdfast.model.book.queue import settle
+from holdfast.model.book.reconcile import Observed, PodSighting, reconcile
+from holdfast.model.devices import Inventory
+from holdfast.model.ids import DeviceName, PodUid
+from holdfast.model.use.free import FormerPod, KernelFacts, ReleaseFacts, judge_release
 from holdfast.model.use.holding import held_by
 from holdfast.model.use.verdict import Freedom
 from holdfast.reclaim.endings import Endings
+from holdfast.reclaim.evidence import Uncounted
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
-from holdfast.reclaim.releases import Releases
 from holdfast.reclaim.resetter import Resetter
+from holdfast.reclaim.users import Users
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
@@ -35,12 +36,11 @@ from holdfast.settings.sections import Reclaim
 
 log = structlog.get_logger(__name__)
 
-Enabled = Mapping[DeviceName, tuple[PciAddress, ...]]
-"""Which functions of each device are enabled, as one look at all of them showed."""
+Sightings = Mapping[PodUid, PodSighting]
 
 
 class Watcher:
-    """The one loop that moves locks towards FREE.
+    """Moves locks towards FREE, one beat after the other.
 
     Each beat compares the book with kubelet's books, the pods' cgroups and the kernel, writes down
     what follows, and sleeps until something changes. In the steady state it reads `enable` and
@@ -58,38 +58,30 @@ class Watcher:
         reclaimer: Reclaimer,
         resetter: Resetter,
         clock: Clock,
-        boot: BootId,
         settings: Reclaim,
         pending_timeout: float,
     ) -> None:
-        """Watch what *ledger* has; `looked` is set after the first full look."""
+        """Have *reclaimer* act on what is not free, and *resetter* check what was forced."""
         self._ledger = ledger
         self._inventory = inventory
         self._books = books
         self._kernel = kernel
         self._pods = pods
         self._reclaimer = reclaimer
-        self._releases = Releases(
-            ledger=ledger,
-            inventory=inventory,
-            view=books.view,
-            kernel=kernel,
-            reclaimer=reclaimer,
-            resetter=resetter,
-            clock=clock,
-            boot=boot,
-            unseen_grace=settings.unseen_grace,
-        )
+        self._resetter = resetter
         self._clock = clock
-        self._boot = boot
         self._settings = settings
         self._pending_timeout = pending_timeout
+        self._endings = Endings(clock)
+        self._uncounted = Uncounted(clock)
+        self._users = Users(ledger=ledger, inventory=inventory, kernel=kernel, clock=clock)
+        self._not_free: dict[DeviceName, str] = {}
+        """What was last seen to keep the device of each lock in release from its next pod."""
+        self._unrecorded: dict[DeviceName, str] = {}
         self.nudges: Watched[int] = Watched(0)
         """Changes when something on the node has, such as the exit of a holder."""
-        self._endings = Endings(clock)
-        self._full_look_at = 0.0
-        self._free: frozenset[DeviceName] = frozenset()
         self.looked = asyncio.Event()
+        """Set after the first full look at the node."""
         self.problem = ""
         self.compared_at: float | None = None
         """When book, kubelet and kernel were last compared, in monotonic seconds."""
@@ -113,7 +105,7 @@ class Watcher:
         holders = self._kernel.holders.get(device, ())
         if holders:
             return f"{device} is {held_by(holders)}"
-        reason = self._releases.not_free.get(device)
+        reason = self._not_free.get(device)
         return f"{device} is not free: {reason}" if reason else ""
 
     async def catch_up(self) -> None:
@@ -139,11 +131,14 @@ class Watcher:
     async def _beat(self) -> None:
         sightings = await self._sight()
         await self._reconcile(sightings)
-        self._ask_about_endings(sightings)
+        if self._endings.is_question_due(self._ledger.book.value, sightings):
+            self._books.ask("a pod seems to be over")
         enabled = await self._kernel.enabled(self._inventory.value.devices)
-        await self._look_at_free(enabled)
-        await self._look_at_held(sightings, enabled)
-        await self._releases.go_on(sightings)
+        await self._users.look_at_free(enabled, at_all=not self.looked.is_set())
+        held = [each for each in self._locks() if each.state is LockState.HELD]
+        self._reclaimer.start_over({lock.pod for lock in held if lock.pod is not None})
+        await self._users.look_at_held(held, sightings, enabled)
+        await self._release(sightings)
         self.looked.set()
 
     async def _sight(self) -> dict[PodUid, PodSighting]:
@@ -153,105 +148,134 @@ class Watcher:
         wanted |= {entry.pod for entry in view.entries if entry.resource in resources}
         return await self._pods.sight(sorted(wanted))
 
-    async def _reconcile(self, sightings: Mapping[PodUid, PodSighting]) -> None:
-        around = Surroundings(
+    async def _reconcile(self, sightings: Sightings) -> None:
+        observed = Observed(
             view=self._books.view.value,
             inventory=self._inventory.value,
-            boot=self._boot,
+            boot=self._ledger.boot,
             sightings=sightings,
             pending_timeout=self._pending_timeout,
         )
+        await self._ledger.apply_if_changing(lambda draft: reconcile(draft, observed))
 
-        def decide(draft: Draft) -> None:
-            reconcile(draft, around)
-
+    async def _release(self, sightings: Sightings) -> None:
+        """Free what is free; only then act on the rest, for which kubelet may have to be asked."""
         book = self._ledger.book.value
-        clock = self._clock
-        trial = Draft(book, now=clock.wall(), uptime=clock.uptime(), boot=self._boot)
-        decide(trial)
-        if trial.book is not book:
-            await self._ledger.apply_or_log(decide)
-
-    def _ask_about_endings(self, sightings: Mapping[PodUid, PodSighting]) -> None:
-        """Ask kubelet about the pods that seem to be over, until it counts them no more."""
-        book = self._ledger.book.value
-        held = {lock.pod for lock in book.locks.values() if lock.state is LockState.HELD}
-        held |= {each.pod for each in book.allocations.values()}
-        had_cgroup = {uid for uid, record in book.pods.items() if record.cgroup is not None}
-        self._endings.follow(
-            [pod for pod in held if pod is not None], sightings, had_cgroup=had_cgroup
-        )
-        if self._endings.due():
-            self._books.ask("a pod seems to be over")
-
-    async def _look_at_free(self, enabled: Enabled) -> None:
-        """Find devices in use that we granted to nobody."""
-        book, now = self._ledger.book.value, self._clock.monotonic()
-        free = [each for each in self._inventory.value.devices if not book.lock_on(each.keys)]
-        seen: dict[DeviceName, KernelFacts] = {}
-        if not self.looked.is_set() or now - self._full_look_at >= self._kernel.rescan_pause:
-            self._full_look_at = now
-            seen.update(await self._kernel.look_at_all(free, book.locks) if free else {})
-        elif gpus := [
-            each for each in free if each.name not in self._free and each.kind is DeviceKind.DRIVER
-        ]:
-            # Those that have just come, or become free: what is idle memory is seen only now.
-            seen.update(await self._kernel.look_at_all(gpus, book.locks, pids=()))
-        self._free = frozenset(device.name for device in free)
-        for device in free:
-            functions = enabled.get(device.name, ())
-            if functions and device.name not in seen:
-                seen[device.name] = await self._kernel.facts(device, book.locks, enabled=functions)
-        for device in free:
-            facts = seen.get(device.name)
-            if facts is not None and is_foreign(facts):
-                facts = await self._kernel.tried(device, facts)
-            verdict = judge_kernel(facts) if facts is not None else None
-            if facts is None or verdict is None or verdict.freedom is not Freedom.IN_USE:
-                self._kernel.forget(device.name)
-            elif is_foreign(facts):
-                withhold = partial(_withhold, device=device, reason=verdict.reason)
-                await self._ledger.apply_or_log(withhold)
-
-    async def _look_at_held(
-        self, sightings: Mapping[PodUid, PodSighting], enabled: Enabled
-    ) -> None:
-        """Learn who holds what we granted, first among the pod's own processes."""
-        book = self._ledger.book.value
-        held = [lock for lock in book.locks.values() if lock.state is LockState.HELD]
-        self._reclaimer.start_over({lock.pod for lock in held if lock.pod is not None})
-        for lock in held:
-            device = self._device(lock)
-            functions = enabled.get(device.name, ()) if device is not None else ()
-            if device is None or not functions:
-                self._kernel.forget(lock.device)
+        ending = [lock for lock in self._locks() if _waits_to_be_free(lock)]
+        before = self._not_free
+        self._not_free = {lock.device: before.get(lock.device, "") for lock in ending}
+        self._unrecorded = {
+            device: text for device, text in self._unrecorded.items() if device in self._not_free
+        }
+        self._uncounted.keep({lock.pod for lock in ending})
+        rest: list[tuple[DeviceLock, ReleaseFacts]] = []
+        for lock in ending:
+            if detained := await self._resetter.detains(lock):
+                self._not_free[lock.device] = detained
                 continue
-            pod = sightings.get(lock.pod) if lock.pod is not None else None
-            facts = await self._kernel.facts(
-                device,
-                book.locks,
-                enabled=functions,
-                pids=pod.processes if pod is not None else (),
-            )
-            await self._prove_holder(lock, facts)
+            facts = await self._facts(lock, book, sightings)
+            verdict = judge_release(facts)
+            if verdict.freedom is Freedom.FREE:
+                # Why it is free is no reason why it is not: what keeps it now is told below.
+                self._not_free[lock.device] = self._unrecorded.pop(lock.device, "")
+                await self._free(lock, facts, verdict.reason)
+                continue
+            self._not_free[lock.device] = verdict.reason
+            self._unrecorded.pop(lock.device, None)
+            # Processes that cannot all be listed cannot be judged: each is judged by the others.
+            listed = facts.pod is None or not facts.pod.unlisted
+            if lock.state in ENDING and listed:
+                rest.append((lock, facts))
+        for lock, facts in rest:
+            await self._reclaimer.step(lock, facts, self._not_free[lock.device])
 
-    async def _prove_holder(self, lock: DeviceLock, facts: KernelFacts) -> None:
-        """Give a lock whose gate never passed to the pod that in truth has the device."""
-        if true_owner(self._ledger.book.value, lock, facts) is not None:
-            await self._ledger.apply_or_log(lambda draft: hand_to_true_owner(draft, lock, facts))
+    async def _free(self, lock: DeviceLock, facts: ReleaseFacts, reason: str) -> None:
+        cleared = self._resetter.clears(lock, self._inventory.value.get(lock.device), facts.kernel)
+        if cleared is None:
+            return
+        self._reclaimer.forget(lock)
+        self._kernel.forget(lock.device)
+        evidence = "; ".join(filter(None, (reason, cleared)))
 
-    def _device(self, lock: DeviceLock) -> Device | None:
-        return self._inventory.value.get(lock.device)
+        def failed(reason: str) -> None:
+            text = f"its release cannot be recorded: {reason}"
+            self._not_free[lock.device] = self._unrecorded[lock.device] = text
+
+        # Where it moved while we looked, the next beat judges it anew.
+        await self._ledger.if_unmoved(
+            lock, lambda draft: _free(draft, lock, evidence), failed=failed
+        )
+
+    async def _facts(self, lock: DeviceLock, book: Book, sightings: Sightings) -> ReleaseFacts:
+        pod = self._former_pod(lock, book, sightings)
+        return ReleaseFacts(
+            kernel=await self._kernel_facts(lock, book, pod),
+            pod=pod,
+            unseen_grace=self._settings.unseen_grace,
+            nobodys=lock.pod is None and (lock.state is LockState.FOREIGN or not lock.started),
+            heir=_heir(lock, book),
+        )
+
+    async def _kernel_facts(
+        self, lock: DeviceLock, book: Book, pod: FormerPod | None
+    ) -> KernelFacts:
+        device = self._inventory.value.get(lock.device)
+        if device is None and self._inventory.value.may_have(lock.device.resource):
+            return KernelFacts()
+        if device is None:  # unplugged: nothing is left that anybody could hold
+            return KernelFacts(holders=())
+        counted = pod is not None and pod.counted is not False and not pod.unreadable
+        alive = pod is not None and (counted or bool(pod.processes or pod.unlisted))
+        return await self._kernel.facts(
+            device,
+            book.locks,
+            enabled=(await self._kernel.enabled([device]))[device.name],
+            pids=(pod.processes or ()) if pod is not None else (),
+            to_free=not alive,
+        )
+
+    def _former_pod(self, lock: DeviceLock, book: Book, sightings: Sightings) -> FormerPod | None:
+        if lock.pod is None:
+            return None
+        view, record = self._books.view.value, book.pods.get(lock.pod)
+        sighting, boot = sightings.get(lock.pod), self._ledger.boot
+        rebooted = record is not None and record.boot != boot
+        replaced = (
+            record is not None and sighting is not None and record.is_former(sighting.inode, boot)
+        )
+        counted = view.counts(lock.pod) if view.readable else None
+        return FormerPod(
+            counted=counted,
+            unreadable=view.unreadable,
+            processes=None if sighting is None or replaced else sighting.processes,
+            unlisted="" if sighting is None or replaced else sighting.unlisted,
+            cgroup_seen=record is not None and (record.cgroup is not None or rebooted),
+            uncounted_for=self._uncounted.seconds(
+                lock.pod, counted=False if view.unreadable else counted
+            ),
+        )
+
+    def _locks(self) -> tuple[DeviceLock, ...]:
+        return tuple(self._ledger.book.value.locks.values())
 
     def _pause(self) -> float:
-        ending = any(
-            lock.state in ENDING or lock.state is LockState.FOREIGN
-            for lock in self._ledger.book.value.locks.values()
-        )
+        ending = any(map(_waits_to_be_free, self._locks()))
         poll = self._settings.release_poll if ending else self._settings.poll
         return min(poll, self._endings.pause())
 
 
-def _withhold(draft: Draft, device: Device, reason: str) -> None:
-    if draft.book.lock_on(device.keys) is None:
-        draft.withhold(device.name, device.keys, reason)
+def _waits_to_be_free(lock: DeviceLock) -> bool:
+    return lock.state in ENDING or lock.state is LockState.FOREIGN
+
+
+def _heir(lock: DeviceLock, book: Book) -> PodUid | None:
+    """Return the pod whose Allocation is the oldest that waits for the lock."""
+    waiting = sorted(book.claims.on(lock.keys), key=book.rank)
+    return next((each.pod for each in waiting if each.id != lock.allocation), None)
+
+
+def _free(draft: Draft, lock: DeviceLock, reason: str) -> None:
+    if lock.state is LockState.QUARANTINED:
+        draft.move(lock.device, LockState.RECLAIMING, reason)
+    draft.move(lock.device, LockState.FREE, reason)
+    settle(draft, near=lock.keys)

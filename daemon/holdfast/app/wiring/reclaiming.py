@@ -95,7 +95,6 @@ def build_reclaiming(on: Foundation, books: KubeletBooks, look: Look) -> Reclaim
         reclaimer=reclaimer,
         resetter=resetter,
         clock=on.clock,
-        boot=on.host.boot,
         settings=settings,
         pending_timeout=on.settings.allocate.pending_timeout,
     )

@@ -99,6 +99,18 @@ class Draft:
             self._latest = self._before if book == self._before else book
         return self._latest
 
+    @property
+    def before(self) -> Book:
+        """Return the book that it started from."""
+        return self._before
+
+    def adopt(self, other: "Draft") -> bool:
+        """Take over what *other* did to the same book; False: it began from another one."""
+        if other.before is not self.before:
+            return False
+        vars(self).update(vars(other))
+        return True
+
     def is_as(self, lock: DeviceLock) -> bool:
         """Tell whether *lock* still stands as it was read: each of its moves has another fence."""
         now = self._claims.locks.get(lock.device)

@@ -27,7 +27,7 @@ class PodSighting(Struct, frozen=True, kw_only=True):
     unlisted: str = ""
 
 
-class Surroundings(Struct, frozen=True, kw_only=True):
+class Observed(Struct, frozen=True, kw_only=True):
     """What the book is compared with."""
 
     view: KubeletView
@@ -37,50 +37,52 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     pending_timeout: float
 
 
-def reconcile(draft: Draft, around: Surroundings) -> None:
-    """Identify, end and adopt Allocations as *around* shows, then hand out what became free."""
-    _identify(draft, around)
-    _end(draft, around)
-    _adopt(draft, around)
-    _hand_back(draft, around)
-    _note_pods(draft, around)
+def reconcile(draft: Draft, observed: Observed) -> None:
+    """Identify, end and adopt Allocations as *observed* shows, then hand out what became free."""
+    _identify(draft, observed)
+    _end(draft, observed)
+    _adopt(draft, observed)
+    _hand_back(draft, observed)
+    _note_pods(draft, observed)
     settle(draft)
 
 
-def _identify(draft: Draft, around: Surroundings) -> None:
-    view = around.view
+def _identify(draft: Draft, observed: Observed) -> None:
+    view = observed.view
     if not view.readable:
         return
     for allocation in draft.book.queue():
-        if allocation.pod is not None or not is_newer(view, allocation, around.boot):
+        if allocation.pod is not None or not is_newer(view, allocation, observed.boot):
             continue
         pods = {entry.pod for entry in view.entries_of(allocation.resource, allocation.ids)}
         if len(pods) == 1:
             draft.identify(allocation, pods.pop())
 
 
-def _end(draft: Draft, around: Surroundings) -> None:
+def _end(draft: Draft, observed: Observed) -> None:
     book = draft.book
     for allocation in book.queue():
-        rebooted = allocation.boot != around.boot
-        cgroup = allocation.pod in around.sightings
+        rebooted = allocation.boot != observed.boot
+        cgroup = allocation.pod in observed.sightings
         reason = over(
             AllocationFacts(
                 allocation=allocation,
-                view=around.view,
-                newer=is_newer(around.view, allocation, around.boot),
-                allocated_again=_allocated_again(allocation, book, around),
+                view=observed.view,
+                newer=is_newer(observed.view, allocation, observed.boot),
+                allocated_again=_allocated_again(allocation, book, observed),
                 cgroup=cgroup,
-                cgroup_gone=not cgroup and _had_cgroup(allocation.pod, book, around.boot),
-                let_go=_let_go(allocation.pod, book, around),
+                cgroup_gone=not cgroup and _had_cgroup(allocation.pod, book, observed.boot),
+                let_go=_let_go(allocation.pod, book, observed),
                 started=_started(allocation, book),
                 rebooted=rebooted,
                 asked_after_start=(
-                    around.view.asked_at - allocation.started_at if around.view.answered else None
+                    observed.view.asked_at - allocation.started_at
+                    if observed.view.answered
+                    else None
                 ),
                 # It is at least as old as this boot.
                 age=draft.uptime - (0.0 if rebooted else allocation.answered_at),
-                timeout=around.pending_timeout,
+                timeout=observed.pending_timeout,
             )
         )
         if reason is not None:
@@ -99,32 +101,32 @@ def _had_cgroup(pod: PodUid | None, book: Book, boot: BootId) -> bool:
     return record is not None and record.cgroup is not None and record.boot == boot
 
 
-def _let_go(pod: PodUid | None, book: Book, around: Surroundings) -> bool:
+def _let_go(pod: PodUid | None, book: Book, observed: Observed) -> bool:
     record = None if pod is None else book.pods.get(pod)
-    if record is None or record.let_go_at is None or record.counted_boot != around.boot:
+    if record is None or record.let_go_at is None or record.counted_boot != observed.boot:
         return False
-    return record.counted_by is not None and record.counted_by == around.view.kubelet
+    return record.counted_by is not None and record.counted_by == observed.view.kubelet
 
 
-def _allocated_again(allocation: Allocation, book: Book, around: Surroundings) -> bool:
-    view = around.view
+def _allocated_again(allocation: Allocation, book: Book, observed: Observed) -> bool:
+    view = observed.view
     return any(
         other.id > allocation.id
         # Its own containers ask for the same ids one after another, each with an Allocate.
         and not same_pod(other.pod, allocation.pod)
-        and (view.unreadable or is_newer(view, other, around.boot))
+        and (view.unreadable or is_newer(view, other, observed.boot))
         for other in book.claims.naming(allocation.resource, allocation.ids)
     )
 
 
-def _adopt(draft: Draft, around: Surroundings) -> None:
+def _adopt(draft: Draft, observed: Observed) -> None:
     """Give every pod in kubelet's books an Allocation, also those from before our time."""
-    if not around.view.readable:
+    if not observed.view.readable:
         return
-    for entry in around.view.entries:
-        if entry.resource not in around.inventory.resources or not entry.devices:
+    for entry in observed.view.entries:
+        if entry.resource not in observed.inventory.resources or not entry.devices:
             continue
-        devices = _devices_of(entry, draft, around.inventory)
+        devices = _devices_of(entry, draft, observed.inventory)
         live = draft.claims.naming(entry.resource, devices)
         if any(each.pod == entry.pod and each.ids >= devices.keys() for each in live):
             continue
@@ -134,16 +136,16 @@ def _adopt(draft: Draft, around: Surroundings) -> None:
         allocation = draft.allocate(
             entry.resource,
             devices,
-            checkpoint=around.view.file,
-            answered_at=around.view.read_at,
+            checkpoint=observed.view.file,
+            answered_at=observed.view.read_at,
             pod=entry.pod,
         )
         # Its pod lives, so it may have started; but not on what another had at that time.
-        if _lives(entry.pod, around) and could_have_started(allocation, draft.claims):
+        if _lives(entry.pod, observed) and could_have_started(allocation, draft.claims):
             draft.activate(allocation)
 
 
-def _hand_back(draft: Draft, around: Surroundings) -> None:
+def _hand_back(draft: Draft, observed: Observed) -> None:
     """Give a pod that kubelet counts what it has, where the book said that it was over.
 
     Kubelet's absence of mind is no end, a static pod comes back under its UID, and what was called
@@ -153,19 +155,19 @@ def _hand_back(draft: Draft, around: Surroundings) -> None:
         if lock.state is LockState.HELD:
             continue
         on_it = draft.claims.on(lock.keys)
-        heirs = [each for each in on_it if _is_back(each, lock, around)]
+        heirs = [each for each in on_it if _is_back(each, lock, observed)]
         if not heirs:
             continue
         heirs.sort(key=draft.claims.rank)
         heir = next((each for each in heirs if each.phase is Phase.ACTIVE), heirs[0])
         draft.hand(lock, heir, "kubelet counts the pod")
         # A process of its former start may have the device.
-        if _lives(heir.pod, around) and could_have_started(heir, draft.claims):
+        if _lives(heir.pod, observed) and could_have_started(heir, draft.claims):
             draft.activate(heir)
 
 
-def _lives(pod: PodUid | None, around: Surroundings) -> bool:
-    sighting = None if pod is None else around.sightings.get(pod)
+def _lives(pod: PodUid | None, observed: Observed) -> bool:
+    sighting = None if pod is None else observed.sightings.get(pod)
     return sighting is not None and bool(sighting.processes or sighting.unlisted)
 
 
@@ -183,10 +185,10 @@ def could_have_started(allocation: Allocation, claims: Claims) -> bool:
     )
 
 
-def _is_back(each: Allocation, lock: DeviceLock, around: Surroundings) -> bool:
-    if each.pod is None or not around.view.readable:
+def _is_back(each: Allocation, lock: DeviceLock, observed: Observed) -> bool:
+    if each.pod is None or not observed.view.readable:
         return False
-    if not around.view.counts(each.pod):
+    if not observed.view.counts(each.pod):
         return False
     if lock.state in ENDING:
         return each.pod == lock.pod
@@ -207,7 +209,7 @@ def _devices_of(
     return found
 
 
-def _note_pods(draft: Draft, around: Surroundings) -> None:
+def _note_pods(draft: Draft, observed: Observed) -> None:
     book = draft.book
     needed = {each.pod for each in book.allocations.values()}
     needed |= {lock.pod for lock in book.locks.values()}
@@ -216,21 +218,21 @@ def _note_pods(draft: Draft, around: Surroundings) -> None:
             draft.forget_pod(record.uid)
             continue
         has_live = bool(book.claims.of_pod(record.uid))
-        seen = _with_sighting(record, around, has_live=has_live)
-        noted = _with_name(seen, around.view)
-        draft.note_pod(_with_count(noted, around.view, around.boot))
+        seen = _with_sighting(record, observed, has_live=has_live)
+        noted = _with_name(seen, observed.view)
+        draft.note_pod(_with_count(noted, observed.view, observed.boot))
 
 
-def _with_sighting(record: PodRecord, around: Surroundings, *, has_live: bool) -> PodRecord:
+def _with_sighting(record: PodRecord, observed: Observed, *, has_live: bool) -> PodRecord:
     """Return the record with the pod's cgroup as it is.
 
     Once its Allocations are over, a cgroup that was seen stands: one with the same UID and another
     inode is a later incarnation, whose processes the locks that are left do not concern.
     """
-    sighting = around.sightings.get(record.uid)
+    sighting = observed.sightings.get(record.uid)
     if sighting is None or not (has_live or record.inode is None):
         return record
-    return replace(record, cgroup=sighting.cgroup, inode=sighting.inode, boot=around.boot)
+    return replace(record, cgroup=sighting.cgroup, inode=sighting.inode, boot=observed.boot)
 
 
 def _with_name(record: PodRecord, view: KubeletView) -> PodRecord:

@@ -1,0 +1,96 @@
+"""Learns from the kernel who uses a device where the book does not say so, and writes it down.
+
+A free device in use is FOREIGN. A device whose lock is another pod's is handed to the pod that is
+proven to hold it.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import DeviceLock
+from holdfast.model.book.proof import hand_to_true_owner, true_owner
+from holdfast.model.book.reconcile import PodSighting
+from holdfast.model.devices import Device, DeviceKind, Inventory
+from holdfast.model.ids import DeviceName, PciAddress, PodUid
+from holdfast.model.use.free import KernelFacts, is_foreign, judge_kernel
+from holdfast.model.use.verdict import Freedom
+from holdfast.reclaim.kernel import KernelWatch
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+
+Enabled = Mapping[DeviceName, tuple[PciAddress, ...]]
+"""Which functions of each device are enabled, as one look at all of them showed."""
+
+
+class Users:
+    """Looks at the devices that are free or held; those in release are the watcher's."""
+
+    def __init__(
+        self, *, ledger: Ledger, inventory: Watched[Inventory], kernel: KernelWatch, clock: Clock
+    ) -> None:
+        """Ask *kernel* about the devices of *inventory*."""
+        self._ledger = ledger
+        self._inventory = inventory
+        self._kernel = kernel
+        self._clock = clock
+        self._full_look_at = 0.0
+        self._free: frozenset[DeviceName] = frozenset()
+
+    async def look_at_free(self, enabled: Enabled, *, at_all: bool) -> None:
+        """Find devices in use that we granted to nobody; *at_all*: scan every process now."""
+        book, now = self._ledger.book.value, self._clock.monotonic()
+        free = [each for each in self._inventory.value.devices if not book.lock_on(each.keys)]
+        seen: dict[DeviceName, KernelFacts] = {}
+        if at_all or now - self._full_look_at >= self._kernel.rescan_pause:
+            self._full_look_at = now
+            seen.update(await self._kernel.look_at_all(free, book.locks) if free else {})
+        elif new := [
+            each for each in free if each.name not in self._free and each.kind is DeviceKind.DRIVER
+        ]:
+            # They have just come, or become free: what is idle memory is seen only now.
+            seen.update(await self._kernel.look_at_all(new, book.locks, pids=()))
+        self._free = frozenset(device.name for device in free)
+        for device in free:
+            functions = enabled.get(device.name, ())
+            if functions and device.name not in seen:
+                seen[device.name] = await self._kernel.facts(device, book.locks, enabled=functions)
+        for device in free:
+            await self._judge_free(device, seen.get(device.name))
+
+    async def look_at_held(
+        self,
+        held: list[DeviceLock],
+        sightings: Mapping[PodUid, PodSighting],
+        enabled: Enabled,
+    ) -> None:
+        """Learn who holds the devices of the locks *held*, first among the pod's own processes."""
+        locks = self._ledger.book.value.locks
+        for lock in held:
+            device = self._inventory.value.get(lock.device)
+            functions = enabled.get(device.name, ()) if device is not None else ()
+            if device is None or not functions:
+                self._kernel.forget(lock.device)
+                continue
+            pod = sightings.get(lock.pod) if lock.pod is not None else None
+            pids = pod.processes if pod is not None else ()
+            facts = await self._kernel.facts(device, locks, enabled=functions, pids=pids)
+            if true_owner(self._ledger.book.value, lock, facts) is not None:
+                prove = partial(hand_to_true_owner, lock=lock, facts=facts)
+                await self._ledger.if_unmoved(lock, prove)
+
+    async def _judge_free(self, device: Device, facts: KernelFacts | None) -> None:
+        if facts is not None and is_foreign(facts):
+            facts = await self._kernel.tried(device, facts)
+        verdict = judge_kernel(facts) if facts is not None else None
+        if facts is None or verdict is None or verdict.freedom is not Freedom.IN_USE:
+            self._kernel.forget(device.name)
+        elif is_foreign(facts):
+            withhold = partial(_withhold, device=device, reason=verdict.reason)
+            await self._ledger.apply_or_log(withhold)
+
+
+def _withhold(draft: Draft, device: Device, reason: str) -> None:
+    if draft.book.lock_on(device.keys) is None:
+        draft.withhold(device.name, device.keys, reason)
