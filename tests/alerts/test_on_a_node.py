@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from alerts.queries import REPOSITORY
-from fakes.running import CHIPS, running
+from fakes.stage import CHIPS, stage
 from fetched import program
 
 _BOARD = json.loads((REPOSITORY / "deploy/dashboards/holdfast.json").read_text())
@@ -103,7 +103,7 @@ async def test_a_real_prometheus_scrapes_judges_and_answers_every_panel(short_pa
     port = _free_port()
     async with (
         _prometheus(short_path, port) as prometheus,
-        running(short_path, http={"port": port}) as node,
+        stage(short_path, http={"port": port}) as node,
     ):
         await node.allocate(CHIPS[0])
         await prometheus.until('sum(holdfast_devices{state="held"})', "1")

@@ -150,10 +150,10 @@ async def waiting(place: Place, *, seconds: float = 30.0) -> list[Figure]:
 async def _share(made: Rig, *, seconds: float) -> float:
     """Return the daemon's processor time over so many seconds, in percent of one core."""
     await asyncio.sleep(5.0)  # what came before is settled
-    before = cpu_seconds(made.pid)
+    before = cpu_seconds(made.process.pid)
     began = time.perf_counter()
     await asyncio.sleep(seconds)
-    used = cpu_seconds(made.pid) - before
+    used = cpu_seconds(made.process.pid) - before
     return 100 * used / (time.perf_counter() - began)
 
 

@@ -22,12 +22,12 @@ async def start(place: Place, *, n: int = 12) -> list[Figure]:
     memory: list[float] = []
     async with rig(place) as made:
         for _ in range(n):
-            await asyncio.to_thread(made.stop)
+            await made.stop()
             made.forget_registration()
             began = made.start()
             starts.append((await made.until(made.registered, "it registered") - began) * 1000)
             await asyncio.sleep(2.0)
-            memory.append(resident_mib(made.pid))
+            memory.append(resident_mib(made.process.pid))
         again = [await _reregister(made) for _ in range(2 * n)]
     return [
         Figure(

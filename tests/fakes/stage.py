@@ -4,23 +4,20 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+import time
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+from grpc.aio import AioRpcError
 from msgspec.structs import replace
 
+import simulated.stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.app.daemon import run
-from holdfast.control import ask
-from holdfast.errors import HoldfastError
 from holdfast.runtime.clock import SystemClock
 from holdfast.settings import convert
-from simulated.kubelet import Kubelet
 from simulated.node import SimulatedNode
 from simulated.pods import Container, Phase, Pod, PodSpec, Workload
 from simulated.podworker import KubeletTimes
@@ -28,8 +25,8 @@ from simulated.runtime import Runtime
 
 TPU = "google.com/tpu"
 POOL = "example.com/chip"
-LIMIT = 60.0
-_LOOK = 0.01
+CHIPS = ("0000:00:05.0", "0000:00:06.0", "0000:00:07.0", "0000:00:08.0")
+"""The chips of a node that has four."""
 # What a user waits minutes for, a test waits a moment for.
 _SETTINGS: dict[str, Any] = {
     "discovery": {"rescan": "500ms", "heldCheck": "200ms"},
@@ -56,41 +53,47 @@ class WatchfulRuntime(Runtime):
 
     def __init__(self, node: SimulatedNode, cdi: Path) -> None:
         super().__init__(node, cdi=cdi)
-        self._tree = node.tree
+        self.node = node
         self.trespasses: list[str] = []
 
     async def start(
         self, pod: Pod, container: Container, grant: api.ContainerAllocateResponse
     ) -> None:
-        taken = [path for path in self.paths(grant) if self._tree.in_use(path)]
+        taken = [path for path in self.paths(grant) if self.node.tree.in_use(path)]
         if taken:
             self.trespasses.append(f"{pod.spec.name} started on {taken}, which somebody has open")
         await super().start(pod, container, grant)
 
 
-@dataclass
-class Stage:
+class Stage(simulated.stage.Stage):
     """A node with chips, a kubelet, and a daemon that a test may end and start again.
 
-    `own_process`: the daemon is a process of its own, so that it can be killed; `environment` is
-    what that process has beside ours.
+    `own_process`: the daemon is a process of its own, so that it can be killed.
     """
 
-    folder: Path
-    node: SimulatedNode
     runtime: WatchfulRuntime
-    kubelet: Kubelet
-    changes: dict[str, Any]
-    own_process: bool = False
-    environment: dict[str, str] = field(default_factory=dict)
-    question: dict[str, str] = field(default_factory=dict)
-    """Changes of `kubelet.question`."""
-    clock: NodeClock = field(default_factory=NodeClock)
-    _daemon: asyncio.Task[bool] | subprocess.Popen[bytes] | None = None
 
-    @property
-    def state(self) -> Path:
-        return self.folder / "state"
+    def __init__(
+        self,
+        folder: Path,
+        runtime: WatchfulRuntime,
+        *,
+        settings: Mapping[str, Any],
+        times: KubeletTimes,
+        environment: Mapping[str, str],
+        own_process: bool,
+    ) -> None:
+        super().__init__(
+            folder,
+            runtime.node,
+            runtime,
+            settings=settings,
+            times=times,
+            environment=environment,
+        )
+        self.clock = NodeClock()
+        self._own_process = own_process
+        self._task: asyncio.Task[bool] | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -101,74 +104,41 @@ class Stage:
         """The folder of CDI specs."""
         return self.folder / "cdi"
 
-    def start(self) -> None:
+    def start(self) -> float:
         """Start the daemon."""
-        root = self.node.root
-        names = ("sys", "proc", "dev", "cgroup", "etc", "run")
-        settings = {
-            **_SETTINGS,
-            **self.changes,
-            "stateDir": str(self.state),
-            "cdi": {"specDir": str(self.specs)},
-            "host": {name: str(getattr(root, name)) for name in names},
-            "kubelet": {
-                "pluginDir": str(self.kubelet.folder),
-                "podResourcesSocket": str(self.folder / "pr.sock"),
-                "poll": "100ms",
-                "question": {**_QUESTION, **self.question},
-            },
-        }
-        if not self.own_process:
-            self._daemon = asyncio.create_task(run(convert(settings), clock=self.clock))
-            return
-        config = self.folder / "config.yaml"
-        config.write_text(yaml.safe_dump(settings))
-        with (self.folder / "daemon.log").open("ab") as log:
-            self._daemon = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "run", "--config", str(config)],
-                stderr=log,
-                env={**os.environ, **self.environment},
-            )
+        if self._own_process:
+            return super().start()
+        self._task = asyncio.create_task(self.run_daemon())
+        return time.perf_counter()
+
+    async def run_daemon(self) -> bool:
+        """Run a daemon in this task, until it ends by itself or raises why it cannot start."""
+        return await run(convert(self.settings), clock=self.clock)
 
     def set_clock(self, seconds: float) -> None:
         """Set the time of day off by so much, for the daemon and for the files that kubelet writes.
 
         A daemon in a process of its own does not notice.
         """
-        assert not self.own_process
+        assert not self._own_process
         self.clock.is_off = self.kubelet.devices.clock_is_off = seconds
 
     async def stop(self) -> None:
         """End the daemon as a node does."""
-        if isinstance(self._daemon, subprocess.Popen):
-            self._daemon.terminate()
-            await asyncio.to_thread(self._daemon.wait, 20)
-        elif self._daemon is not None:
-            self._daemon.cancel()
-            await asyncio.gather(self._daemon, return_exceptions=True)
-        self._daemon = None
-
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        """The daemon, where it is a process of its own."""
-        assert isinstance(self._daemon, subprocess.Popen)
-        return self._daemon
-
-    @property
-    def log(self) -> str:
-        """What the daemon has logged, where it is a process of its own."""
-        return (self.folder / "daemon.log").read_text()
+        await super().stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
 
     def configure(self, **changes: Any) -> None:
         """Change the file of a daemon that is a process of its own, which is to read it anew."""
-        config = self.folder / "config.yaml"
-        config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **changes}))
+        self.settings |= changes
+        self.config.write_text(yaml.safe_dump(self.settings))
 
     async def kill_and_start(self) -> None:
         """End the daemon as a crash does, and return when kubelet has the next one's devices."""
-        assert isinstance(self._daemon, subprocess.Popen)
-        self._daemon.kill()
-        self._daemon.wait()
+        self.kill()
         await self.start_and_register()
 
     async def start_and_register(self) -> None:
@@ -212,6 +182,31 @@ class Stage:
         fields[19] = str(int(fields[19]) + 1)
         stat.unlink()
         stat.write_text(f"{head}) {' '.join(fields)}\n")
+
+    async def allocate(self, *ids: str) -> api.ContainerAllocateResponse:
+        """Call Allocate as kubelet does, which has no pod for these chips yet."""
+        request = api.AllocateRequest()
+        request.container_requests.add(devices_ids=ids)
+        answer = await self.kubelet.devices.plugin(TPU).Allocate(request)
+        (only,) = answer.container_responses
+        return only
+
+    async def refusal(self, *ids: str) -> str:
+        """Return why Allocate refuses *ids*."""
+        try:
+            await self.allocate(*ids)
+        except AioRpcError as error:
+            return error.details() or ""
+        raise AssertionError(f"{ids} were allocated")
+
+    async def pre_start(self, *ids: str) -> str:
+        """Call PreStartContainer; return the refusal, or nothing."""
+        request = api.PreStartContainerRequest(devices_ids=ids)
+        try:
+            await self.kubelet.devices.plugin(TPU).PreStartContainer(request)
+        except AioRpcError as error:
+            return error.details() or "refused"
+        return ""
 
     async def submit(self, spec: PodSpec) -> Pod:
         """Let kubelet admit a pod, which it must not refuse."""
@@ -289,8 +284,7 @@ class Stage:
 
     def healthy(self, resource: str = TPU) -> set[str]:
         """Return what kubelet would grant."""
-        endpoint = self.kubelet.devices.endpoints.get(resource)
-        return endpoint.healthy if endpoint is not None else set()
+        return super().healthy(resource)
 
     def ever_unhealthy(self, resource: str = TPU) -> set[str]:
         """Return the devices that kubelet was ever told to be Unhealthy."""
@@ -299,21 +293,6 @@ class Stage:
             for message in self.kubelet.messages.get(resource, ())
             for id_, health in message.items()
             if health != "Healthy"
-        }
-
-    async def asked(self, question: str, **rest: Any) -> Any:
-        """Return the daemon's answer, None while it has none."""
-        with contextlib.suppress(OSError, HoldfastError):
-            return await asyncio.to_thread(ask, self.state, question, **rest)
-        return None
-
-    async def locks(self) -> dict[str, str]:
-        """Return the state of each locked device by its id."""
-        rows = await self.asked("locks") or ()
-        return {
-            row["device"].rpartition("/")[2]: row["state"]
-            for row in rows
-            if row["state"] != "queued"
         }
 
     async def all_releasing(self) -> bool:
@@ -386,28 +365,6 @@ class Stage:
             lambda: self.kubelet.pod_resources.lists >= target, "kubelet to be asked anew"
         )
 
-    async def until(
-        self,
-        happened: Callable[[], object | Awaitable[object]],
-        what: str | Callable[[], str],
-    ) -> None:
-        """Return when *happened*; fail with *what* after a generous limit."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + LIMIT
-        while True:
-            answer = happened()
-            if isinstance(answer, Awaitable):
-                answer = await answer
-            if answer:
-                return
-            self._check_daemon()
-            if loop.time() > end:
-                text = what if isinstance(what, str) else what()
-                story = await self.asked("history", limit=40) or ()
-                moves = "\n".join(str(each) for each in story)
-                raise AssertionError(f"waited {LIMIT:g} s in vain for {text}\n{moves}")
-            await asyncio.sleep(_LOOK)
-
     async def until_locks(self, wanted: dict[str, str]) -> None:
         """Return when exactly these devices are locked, in these states."""
         seen: dict[str, str] = {}
@@ -424,10 +381,9 @@ class Stage:
         await self.until_locks({})
 
     def _check_daemon(self) -> None:
-        if isinstance(self._daemon, subprocess.Popen):
-            assert self._daemon.poll() is None, (self.folder / "daemon.log").read_text()[-3000:]
-        elif self._daemon is not None and self._daemon.done():
-            self._daemon.result()
+        super()._check_daemon()
+        if self._task is not None and self._task.done():
+            self._task.result()
             raise AssertionError("the daemon ended by itself")
 
 
@@ -449,33 +405,28 @@ async def stage(
     """
     node = SimulatedNode(folder / "node", chips=chips)
     (folder / "cdi").mkdir()
+    settings = {
+        **_SETTINGS,
+        **changes,
+        "cdi": {"specDir": str(folder / "cdi")},
+        "kubelet": {"poll": "100ms", "question": {**_QUESTION, **(question or {})}},
+    }
     runtime = WatchfulRuntime(node, folder / "cdi")
-    kubelet = Kubelet(folder / "dp", folder / "pr.sock", runtime, times=times)
     made = Stage(
-        folder=folder,
-        node=node,
-        runtime=runtime,
-        kubelet=kubelet,
-        changes=changes,
-        own_process=own_process,
+        folder,
+        runtime,
+        settings=settings,
+        times=times,
         environment=environment or {},
-        question=question or {},
+        own_process=own_process,
     )
-    keeper = asyncio.create_task(node.run())
-    try:
-        await kubelet.start()
+    async with simulated.stage.running(made):
         if start:
             made.start()
             await made.until(lambda: len(made.healthy()) == chips, "every chip to be healthy")
         yield made
         assert runtime.trespasses == []
         assert runtime.failures == []
-    finally:
-        await made.stop()
-        await kubelet.close()
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)
-        node.close()
 
 
 def pod(

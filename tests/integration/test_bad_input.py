@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.running import CHIPS, Running, running
+from fakes.stage import CHIPS, TPU, Stage, stage
 from holdfast.allocation.allocator import Allocator
 from holdfast.allocation.granting import Granting
 from holdfast.errors import AllocationRefusedError, LedgerUnusableError
@@ -35,11 +35,11 @@ A, B, C, D = CHIPS
 
 
 async def test_an_unknown_id_is_refused_and_the_known_ones_are_named(short_path: Path) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         said = await node.refusal(A, "0000:99:00.0")
         assert "cannot allocate google.com/tpu/0000:99:00.0: the node has no such device" in said
         assert A in said
-        assert await node.lock_states() == {}
+        assert await node.locks() == {}
 
 
 async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path: Path) -> None:
@@ -114,21 +114,21 @@ async def test_a_disk_that_does_not_answer_makes_no_allocate_wait(tmp_path: Path
 
 
 async def test_hardware_that_is_gone_is_refused(short_path: Path) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         node.node.tree.unplug(A)
         await node.until(lambda: node.healthy() == {B, C, D}, "the chip to leave the offer")
         assert "the node has no such device" in await node.refusal(A)
 
 
 async def test_a_group_with_a_member_on_a_native_driver_is_refused(short_path: Path) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         node.node.tree.function("0000:00:05.1", vendor=0x8086, driver="e1000e", group=10)
         await node.until(lambda: A not in node.healthy(), "the chip to become Unhealthy")
         assert "0000:00:05.1" in await node.refusal(A)
 
 
 async def test_a_node_with_another_devices_number_is_refused(short_path: Path) -> None:
-    async with running(short_path, discovery={"rescan": "1h"}) as node:
+    async with stage(short_path, discovery={"rescan": "1h"}) as node:
         path = node.node.tree.node("/dev/vfio/10")
         path.unlink()
         path.symlink_to("/dev/null")
@@ -138,23 +138,23 @@ async def test_a_node_with_another_devices_number_is_refused(short_path: Path) -
 
 
 async def test_a_request_for_nothing_is_answered_with_nothing(short_path: Path) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         answer = await node.allocate()
         assert (list(answer.devices), dict(answer.envs)) == ([], {})
-        assert await node.gate() == ""
-        assert await node.lock_states() == {}
+        assert await node.pre_start() == ""
+        assert await node.locks() == {}
 
 
 async def test_an_id_named_twice_is_granted_once(short_path: Path) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         answer = await node.allocate(A, A, A)
         paths = [each.host_path for each in answer.devices]
         assert paths == ["/dev/vfio/10", "/dev/vfio/vfio"]
-        assert await node.lock_states() == {A: "held"}
+        assert await node.locks() == {A: "held"}
 
 
 async def test_hundreds_of_ids_are_granted_or_refused_like_few(short_path: Path) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         answer = await node.allocate(*(CHIPS * 200))
         assert len(answer.devices) == len(CHIPS) + 1
         said = await node.refusal(*(f"0000:{number:02x}:1f.7" for number in range(256)))
@@ -164,46 +164,46 @@ async def test_hundreds_of_ids_are_granted_or_refused_like_few(short_path: Path)
 async def test_a_device_that_is_being_released_is_queued_and_not_refused(
     short_path: Path,
 ) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         await node.allocate(A)
-        uid = node.counted(A)
-        assert await node.gate(A) == ""
+        uid = node.kubelet.count(TPU, A).uid
+        assert await node.pre_start(A) == ""
         with _open(node, "/dev/vfio/10") as holder:
             node.node.add_pod(uid)
             node.node.enter(uid, "main", holder)
-            node.over(uid)
+            del node.kubelet.pods[uid]
             await _until_lock(node, A, "releasing")
             await _expect_queued(node, holder)
 
 
 async def test_a_device_in_foreign_hands_is_queued_and_not_refused(short_path: Path) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         with _open(node, "/dev/vfio/10") as holder:
             await _until_lock(node, A, "foreign")
             await _expect_queued(node, holder)
 
 
 async def test_a_device_in_passing_ill_health_is_queued_and_not_refused(short_path: Path) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         node.node.tree.unbind(A)
         await node.until(lambda: A not in node.healthy(), "the chip to become Unhealthy")
         await node.allocate(A)
-        node.counted(A)
-        assert "cannot start on google.com/tpu" in await node.gate(A)
+        node.kubelet.count(TPU, A)
+        assert "cannot start on google.com/tpu" in await node.pre_start(A)
         node.node.tree.bind(A, "vfio-pci")
         await node.until(lambda: A in node.healthy(), "the chip to come back")
-        assert await node.gate(A) == ""
+        assert await node.pre_start(A) == ""
 
 
 async def test_a_ledger_that_cannot_commit_delays_starts_and_loses_no_pod(
     short_path: Path,
 ) -> None:
-    async with running(short_path, allocate={"commitTimeout": "1s"}) as node:
+    async with stage(short_path, allocate={"commitTimeout": "1s"}) as node:
         with _locked(node.state / "ledger.db"):
             answer = await node.allocate(A)
             assert [each.host_path for each in answer.devices][:1] == ["/dev/vfio/10"]
-            uid = node.counted(A)
-            said = await node.gate(A)
+            uid = node.kubelet.count(TPU, A).uid
+            said = await node.pre_start(A)
             assert "cannot write the ledger" in said
             assert "database is locked" in said
             await node.until(lambda: node.healthy() == {A}, "what no pod has to be withheld")
@@ -213,7 +213,7 @@ async def test_a_ledger_that_cannot_commit_delays_starts_and_loses_no_pod(
             assert "no write has succeeded for" in ledger["reason"]
         # Nobody asks for anything, and yet it finds out by itself that the disk is well again.
         await node.until(lambda: node.healthy() == set(CHIPS), "everything to be offered again")
-        assert await node.gate(A) == ""
+        assert await node.pre_start(A) == ""
         (row,) = await node.asked("locks")
         assert (row["state"], row["pod"]) == ("held", uid)
 
@@ -221,7 +221,7 @@ async def test_a_ledger_that_cannot_commit_delays_starts_and_loses_no_pod(
 async def test_a_ledger_that_only_fails_while_nobody_writes_recovers_by_itself(
     short_path: Path,
 ) -> None:
-    async with running(short_path, allocate={"commitTimeout": "1s"}) as node:
+    async with stage(short_path, allocate={"commitTimeout": "1s"}) as node:
         with _locked(node.state / "ledger.db"):
             await node.allocate(A)
             await node.until(lambda: not node.healthy() & {B, C, D}, "devices to be withheld")
@@ -232,43 +232,39 @@ async def test_a_ledger_that_only_fails_while_nobody_writes_recovers_by_itself(
 async def test_a_damaged_ledger_stops_the_start_and_is_left_as_it_is(
     short_path: Path, content: bytes
 ) -> None:
-    async with running(short_path, start=False) as node:
+    async with stage(short_path, start=False) as node:
         node.state.mkdir()
         (node.state / "ledger.db").write_bytes(content)
         with pytest.raises(LedgerUnusableError, match="cannot use the ledger"):
-            await node.start()
+            await node.run_daemon()
         assert (node.state / "ledger.db").read_bytes() == content
 
 
 async def test_a_newer_ledger_stops_the_start_and_is_left_as_it_is(short_path: Path) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         await node.allocate(A)
         await node.stop()
         with contextlib.closing(sqlite3.connect(node.state / "ledger.db")) as db:
             db.execute("PRAGMA user_version = 99")
         before = (node.state / "ledger.db").read_bytes()
         with pytest.raises(LedgerUnusableError, match="it has version 99"):
-            await node.start()
+            await node.run_daemon()
         assert (node.state / "ledger.db").read_bytes() == before
 
 
 async def test_a_state_folder_that_cannot_be_made_stops_the_start_with_its_name(
     short_path: Path,
 ) -> None:
-    async with running(short_path, start=False) as node:
+    async with stage(short_path, start=False) as node:
         node.state.symlink_to("/proc/self/fdinfo")  # a folder that refuses even root
         with pytest.raises(LedgerUnusableError, match="cannot use the state folder"):
-            await node.start()
+            await node.run_daemon()
 
 
 async def test_a_second_daemon_on_the_same_state_folder_is_refused(short_path: Path) -> None:
-    async with running(short_path) as node:
-        first, node.daemon = node.daemon, None
-        try:
-            with pytest.raises(LedgerUnusableError, match="another holdfast is running"):
-                await node.start()
-        finally:
-            node.daemon = first
+    async with stage(short_path) as node:
+        with pytest.raises(LedgerUnusableError, match="another holdfast is running"):
+            await node.run_daemon()
         await node.allocate(A)
 
 
@@ -284,7 +280,7 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _open(node: Running, path: str) -> Iterator[int]:
+def _open(node: Stage, path: str) -> Iterator[int]:
     """Let a process of the node have a device node open; yield its pid."""
     program = f"import os, sys; os.open({str(node.node.node(path))!r}, os.O_RDWR | os.O_NOCTTY); "
     program += "print(flush=True); sys.stdin.read()"
@@ -301,15 +297,15 @@ def _open(node: Running, path: str) -> Iterator[int]:
             holder.stdin.close()
 
 
-async def _until_lock(node: Running, device: str, state: str) -> None:
+async def _until_lock(node: Stage, device: str, state: str) -> None:
     async with asyncio.timeout(30.0):
-        while (await node.lock_states()).get(device) != state:
+        while (await node.locks()).get(device) != state:
             await asyncio.sleep(0.02)
 
 
-async def _expect_queued(node: Running, holder: int) -> None:
+async def _expect_queued(node: Stage, holder: int) -> None:
     """Allocate, and be told at the gate which process is waited for."""
     await node.allocate(A)
-    node.counted(A)
-    assert f"pid {holder}" in await node.gate(A)
+    node.kubelet.count(TPU, A)
+    assert f"pid {holder}" in await node.pre_start(A)
     assert "queued" in [row["state"] for row in await node.asked("locks")]

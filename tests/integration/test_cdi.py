@@ -90,7 +90,7 @@ async def test_pods_that_were_promised_names_keep_them_when_new_ones_get_paths(
 ) -> None:
     async with stage(short_path, chips=2, deviceListStrategy="cdi") as node:
         named = await node.run(pod("named"))
-        node.changes["deviceListStrategy"] = "device-nodes"
+        node.settings["deviceListStrategy"] = "device-nodes"
         await node.reboot(groups=SWAP)
         await node.running(named)
         assert named.refusals == 0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fakes.running import CHIPS, TPU, Running, running
+from fakes.stage import CHIPS, TPU, Stage, stage
 from holdfast.names import CONTROL_SOCKET
 from waiting import until
 
@@ -30,16 +30,16 @@ async def _holdfast(folder: Path, *arguments: str) -> subprocess.CompletedProces
     )
 
 
-async def _json(node: Running, *arguments: str) -> Any:
+async def _json(node: Stage, *arguments: str) -> Any:
     done = await _holdfast(node.state, *arguments, "--output", "json")
     return json.loads(done.stdout)
 
 
 async def test_each_command_shows_what_the_daemon_knows(short_path: Path) -> None:
-    async with running(short_path) as node:
-        pod = node.counted(A)
+    async with stage(short_path) as node:
+        pod = node.kubelet.count(TPU, A).uid
         await node.allocate(A)
-        assert await node.gate(A) == ""
+        assert await node.pre_start(A) == ""
 
         devices = {row["id"]: row for row in await _json(node, "devices")}
         assert devices.keys() == set(CHIPS)
@@ -65,7 +65,7 @@ async def test_each_command_shows_what_the_daemon_knows(short_path: Path) -> Non
 async def test_people_get_tables_and_status_ends_with_1_when_a_check_fails(
     short_path: Path,
 ) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         await node.allocate(A)
         shown = await _holdfast(node.state, "devices")
         assert shown.returncode == 0
@@ -87,11 +87,11 @@ async def test_people_get_tables_and_status_ends_with_1_when_a_check_fails(
 async def test_the_history_of_a_device_that_left_the_node_is_told_by_its_id_alone(
     short_path: Path,
 ) -> None:
-    async with running(short_path) as node:
-        pod = node.counted(A)
+    async with stage(short_path) as node:
+        pod = node.kubelet.count(TPU, A).uid
         await node.allocate(A)
-        assert await node.gate(A) == ""
-        node.over(pod)
+        assert await node.pre_start(A) == ""
+        del node.kubelet.pods[pod]
         async with asyncio.timeout(30):
             while await _json(node, "locks"):
                 await asyncio.sleep(0.05)
@@ -116,7 +116,7 @@ async def test_the_history_of_a_device_that_left_the_node_is_told_by_its_id_alon
 async def test_when_the_daemon_is_down_the_ledger_answers_in_the_same_shapes(
     short_path: Path,
 ) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         await node.allocate(A)
         await node.allocate(B)
         story = await _json(node, "history", A)
@@ -169,7 +169,7 @@ async def test_a_daemon_that_does_not_answer_is_not_taken_for_one_that_is_down(
 
 
 async def test_run_takes_its_flags_and_ends_cleanly_when_asked_to(short_path: Path) -> None:
-    async with running(short_path, start=False) as node:
+    async with stage(short_path, start=False) as node:
         root = node.node.root
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
@@ -216,7 +216,7 @@ async def test_run_ends_with_1_and_names_what_another_has_taken(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        async with running(short_path) as node:
+        async with stage(short_path) as node:
             state = node.state if taken == "state" else short_path / "own"
             done = await _holdfast(
                 state,

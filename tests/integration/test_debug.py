@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.running import CHIPS, TPU, running
+from fakes.stage import CHIPS, TPU, stage
 from holdfast.app.answers.debug import as_json
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 
@@ -40,7 +40,7 @@ _PARTS = {
 
 
 async def test_everything_is_told_as_json(short_path: Path) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         await node.allocate(CHIPS[0])
         state = await node.asked("debug")
 
@@ -71,9 +71,9 @@ async def test_nothing_of_it_is_served_over_http(short_path: Path) -> None:
                 return error.code, error.read().decode()
 
     hidden = ("/debug", "/debug/state", "/debug/pprof", "/state", "/config")
-    async with running(short_path, http={"port": port}) as node:
+    async with stage(short_path, http={"port": port}) as node:
         await node.allocate(CHIPS[0])
-        pod = node.counted(CHIPS[0])
+        pod = node.kubelet.count(TPU, CHIPS[0]).uid
 
         async def known() -> bool:
             return pod in json.dumps((await node.asked("debug"))["book"]["locks"])
@@ -90,7 +90,7 @@ async def test_nothing_of_it_is_served_over_http(short_path: Path) -> None:
 
 
 async def test_the_command_prints_it(short_path: Path) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         told = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-m", "holdfast", "debug", "--state-dir", str(node.state)],

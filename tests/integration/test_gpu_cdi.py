@@ -151,7 +151,10 @@ async def test_pods_with_names_keep_them_when_new_ones_are_given_the_variable(
         await node.stage.stop()
         for file in node.stage.specs.iterdir():
             file.unlink()
-        node.stage.changes["gpu"] = {**node.stage.changes["gpu"], "deviceListStrategy": ["envvar"]}
+        node.stage.settings["gpu"] = {
+            **node.stage.settings["gpu"],
+            "deviceListStrategy": ["envvar"],
+        }
         await node.stage.start_and_register()
         await node.stage.until((node.stage.specs / SPEC).exists, "the spec that a pod counts on")
 
@@ -167,7 +170,10 @@ async def test_such_a_pod_waits_where_the_spec_that_it_counts_on_cannot_be_writt
         (node.stage.specs / SPEC).unlink()
         frozen = node.stage.specs / f"{SPEC}.tmp"
         frozen.mkdir()
-        node.stage.changes["gpu"] = {**node.stage.changes["gpu"], "deviceListStrategy": ["envvar"]}
+        node.stage.settings["gpu"] = {
+            **node.stage.settings["gpu"],
+            "deviceListStrategy": ["envvar"],
+        }
         await node.stage.start_and_register()
         await node.until_healthy(0)  # a new pod would be given the variable
         await node.stage.until(

@@ -377,7 +377,7 @@ async def test_a_gpu_whose_driver_is_away_at_a_start_is_not_taken_for_gone(gpu_s
         orphan = await node.stage.orphan(former)
         node.gpus.leave()
         await node.stage.stop()
-        node.stage.changes["reclaim"] = {**RECLAIM, "mode": "observe"}
+        node.stage.settings["reclaim"] = {**RECLAIM, "mode": "observe"}
         node.stage.start()
         await node.stage.until(lambda: node.stage.asked("status"), "the daemon to answer")
         end(orphan)

@@ -9,10 +9,10 @@ from pathlib import Path
 _RUN = """
 import asyncio, json, sys
 from pathlib import Path
-from fakes.running import running
+from fakes.stage import stage
 
 async def main():
-    async with running(Path(sys.argv[1]), gpu={"look": "20ms", "rescan": "20ms"}) as node:
+    async with stage(Path(sys.argv[1]), gpu={"look": "20ms", "rescan": "20ms"}) as node:
         for _ in range(3):  # and some looks for a driver go by meanwhile
             assert (await node.asked("status"))["resources"]
             await asyncio.sleep(0.1)

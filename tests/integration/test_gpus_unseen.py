@@ -27,15 +27,15 @@ async def _restarted(
     orphan = await node.stage.orphan(made)
     await node.stage.stop()
     change()
-    before = node.stage.changes["gpu"]
-    node.stage.changes |= {"reclaim": {**RECLAIM, "mode": "observe"}, "gpu": {**before, **gpu}}
+    before = node.stage.settings["gpu"]
+    node.stage.settings |= {"reclaim": {**RECLAIM, "mode": "observe"}, "gpu": {**before, **gpu}}
     node.stage.start()
     await node.stage.until(lambda: node.stage.asked("status"), "the daemon to answer")
     end(orphan)
     await node.stage.for_some_beats()
     yield
     await node.stage.stop()
-    node.stage.changes["gpu"] = before
+    node.stage.settings["gpu"] = before
     node.stage.start()
 
 

@@ -18,12 +18,12 @@ from grpc import aio
 from prometheus_client.parser import text_string_to_metric_families
 
 from fakes.kubelet_side import TPU, kubelet_below, kubelet_side, registered
-from fakes.running import CHIPS, running
+from fakes.stage import CHIPS, stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast.control.server import ControlServer, Handler
 from holdfast.errors import GateRefusedError, HoldfastError
 from holdfast.telemetry.readyz import as_text, check_line
-from simulated.stage import Stage
+from simulated.demo import Demo
 
 _HOSTILE = (
     "\x1b[2J\x1b]0;title\x07\n\rFAILED forged\u202egnp\u2066\x9b\u2028\x00\udcff" + "x" * 9000
@@ -174,8 +174,8 @@ async def test_the_doctors_page_has_its_own_lines_alone(tmp_path: Path) -> None:
 
 
 def test_a_line_of_the_demo_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stage = Stage.__new__(Stage)
-    stage._started = 0.0
+    stage = Demo.__new__(Demo)
+    stage._began = 0.0
     stage.say(_HOSTILE)
     stage.add(_HOSTILE)
 
@@ -283,10 +283,10 @@ async def test_a_process_with_a_hostile_name_is_named_on_the_node_alone(short_pa
     """One that holds a device which nobody was granted, and another that cannot be looked into."""
     chip = CHIPS[3]
     port = _free_port()
-    async with running(short_path, http={"port": port}) as node:
-        pod = node.counted(CHIPS[0])
+    async with stage(short_path, http={"port": port}) as node:
+        pod = node.kubelet.count(TPU, CHIPS[0]).uid
         await node.allocate(CHIPS[0])
-        assert await node.gate(CHIPS[0]) == ""
+        assert await node.pre_start(CHIPS[0]) == ""
         holder, hidden = [
             await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -314,7 +314,7 @@ async def test_a_process_with_a_hostile_name_is_named_on_the_node_alone(short_pa
                 await until("foreign", "devices"),
                 await until("foreign", "history", chip),
             ]
-            refused = await node.gate(chip)
+            refused = await node.pre_start(chip)
             fds = node.node.root.proc / str(hidden.pid) / "fd"
             fds.unlink()
             fds.symlink_to("fd")  # opened, it fails

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fakes.kubelet_side import TPU, kubelet_below, kubelet_side, registered
-from fakes.running import Running, running
+from fakes.stage import Stage, stage
 from holdfast.app.watches.own_sockets import CONTROL, OwnSockets
 from holdfast.control.server import ControlServer
 from holdfast.kubelet.server import socket_name
@@ -20,12 +20,12 @@ from holdfast.runtime.clock import SystemClock
 from waiting import until
 
 
-async def _checks(node: Running) -> dict[str, dict[str, Any]]:
+async def _checks(node: Stage) -> dict[str, dict[str, Any]]:
     status = await node.asked("status")
     return {check["name"]: check for check in status["checks"]}
 
 
-async def _until_check(node: Running, name: str, *, passes: bool, reason: str = "") -> None:
+async def _until_check(node: Stage, name: str, *, passes: bool, reason: str = "") -> None:
     seen: dict[str, Any] = {}
 
     async def stands() -> bool:
@@ -53,7 +53,7 @@ def _free_port() -> int:
 
 async def test_a_node_that_works_is_ready_in_every_point(short_path: Path) -> None:
     port = _free_port()
-    async with running(short_path, http={"port": port}):
+    async with stage(short_path, http={"port": port}):
 
         async def ready() -> tuple[int, str]:
             return await asyncio.to_thread(_get, port, "/readyz")
@@ -83,7 +83,7 @@ async def test_a_node_that_works_is_ready_in_every_point(short_path: Path) -> No
 async def test_without_kubelet_nothing_is_registered_and_no_stream_is_open(
     short_path: Path,
 ) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         await _until_check(node, f"stream {TPU}", passes=True)
         await node.kubelet.stop()
         await _until_check(node, f"registered {TPU}", passes=False)
@@ -96,7 +96,7 @@ async def test_without_kubelet_nothing_is_registered_and_no_stream_is_open(
 async def test_a_ledger_held_by_another_program_fails_its_check_until_it_lets_go(
     short_path: Path,
 ) -> None:
-    async with running(short_path, start=False) as node:
+    async with stage(short_path, start=False) as node:
         node.start()
         await node.until(node.healthy, what="the daemon to have registered")
         await _until_check(node, "ledger", passes=True)
@@ -111,7 +111,7 @@ async def test_a_ledger_held_by_another_program_fails_its_check_until_it_lets_go
 async def test_a_start_that_hangs_is_alive_and_not_ready(short_path: Path) -> None:
     """A restart would hang there again: /livez must not ask for one."""
     port, stall = _free_port(), 2.0
-    async with running(
+    async with stage(
         short_path, start=False, http={"port": port}, liveness={"loopStall": stall}
     ) as node:
         checkpoint = short_path / "dp" / "kubelet_internal_checkpoint"
@@ -136,7 +136,7 @@ async def test_a_start_that_hangs_is_alive_and_not_ready(short_path: Path) -> No
 
 
 async def test_a_node_without_devices_is_ready_and_says_so(short_path: Path) -> None:
-    async with running(short_path, start=False, tpu={"enabled": False}) as node:
+    async with stage(short_path, start=False, tpu={"enabled": False}) as node:
         node.start()
         await until((node.state / "control.sock").exists)
         await _until_check(node, "devices", passes=True, reason="no devices on this node")
@@ -146,7 +146,7 @@ async def test_a_node_without_devices_is_ready_and_says_so(short_path: Path) -> 
 async def test_a_node_without_devices_is_not_ready_where_they_are_required(
     short_path: Path,
 ) -> None:
-    async with running(
+    async with stage(
         short_path, start=False, tpu={"enabled": False}, readiness={"requireDevices": True}
     ) as node:
         node.start()

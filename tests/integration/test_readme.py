@@ -10,9 +10,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from simulated.demo import Demo
 from simulated.node import SimulatedNode
 from simulated.pods import Container, PodSpec, Workload
-from simulated.stage import Stage, running
+from simulated.stage import running
 
 _TPU = "google.com/tpu"
 _PAGE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -104,8 +105,9 @@ async def test_every_command_of_the_readme_answers_what_the_readme_says(
         "reclaim": {"mode": "observe"},
         "http": {"address": "127.0.0.1", "port": port},
     }
-    async with running(Stage(short_path, node, resource=_TPU, changes=changes)) as stage:
-        await stage.until(lambda: stage.healthy() == 4, "four chips are offered")
+    async with running(Demo(short_path, node, resource=_TPU, changes=changes)) as stage:
+        stage.start()
+        await stage.until(lambda: stage.offered() == 4, "four chips to be offered")
 
         async def until_named(name: str, *, rows: int) -> None:
             """Return when *rows* of the locks have the pod's name, which kubelet tells a while after the start."""
@@ -121,15 +123,17 @@ async def test_every_command_of_the_readme_answers_what_the_readme_says(
         await stage.until_running(first)
         await until_named("default/train-0", rows=2)
         stage.kubelet.delete(first)
-        await stage.until(lambda: first.stopped, "the first pod is over")
-        await stage.until(lambda: len(node.members(first.uid)) == 1, "it left one process")
+        await stage.until(lambda: first.stopped, "the first pod to be over")
+        await stage.until(lambda: len(node.members(first.uid)) == 1, "it to leave one process")
         second = await stage.kubelet.submit(_pod("train-1", chips=4, runs_for=60.0))
-        await stage.until(lambda: "held by pid" in second.waiting, "the second is told who has it")
+        await stage.until(
+            lambda: "held by pid" in second.waiting, "the second to be told who has it"
+        )
         await until_named("default/train-1", rows=4)
         # Gauges are brought up to date now and then, while what the commands tell is of this moment.
         shown = f'holdfast_devices{{resource="{_TPU}",state="releasing"}} 2.0'
         metrics = f"http://127.0.0.1:{port}/metrics"
-        await stage.until(lambda: shown in _get(metrics), "the metrics have the second pod")
+        await stage.until(lambda: shown in _get(metrics), "the metrics to have the second pod")
 
         for command, promised in commands:
             answered = await asyncio.to_thread(_type, command, stage.state, port)

@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpc.aio import AioRpcError
-
-from fakes.stage import TPU, Stage, pod, stage
-from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from fakes.stage import Stage, pod, stage
 from simulated.pods import Phase, Pod
 
 _FORCE: dict[str, Any] = {
@@ -205,16 +202,6 @@ async def test_a_daemon_killed_while_a_reset_hangs_begins_anew_and_frees_nothing
             await node.until_free()
 
 
-async def _start(node: Stage, chip: str) -> str:
-    """Ask to start a container on *chip* as kubelet does; return why it may not."""
-    plugin = node.kubelet.devices.plugin(TPU)
-    try:
-        await plugin.PreStartContainer(api.PreStartContainerRequest(devices_ids=[chip]))
-    except AioRpcError as error:
-        return error.details() or "refused"
-    return ""
-
-
 async def test_a_pod_that_comes_back_while_its_device_is_being_reset_waits_at_the_gate(
     short_path: Path,
 ) -> None:
@@ -232,12 +219,12 @@ async def test_a_pod_that_comes_back_while_its_device_is_being_reset_waits_at_th
         node.kubelet.devices.entries[:] = entries
         node.kubelet.devices.write()
         await node.until_locks({_CHIPS[0]: "held"})
-        assert "being reset and checked" in await _start(node, _CHIPS[0])
+        assert "being reset and checked" in await node.pre_start(_CHIPS[0])
         with _returning(node, _CHIPS[0]):
             await node.until(
                 lambda: not node.node.tree.in_use("/dev/vfio/10"), "the reset to return"
             )
-        assert await _start(node, _CHIPS[0]) == ""
+        assert await node.pre_start(_CHIPS[0]) == ""
 
 
 async def test_what_is_quarantined_by_a_failed_check_is_tried_at_once_by_hand(

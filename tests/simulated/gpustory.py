@@ -5,12 +5,12 @@ import time
 from functools import partial
 from pathlib import Path
 
-from holdfast.control import ask
 from holdfast.errors import HostError
 from simulated import nvml
+from simulated.demo import Demo, StoryError, play, short
 from simulated.gpunode import GpuNode
 from simulated.pods import Container, Phase, PodSpec, Workload
-from simulated.stage import Stage, StoryError, play, running, short, stay, tell_history
+from simulated.stage import running
 
 _GPU = "nvidia.com/gpu"
 _GPUS = 8
@@ -42,7 +42,7 @@ def main(*, keep: bool = False) -> int:
 async def _tell(folder: Path, *, keep: bool) -> None:
     library = await asyncio.to_thread(nvml.build, folder)
     node = GpuNode(folder / "node", library=library, gpus=_GPUS)
-    stage = Stage(
+    stage = Demo(
         folder,
         node,
         resource=_GPU,
@@ -51,33 +51,34 @@ async def _tell(folder: Path, *, keep: bool) -> None:
         environment={nvml.CONTROL: str(node.control)},
     )
     async with running(stage):
+        stage.start()
         await _appear(stage, node)
         orphan = await _leave_an_orphan(stage, node)
         await _crash(stage)
         await _wait_and_start(stage, orphan)
         await _lose_one_and_get_it_back(stage, node)
-        await tell_history(stage)
+        await stage.tell_history()
         stage.say("The end. Every step happened.")
         if keep:
-            await stay(stage)
+            await stage.stay()
 
 
-async def _appear(stage: Stage, node: GpuNode) -> None:
+async def _appear(stage: Demo, node: GpuNode) -> None:
     stage.say(
         "A node for eight H100s, without a driver; kubelet runs, and the holdfast daemon starts."
     )
     began = time.monotonic()
-    await stage.until((stage.state / "control.sock").exists, "the daemon is up")
+    await stage.until((stage.state / "control.sock").exists, "the daemon to be up")
     await asyncio.sleep(max(0.0, _LATE - (time.monotonic() - began)))
-    if stage.healthy():
+    if stage.offered():
         raise StoryError("GPUs were offered without a driver")
     node.load_driver()
     stage.say(f"NVIDIA's driver appears, {time.monotonic() - began:.1f} s after the daemon.")
-    await stage.until(lambda: stage.healthy() == _GPUS, "kubelet has eight healthy GPUs")
+    await stage.until(lambda: stage.offered() == _GPUS, "kubelet to have eight healthy GPUs")
     stage.say(f"The daemon has found it and registered {_GPU}: eight GPUs appear, all healthy.")
 
 
-async def _leave_an_orphan(stage: Stage, node: GpuNode) -> int:
+async def _leave_an_orphan(stage: Demo, node: GpuNode) -> int:
     pod = await stage.kubelet.submit(_pod("pod-a", gpus=2, runs_for=1.0, orphan=1))
     await stage.until_running(pod)
     held = sorted(node.uuids.index(uuid) for uuid in await stage.locks())
@@ -85,8 +86,8 @@ async def _leave_an_orphan(stage: Stage, node: GpuNode) -> int:
         f"Pod A asked for two GPUs, got {' and '.join(f'GPU {index}' for index in held)}, and "
         "its program runs."
     )
-    await stage.until(lambda: pod.stopped, "pod A is over")
-    await stage.until(lambda: len(node.members(pod.uid)) == 1, "pod A left one process behind")
+    await stage.until(lambda: pod.stopped, "pod A to be over")
+    await stage.until(lambda: len(node.members(pod.uid)) == 1, "pod A to leave one process behind")
     (orphan,) = node.members(pod.uid)
     busy = next(index for index in range(_GPUS) if orphan in node.users(index))
     stage.say(
@@ -97,27 +98,27 @@ async def _leave_an_orphan(stage: Stage, node: GpuNode) -> int:
     return orphan
 
 
-async def _crash(stage: Stage) -> None:
-    stage.kill_daemon()
+async def _crash(stage: Demo) -> None:
+    stage.kill()
     stage.say("The daemon is killed with SIGKILL, and started again.")
-    stage.start_daemon()
-    await stage.until(lambda: stage.healthy() == _GPUS, "the daemon has registered again")
+    stage.start()
+    await stage.until(lambda: stage.offered() == _GPUS, "the daemon to register again")
 
     async def remembered() -> bool:
         return "releasing" in (await stage.locks()).values()
 
-    await stage.until(remembered, "the ledger still has pod A's lock")
+    await stage.until(remembered, "the ledger to have pod A's lock")
     stage.say("It is back, and its ledger still knows which GPUs pod A is not done with.")
 
 
-async def _wait_and_start(stage: Stage, orphan: int) -> None:
+async def _wait_and_start(stage: Demo, orphan: int) -> None:
     pod = await stage.kubelet.submit(_pod("pod-b", gpus=_GPUS, runs_for=2.0))
     if pod.phase is Phase.FAILED:
         raise StoryError(f"pod B was refused: {pod.message}")
     stage.say("Pod B asks for all eight. It is admitted at once, and waits at the gate.")
-    await stage.until(lambda: f"pid {orphan} " in pod.waiting, "pod B is told whom it waits for")
+    await stage.until(lambda: f"pid {orphan} " in pod.waiting, "pod B to be told whom it waits for")
     stage.say(f"Pod B is told: {short(pod.waiting)}")
-    await stage.until(lambda: not stage.node.has(orphan), "the orphan is ended")
+    await stage.until(lambda: not stage.node.has(orphan), "the orphan to be ended")
     ended = time.monotonic()
     stage.say(
         "Kubelet and the runtime have let go of pod A for long enough: the orphan is ended "
@@ -129,18 +130,18 @@ async def _wait_and_start(stage: Stage, orphan: int) -> None:
         f"Pod B starts {later:.0f} ms later, on eight GPUs that nobody uses, by NVML's word and "
         "the kernel's."
     )
-    await stage.until(lambda: pod.stopped, "pod B is over")
+    await stage.until(lambda: pod.stopped, "pod B to be over")
 
     async def all_free() -> bool:
         return not await stage.locks()
 
-    await stage.until(all_free, "pod B's GPUs are free")
+    await stage.until(all_free, "pod B's GPUs to be free")
 
 
-async def _lose_one_and_get_it_back(stage: Stage, node: GpuNode) -> None:
+async def _lose_one_and_get_it_back(stage: Demo, node: GpuNode) -> None:
     began = time.monotonic()
     node.fall_off(_FALLEN)
-    await stage.until(lambda: stage.healthy() == _GPUS - 1, "the GPU that fell off is Unhealthy")
+    await stage.until(lambda: stage.offered() == _GPUS - 1, "the GPU that fell off to be Unhealthy")
     took = (time.monotonic() - began) * 1000
     stage.say(f"GPU {_FALLEN} falls off the bus, Xid 79; kubelet knows {took:.0f} ms later:")
     stage.add(await _reason(stage, node.uuids[_FALLEN]))
@@ -149,15 +150,15 @@ async def _lose_one_and_get_it_back(stage: Stage, node: GpuNode) -> None:
     if node.uuids[_FALLEN] in await stage.locks():
         raise StoryError("pod C was given the GPU that fell off")
     stage.say("Pod C asks for seven, and runs on the seven others.")
-    await stage.until(lambda: pod.stopped, "pod C is over")
+    await stage.until(lambda: pod.stopped, "pod C to be over")
     node.reset(_FALLEN)
     stage.say(f"GPU {_FALLEN} is reset, and answers again.")
-    await stage.until(lambda: stage.healthy() == _GPUS, "all eight are healthy again")
+    await stage.until(lambda: stage.offered() == _GPUS, "all eight to be healthy again")
     stage.say("The daemon has seen that reset: all eight are offered again.")
 
 
-async def _reason(stage: Stage, uuid: str) -> str:
-    rows = await asyncio.to_thread(ask, stage.state, "devices")
+async def _reason(stage: Demo, uuid: str) -> str:
+    rows = await stage.asked("devices") or ()
     return "; ".join(why for row in rows if row["id"] == uuid for why in row["reasons"])
 
 

@@ -1,233 +1,177 @@
-"""What stories are told on: a simulated node, its kubelet, the real daemon, and a clock."""
+"""A simulated node, its kubelet and the real daemon: what demo, tests and benchmarks run on."""
 
 import asyncio
 import contextlib
-import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from holdfast.control import ask
 from holdfast.errors import HoldfastError
-from holdfast.model.text import printable
 from simulated.kubelet import Kubelet
 from simulated.node import SimulatedNode
-from simulated.pods import Phase, Pod
 from simulated.podworker import KubeletTimes
 from simulated.runtime import Runtime
 
-_LIMIT = 25.0
-_LOOK = 0.01
-# Where a user waits for minutes, the demo waits for seconds; all else is as on a node.
-_SETTINGS: Mapping[str, Any] = {
-    "withholdAfter": "2s",
-    "kubelet": {
-        "question": {"minInterval": "200ms", "settle": "200ms", "idleInterval": "5s"},
-    },
-    "gate": {"wait": "3s"},
-    "reclaim": {
-        "letGoGrace": "2s",
-        "orphanGrace": "2s",
-        "termGrace": "1s",
-        "killGrace": "5s",
-        "unseenGrace": "2s",
-    },
-    "http": {"port": 0},
-    "log": {"format": "json"},
-}
-
-
-class StoryError(Exception):
-    """A step of the story did not happen."""
-
-
-def play(tell: Callable[[Path], Awaitable[None]]) -> int:
-    """Tell a story in a folder of its own; return 0 when every step of it happened."""
-    # Short, because a unix socket's path has at most 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="holdfast-", dir="/tmp") as folder:
-        try:
-            asyncio.run(_to_the_end(tell, Path(folder)))
-        except StoryError as error:
-            print(f"\nThe story ended early: {printable(str(error))}")
-            print((Path(folder) / "daemon.log").read_text()[-4000:])
-            return 1
-        except KeyboardInterrupt:
-            return 130
-    return 0
-
-
-async def _to_the_end(tell: Callable[[Path], Awaitable[None]], folder: Path) -> None:
-    await tell(folder)
+_FOLDERS = ("sys", "proc", "dev", "cgroup", "etc", "run")
 
 
 class Stage:
-    """The node, the kubelet and the daemon, and a clock that everything is told by."""
+    """A node, its kubelet, and the daemon as `holdfast run` starts it; nothing runs at first.
+
+    *settings* are those of the daemon; what names the node's folders and sockets is added to them.
+    What is changed in `settings` applies from the next `start` on.
+    """
+
+    look = 0.01
+    """Seconds between two looks of `until`."""
+    limit = 60.0
+    """Seconds after which `until` gives up; only a failure meets it."""
 
     def __init__(
         self,
         folder: Path,
         node: SimulatedNode,
+        runtime: Runtime,
         *,
-        resource: str,
-        toolkit: Callable[[Mapping[str, str]], Sequence[str]] | None = None,
-        changes: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any],
+        times: KubeletTimes | None = None,
         environment: Mapping[str, str] | None = None,
+        state: Path | None = None,
+        python: Path | str = sys.executable,
     ) -> None:
-        """Build everything below *folder*; nothing runs yet.
+        """Build all below *folder*, whose path is short: a socket's may have 107 bytes.
 
-        The story is about *resource* on *node*. *changes* are more settings of the daemon, and
-        *environment* more of its environment; *toolkit* is as Runtime's.
+        The daemon is run by *python*, with *environment* added to ours, and keeps its *state*
+        below *folder* unless told otherwise.
         """
         self.folder = folder
         self.node = node
-        self.resource = resource
-        self.runtime = Runtime(node, toolkit=toolkit)
-        self.kubelet = Kubelet(
-            folder / "plugins",
-            folder / "pod-resources.sock",
-            self.runtime,
-            times=KubeletTimes(retry=3.0),
-        )
+        self.runtime = runtime
+        self.kubelet = Kubelet(folder / "dp", folder / "pr.sock", runtime, times=times)
+        self.state = state or folder / "state"
         self.config = folder / "config.yaml"
-        self.state = folder / "state"
-        self.daemon: subprocess.Popen[bytes] | None = None
-        self._environment = {**os.environ, **(environment or {})}
-        self._started = time.monotonic()
-        root = self.node.root
-        settings = {
-            **_SETTINGS,
-            **(changes or {}),
+        self.settings: dict[str, Any] = {
+            **settings,
             "stateDir": str(self.state),
-            "host": {
-                "sys": str(root.sys),
-                "proc": str(root.proc),
-                "dev": str(root.dev),
-                "cgroup": str(root.cgroup),
-                "etc": str(root.etc),
-                "run": str(root.run),
+            "host": {name: str(getattr(node.root, name)) for name in _FOLDERS},
+            "kubelet": {
+                "pluginDir": str(self.kubelet.folder),
+                "podResourcesSocket": str(folder / "pr.sock"),
+                **settings.get("kubelet", {}),
             },
         }
-        settings["kubelet"] = {
-            "pluginDir": str(folder / "plugins"),
-            "podResourcesSocket": str(folder / "pod-resources.sock"),
-            **_SETTINGS["kubelet"],
-        }
-        self.config.write_text(yaml.safe_dump(settings))
+        self._python = python
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def say(self, text: str) -> None:
-        """Tell the reader what just happened, and when."""
-        print(f"{time.monotonic() - self._started:6.2f} s  {printable(text)}", flush=True)
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """Return the daemon's process, which has been started."""
+        if self._process is None:
+            raise AssertionError("the daemon was not started")
+        return self._process
 
-    def add(self, text: str) -> None:
-        """Tell a line more about what was said last."""
-        print(f"          {printable(text)}", flush=True)
+    @property
+    def log(self) -> str:
+        """Return what the daemon has logged."""
+        file = self.folder / "daemon.log"
+        return file.read_text() if file.exists() else ""
 
-    def start_daemon(self) -> None:
-        """Start the real daemon."""
+    def start(self) -> float:
+        """Start the daemon; return when, by `time.perf_counter`."""
+        self.config.write_text(yaml.safe_dump(self.settings))
         with (self.folder / "daemon.log").open("ab") as log:
-            self.daemon = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "run", "--config", str(self.config)],
+            began = time.perf_counter()
+            self._process = subprocess.Popen(
+                [self._python, "-m", "holdfast", "run", "--config", str(self.config)],
                 stderr=log,
                 env=self._environment,
             )
+        return began
 
-    def kill_daemon(self) -> None:
+    def kill(self) -> None:
         """End the daemon as a crash does."""
-        if self.daemon is not None:
-            self.daemon.kill()
-            self.daemon.wait()
+        self.process.kill()
+        self.process.wait()
 
-    def stop_daemon(self) -> None:
-        """End the daemon as a node does."""
-        if self.daemon is not None and self.daemon.poll() is None:
-            self.daemon.terminate()
-            self.daemon.wait(10)
+    async def stop(self) -> None:
+        """End the daemon as a node does, if it runs."""
+        if self._process is not None:
+            self._process.terminate()
+            await asyncio.to_thread(self._process.wait, 20)
+            self._process = None
 
-    def healthy(self) -> int:
-        """Return how many devices kubelet would grant."""
-        endpoint = self.kubelet.devices.endpoints.get(self.resource)
-        return len(endpoint.healthy) if endpoint is not None else 0
+    def healthy(self, resource: str) -> set[str]:
+        """Return the devices of *resource* that kubelet would grant."""
+        endpoint = self.kubelet.devices.endpoints.get(resource)
+        return endpoint.healthy if endpoint is not None else set()
+
+    async def asked(self, question: str, **rest: Any) -> Any:
+        """Return the daemon's answer on its control socket, None while it has none."""
+        with contextlib.suppress(OSError, HoldfastError):
+            return await asyncio.to_thread(ask, self.state, question, **rest)
+        return None
 
     async def locks(self) -> dict[str, str]:
-        """Return the state of each lock, as the daemon tells it."""
-        with contextlib.suppress(OSError, HoldfastError):
-            rows = await asyncio.to_thread(ask, self.state, "locks")
-            return {row["device"].rpartition("/")[2]: row["state"] for row in rows}
-        return {}
+        """Return the state of each locked device by its id."""
+        rows = await self.asked("locks") or ()
+        return {
+            row["device"].rpartition("/")[2]: row["state"]
+            for row in rows
+            if row["state"] != "queued"
+        }
 
     async def until(
-        self, happened: Callable[[], bool | Awaitable[bool]], what: str, limit: float = _LIMIT
-    ) -> None:
-        """Return when *happened*; raise StoryError after *limit* seconds."""
-        end = time.monotonic() + limit
+        self,
+        happened: Callable[[], object | Awaitable[object]],
+        what: str | Callable[[], str],
+    ) -> float:
+        """Return when *happened* was seen, by `time.perf_counter`.
+
+        Raise AssertionError, which names *what*, when the limit is over or the daemon ends.
+        """
+        end = time.perf_counter() + self.limit
         while True:
             answer = happened()
             if isinstance(answer, Awaitable):
                 answer = await answer
             if answer:
-                return
-            if self.daemon is not None and self.daemon.poll() is not None:
-                raise StoryError(f"the daemon ended by itself while we waited until {what}")
-            if time.monotonic() > end:
-                raise StoryError(f"{limit:g} s went by and it was not so that {what}")
-            await asyncio.sleep(_LOOK)
+                return time.perf_counter()
+            self._check_daemon()
+            if time.perf_counter() > end:
+                text = what if isinstance(what, str) else what()
+                moves = await self.asked("history", limit=40) or ()
+                raise AssertionError(
+                    "\n".join([f"waited {self.limit:g} s in vain for {text}", *map(str, moves)])
+                )
+            await asyncio.sleep(self.look)
 
-    async def until_running(self, pod: Pod) -> None:
-        """Return when the pod's program runs with its devices."""
-        await self.until(lambda: pod.phase is not Phase.PENDING, f"pod {pod.spec.name} runs")
-        if pod.phase is Phase.FAILED:
-            raise StoryError(f"pod {pod.spec.name} failed: {pod.message}")
-        if self.runtime.failures:
-            raise StoryError(f"a program could not open its device: {self.runtime.failures[0]}")
+    def _check_daemon(self) -> None:
+        """Raise AssertionError when the daemon has ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            raise AssertionError(f"the daemon ended by itself; its log ends:\n{self.log[-3000:]}")
+
+
+AnyStage = TypeVar("AnyStage", bound=Stage)
 
 
 @contextlib.asynccontextmanager
-async def running(stage: Stage) -> AsyncIterator[Stage]:
-    """Run the node, its kubelet and the daemon until the block ends."""
+async def running(stage: AnyStage) -> AsyncIterator[AnyStage]:
+    """Run the node and its kubelet, and whatever daemon is started, until the block ends."""
     keeper = asyncio.create_task(stage.node.run())
     try:
         await stage.kubelet.start()
-        stage.start_daemon()
         yield stage
     finally:
-        await asyncio.to_thread(stage.stop_daemon)
+        await stage.stop()
         await stage.kubelet.close()
         keeper.cancel()
         await asyncio.gather(keeper, return_exceptions=True)
         stage.node.close()
-
-
-async def stay(stage: Stage) -> None:
-    """Leave it all running, and say how to look at it."""
-    print(
-        f"\nIt all keeps running. In another terminal:\n"
-        f"  {sys.executable} -m holdfast status --state-dir {stage.state}\n"
-        f"  {sys.executable} -m holdfast history --state-dir {stage.state}\n"
-        f"  tail -f {stage.folder / 'daemon.log'}\n"
-        "Ctrl-C ends it."
-    )
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.Event().wait()
-
-
-async def tell_history(stage: Stage) -> None:
-    """Tell how the device that was reclaimed last came back."""
-    rows = await asyncio.to_thread(ask, stage.state, "history", limit=200)
-    story = json.loads(json.dumps(rows))
-    device = next(row["device"] for row in reversed(story) if row["from"] == "reclaiming")
-    stage.say(f"What `holdfast history {device}` tells of it:")
-    for row in story:
-        if row["device"] == device:
-            stage.add(f"{row['from']} -> {row['to']}: {short(row['evidence'])}")
-
-
-def short(text: str) -> str:
-    """Return what the daemon itself said of a text that kubelet passes on."""
-    return text.rpartition(" desc = ")[2]

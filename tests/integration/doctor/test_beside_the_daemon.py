@@ -9,10 +9,10 @@ from pathlib import Path
 
 import yaml
 
-from fakes.running import TPU, Running, running
+from fakes.stage import TPU, Stage, stage
 
 
-async def _told(node: Running, **changes: object) -> dict[str, dict[str, str]]:
+async def _told(node: Stage, **changes: object) -> dict[str, dict[str, str]]:
     root = node.node.root
     names = ("sys", "proc", "dev", "cgroup", "etc", "run")
     config = node.folder / "config.yaml"
@@ -39,7 +39,7 @@ async def _told(node: Running, **changes: object) -> dict[str, dict[str, str]]:
 
 
 async def test_a_node_at_work_is_told_of_as_it_is_and_keeps_working(short_path: Path) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         told = await _told(node)
 
         assert told["kubelet own-sockets"]["reason"] == "1 sockets of ours answer"
@@ -54,7 +54,7 @@ async def test_a_node_at_work_is_told_of_as_it_is_and_keeps_working(short_path: 
 
 
 async def test_another_plugin_on_our_resource_is_told_while_it_happens(short_path: Path) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         await node.stop()
         path = short_path / "dp/kubelet_internal_checkpoint"
         books = json.loads(path.read_text())

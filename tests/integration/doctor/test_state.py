@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fakes.nodetree import NodeTree
-from fakes.running import running
+from fakes.stage import stage
 from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.node import Node
 from holdfast.doctor.state import state_findings
@@ -227,7 +227,7 @@ def test_a_disk_that_is_nearly_full_is_warned_of(tmp_path: Path) -> None:
 async def test_beside_a_running_daemon_its_ledger_is_read_and_it_is_named(
     short_path: Path,
 ) -> None:
-    async with running(short_path) as node:
+    async with stage(short_path) as node:
         told = _live(node.state)
 
     assert told["daemon"].reason == f"the daemon runs on {node.state}, pid {os.getpid()}"

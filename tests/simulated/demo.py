@@ -1,0 +1,127 @@
+"""What the stories of `make demo` are told with: a stage, a clock, and the terminal."""
+
+import asyncio
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.model.text import printable
+from simulated.node import SimulatedNode
+from simulated.pods import Phase, Pod
+from simulated.podworker import KubeletTimes
+from simulated.runtime import Runtime
+from simulated.stage import Stage
+
+# Where a user waits for minutes, the demo waits for seconds; all else is as on a node.
+_SETTINGS: Mapping[str, Any] = {
+    "withholdAfter": "2s",
+    "kubelet": {
+        "question": {"minInterval": "200ms", "settle": "200ms", "idleInterval": "5s"},
+    },
+    "gate": {"wait": "3s"},
+    "reclaim": {
+        "letGoGrace": "2s",
+        "orphanGrace": "2s",
+        "termGrace": "1s",
+        "killGrace": "5s",
+        "unseenGrace": "2s",
+    },
+    "http": {"port": 0},
+    "log": {"format": "json"},
+}
+
+
+class StoryError(AssertionError):
+    """A step of the story did not happen."""
+
+
+def play(tell: Callable[[Path], Coroutine[Any, Any, None]]) -> int:
+    """Tell a story in a folder of its own; return 0 when every step of it happened."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-", dir="/tmp") as folder:
+        try:
+            asyncio.run(tell(Path(folder)))
+        except AssertionError as error:
+            print(f"\nThe story ended early: {printable(str(error))}")
+            print((Path(folder) / "daemon.log").read_text()[-4000:])
+            return 1
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+class Demo(Stage):
+    """A stage on which a story of *resource* is told, with the time of each step."""
+
+    limit = 25.0
+
+    def __init__(
+        self,
+        folder: Path,
+        node: SimulatedNode,
+        *,
+        resource: str,
+        toolkit: Callable[[Mapping[str, str]], Sequence[str]] | None = None,
+        changes: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Build everything below *folder*; *changes* are more settings, *toolkit* is as Runtime's."""
+        super().__init__(
+            folder,
+            node,
+            Runtime(node, toolkit=toolkit),
+            settings={**_SETTINGS, **(changes or {})},
+            times=KubeletTimes(retry=3.0),
+            environment=environment,
+        )
+        self.resource = resource
+        self._began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Tell the reader what just happened, and when."""
+        print(f"{time.monotonic() - self._began:6.2f} s  {printable(text)}", flush=True)
+
+    def add(self, text: str) -> None:
+        """Tell a line more about what was said last."""
+        print(f"          {printable(text)}", flush=True)
+
+    def offered(self) -> int:
+        """Return how many devices kubelet would grant."""
+        return len(self.healthy(self.resource))
+
+    async def until_running(self, pod: Pod) -> None:
+        """Return when the pod's program runs with its devices."""
+        await self.until(lambda: pod.phase is not Phase.PENDING, f"pod {pod.spec.name} to run")
+        if pod.phase is Phase.FAILED:
+            raise StoryError(f"pod {pod.spec.name} failed: {pod.message}")
+        if self.runtime.failures:
+            raise StoryError(f"a program could not open its device: {self.runtime.failures[0]}")
+
+    async def tell_history(self) -> None:
+        """Tell how the device that was reclaimed last came back."""
+        rows = await self.asked("history", limit=200)
+        device = next(row["device"] for row in reversed(rows) if row["from"] == "reclaiming")
+        self.say(f"What `holdfast history {device}` tells of it:")
+        for row in rows:
+            if row["device"] == device:
+                self.add(f"{row['from']} -> {row['to']}: {short(row['evidence'])}")
+
+    async def stay(self) -> None:
+        """Leave it all running, and say how to look at it."""
+        print(
+            f"\nIt all keeps running. In another terminal:\n"
+            f"  {sys.executable} -m holdfast status --state-dir {self.state}\n"
+            f"  {sys.executable} -m holdfast history --state-dir {self.state}\n"
+            f"  tail -f {self.folder / 'daemon.log'}\n"
+            "Ctrl-C ends it."
+        )
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+
+def short(text: str) -> str:
+    """Return what the daemon itself said of a text that kubelet passes on."""
+    return text.rpartition(" desc = ")[2]
