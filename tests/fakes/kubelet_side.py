@@ -167,9 +167,7 @@ async def kubelet_side(
         return plugins[resource]
 
     folder = base / "dp"
-    watch = FolderWatch(
-        folder=folder, prefix="holdfast", paths=paths, clock=clock, interval=interval
-    )
+    watch = FolderWatch(folder=folder, prefix="holdfast", paths=paths, lane=lane, interval=interval)
     registrar = Registrar(
         offers=offers,
         plugin=plugin,

@@ -24,7 +24,7 @@ from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.registration import RegistrationTimes
 from holdfast.kubelet.server import PluginServer, socket_name
 from holdfast.model.ids import ResourceName
-from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.lane import Lane
 from waiting import until
 
 SOCKET = socket_name("holdfast", TPU)
@@ -200,14 +200,18 @@ async def test_a_folder_made_in_anothers_place_with_its_inode_number_is_watched_
     tmp_path: Path,
 ) -> None:
     paths = NotedWatches()
-    watch = FolderWatch(
-        folder=tmp_path, prefix="holdfast", paths=paths, clock=SystemClock(), interval=1.0
-    )
-    watch.refresh()
-    watch.refresh()
-    assert len(paths.called) == 1
-    paths.called[0]("", 0)  # the folder has gone; what lies there by now looks the same
-    assert len(paths.called) == 2
+    with Lane("kubelet", deadline=5.0) as lane:
+        watch = FolderWatch(
+            folder=tmp_path, prefix="holdfast", paths=paths, lane=lane, interval=3600.0
+        )
+        await watch.refresh()
+        task = asyncio.create_task(watch.run())
+        await watch.refresh()
+        assert len(paths.called) == 1
+        paths.called[0]("", 0)  # the folder has gone; what lies there by now looks the same
+        await until(lambda: len(paths.called) == 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
     paths.close()
 
 

@@ -138,8 +138,8 @@ async def _first_facts(parts: Parts) -> None:
     A device that a pod has must not go Unhealthy for a moment, not even in the first message.
     """
     await parts.scanner.scan()
-    parts.folder.refresh()
     try:
+        await parts.folder.refresh()
         await parts.books.refresh()
         # Kubelet's checkpoint tells whether some pod counts on names of a former setting.
         await parts.specs.publish(parts.scanner.inventory.value)

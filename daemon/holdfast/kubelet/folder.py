@@ -1,16 +1,18 @@
 """Watches the device-plugins folder: kubelet's socket, its checkpoint and our own sockets."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
 from msgspec import Struct, field
 
-from holdfast.errors import HostError
+from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.kubelet.checkpoint import FileId
 from holdfast.names import KUBELET_CHECKPOINT, KUBELET_SOCKET
-from holdfast.runtime.clock import Clock
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
@@ -29,25 +31,28 @@ class FolderState(Struct, frozen=True, kw_only=True):
 
 
 class FolderWatch:
-    """Publishes `state`: at once through inotify, and by looking every *interval* seconds.
+    """Publishes `state` after each event of inotify, and by looking every *interval* seconds.
 
-    The looking is the safety net for what inotify cannot tell: a folder that is made later, that
-    goes and comes back, or that lies where no events arrive. It is five times as seldom while
-    inotify watches the folder.
+    The looking finds what inotify cannot tell: a folder that is made later, that goes and comes
+    back, or that lies where no events arrive. It is five times as rare while inotify watches.
     """
 
     def __init__(
-        self, *, folder: Path, prefix: str, paths: PathWatcher, clock: Clock, interval: float
+        self, *, folder: Path, prefix: str, paths: PathWatcher, lane: Lane, interval: float
     ) -> None:
-        """Watch *folder*; our own sockets there begin with *prefix* and a dash."""
+        """Watch *folder*; our own sockets there begin with *prefix* and a dash.
+
+        The disk is asked on *lane*, as it may not answer.
+        """
         self.path = folder
         self._prefix = f"{prefix}-"
         self._paths = paths
-        self._clock = clock
+        self._lane = lane
         self._interval = interval
         self._watched: tuple[int, int] | None = None
         self._stop: Callable[[], None] = _nothing
-        self.state: Watched[FolderState] = Watched(self._look())
+        self._events: Watched[int] = Watched(0)
+        self.state: Watched[FolderState] = Watched(FolderState())
 
     @property
     def kubelet_socket(self) -> Path:
@@ -56,23 +61,25 @@ class FolderWatch:
 
     @property
     def checkpoint(self) -> Path:
-        """Where kubelet keeps its books."""
+        """Where kubelet keeps its checkpoint."""
         return self.path / KUBELET_CHECKPOINT
 
-    def refresh(self) -> FolderState:
-        """Look now, publish, and return what is there."""
-        state = self._look()
+    async def refresh(self) -> FolderState:
+        """Look now, publish, and return what is there; raise LaneStuckError without an answer."""
+        state = await self._lane.run(self._look)
         self._watch(state.folder)
         self.state.set(state)
         return state
 
     async def run(self) -> None:
-        """Watch for ever."""
+        """Watch until cancelled."""
         try:
             while True:
-                self.refresh()
+                changes = Changes([self._events])
+                with contextlib.suppress(LaneStuckError):  # readiness tells of the lane
+                    await self.refresh()
                 rarely = _RARELY if self._watched is not None else 1
-                await self._clock.sleep(self._interval * rarely)
+                await changes.wait(self._interval * rarely)
         finally:
             self._watch(None)
 
@@ -122,10 +129,10 @@ class FolderWatch:
             # The folder itself was removed or moved, or events were lost: start over. One made in
             # its place may have its inode number.
             self._forget()
-            self.refresh()
         # Kubelet's temporary files come and go at each write: only the rename matters.
-        elif name in {KUBELET_SOCKET, KUBELET_CHECKPOINT} or self._is_ours(name):
-            self.refresh()
+        elif name not in {KUBELET_SOCKET, KUBELET_CHECKPOINT} and not self._is_ours(name):
+            return
+        self._events.set(self._events.value + 1)
 
 
 def _nothing() -> None:

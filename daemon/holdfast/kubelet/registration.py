@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
-from holdfast.errors import KubeletError
+from holdfast.errors import KubeletError, LaneStuckError
 from holdfast.kubelet.checkpoint import FileId
 from holdfast.kubelet.folder import FolderState, FolderWatch
 from holdfast.kubelet.plugin import DevicePlugin, options
@@ -167,16 +167,17 @@ class _OneResource:
         delays = self._delays()
         kubelet: FileId | None = None
         while True:
-            state = self._folder.refresh()
-            if state.kubelet is not None and state.kubelet != kubelet:
-                kubelet, delays = state.kubelet, self._delays()
+            state = self._folder.state.value
             try:
+                state = await self._folder.refresh()
+                if state.kubelet is not None and state.kubelet != kubelet:
+                    kubelet, delays = state.kubelet, self._delays()
                 await self._enrol(state)
                 began = self._clock.monotonic()
                 problem = await self._over(state)
                 if self._clock.monotonic() - began >= self._times.steady:
                     delays = self._delays()
-            except KubeletError as error:
+            except (KubeletError, LaneStuckError) as error:
                 problem = str(error)
             self._report(registered=False, problem=problem)
             await self._pause(next(delays), state)
@@ -198,6 +199,7 @@ class _OneResource:
             )
         if self.server is None or state.sockets.get(self.server.name) != self.server.file:
             await self._serve()
+            await self._folder.refresh()  # `_over` compares what is published with our socket
         if self.server is not None:
             # Kubelet dials the socket itself, and waits longer than we would. To dial it first
             # would only make a busy node register later; readiness dials it separately.

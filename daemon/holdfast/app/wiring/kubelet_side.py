@@ -41,7 +41,7 @@ def build_kubelet_side(on: Foundation) -> KubeletSide:
         folder=Path(kubelet.plugin_dir),
         prefix=kubelet.socket_prefix,
         paths=on.host.paths,
-        clock=on.clock,
+        lane=on.host.lanes["kubelet"],
         interval=kubelet.poll,
     )
     traffic = Traffic()
