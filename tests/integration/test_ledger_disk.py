@@ -16,7 +16,7 @@ from fakes.books import allocated, drafted, silicon
 from fakes.faultydisk import Ext4, FaultyDisk, ext4
 from holdfast.app.watches import proof
 from holdfast.errors import LaneStuckError, LedgerError, LedgerLostError
-from holdfast.ledger import readback
+from holdfast.ledger.disk import cached, stored
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.ledger.store import FILE, Store
 from holdfast.model.book.book import Book
@@ -264,19 +264,19 @@ def test_a_file_is_read_back_through_the_cache_and_past_it(disk: Ext4) -> None:
     file = disk.path / "file"
     file.write_bytes(os.urandom(200_001))
     os.sync()
-    assert readback.stored(file) == readback.cached(file)
-    before = readback.cached(file)
+    assert stored(file) == cached(file)
+    before = cached(file)
     with file.open("r+b") as opened:
         opened.seek(150_000)
         opened.write(b"another")
-    assert readback.cached(file) != before
-    assert readback.stored(file) == readback.cached(file)
+    assert cached(file) != before
+    assert stored(file) == cached(file)
 
 
 def test_what_has_no_disk_is_not_read_past_the_cache_and_what_is_missing_is_an_error(
     tmp_path: Path,
 ) -> None:
-    assert readback.stored(Path("/proc/version")) is None
-    for read in (readback.cached, readback.stored):
+    assert stored(Path("/proc/version")) is None
+    for read in (cached, stored):
         with pytest.raises(FileNotFoundError):
             read(tmp_path / "missing")

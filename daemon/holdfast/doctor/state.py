@@ -12,8 +12,8 @@ from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.host.files.paths import Mount
 from holdfast.host.proc.peer import listener, lock_holder
 from holdfast.host.proc.procfs import Procfs
+from holdfast.ledger.disk import RESERVE_BYTES
 from holdfast.ledger.examine import examine
-from holdfast.ledger.reserve import RESERVE_BYTES
 from holdfast.ledger.store import FILE, LOCK, SCHEMA_VERSION
 from holdfast.model.node.filesystems import unfit
 from holdfast.names import CONTROL_SOCKET

@@ -9,7 +9,7 @@ from holdfast.errors import LedgerUnusableError, SecondDaemonError
 from holdfast.host.proc.peer import lock_holder
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.ledger.place import Identity, identity
+from holdfast.ledger.disk import Identity, identity
 from holdfast.ledger.store import LOCK
 
 

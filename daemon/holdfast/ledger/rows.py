@@ -4,9 +4,9 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from holdfast.ledger import marks
 from holdfast.model.book.book import Allocation, Book, Phase, PodRecord
 from holdfast.model.book.locks import DeviceLock, LockState, Move
+from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.ids import (
     BootId,
     CheckpointId,
@@ -18,6 +18,7 @@ from holdfast.model.ids import (
     ResourceName,
 )
 
+_MARKS_SINCE_VERSION = 2
 _MOMENTS_SINCE_VERSION = 4
 """Before, an Allocation had the time of its checkpoint, and a pod's end the time of day."""
 _STARTED_SINCE_VERSION = 5
@@ -33,7 +34,7 @@ def read_book(db: sqlite3.Connection) -> Book:
         allocations={each.id: each for each in _read_allocations(db)},
         locks={each.device: each for each in _read_locks(db)},
         pods={each.uid: each for each in _read_pods(db)},
-        marks=marks.read(db),
+        marks=_read_marks(db),
         kept=_read_kept(db),
     )
 
@@ -50,7 +51,7 @@ def read_history(db: sqlite3.Connection, device: DeviceName | None, limit: int) 
     return tuple(
         Move(
             at=at,
-            device=DeviceName(ResourceName(resource), DeviceId(id_)),
+            device=_name(resource, id_),
             fence=fence,
             before=LockState(before),
             after=LockState(after),
@@ -64,7 +65,7 @@ def read_history(db: sqlite3.Connection, device: DeviceName | None, limit: int) 
 def read_moved_devices(db: sqlite3.Connection) -> frozenset[DeviceName]:
     """Return the devices of which there is any history."""
     found = db.execute("SELECT DISTINCT resource, device FROM history").fetchall()
-    return frozenset(DeviceName(ResourceName(resource), DeviceId(id_)) for resource, id_ in found)
+    return frozenset(_name(resource, id_) for resource, id_ in found)
 
 
 def write_difference(db: sqlite3.Connection, before: Book, after: Book) -> None:
@@ -92,7 +93,7 @@ def write_difference(db: sqlite3.Connection, before: Book, after: Book) -> None:
         if before.pods.get(pod.uid) != pod:
             _write_pod(db, pod)
     if before.marks != after.marks:
-        marks.write(db, after.marks)
+        _write_marks(db, after.marks)
     _write_kept(db, before.kept, after.kept)
 
 
@@ -152,7 +153,7 @@ def _read_locks(db: sqlite3.Connection) -> Iterable[DeviceLock]:
         f"{started} FROM locks"
     ).fetchall():
         yield DeviceLock(
-            device=DeviceName(ResourceName(resource), DeviceId(device)),
+            device=_name(resource, device),
             keys=frozenset(keys[resource, device]),
             state=LockState(state),
             fence=fence,
@@ -218,6 +219,23 @@ def _version(db: sqlite3.Connection) -> int:
     """Return the version of the file, which may be an older one that is open for reading alone."""
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     return version
+
+
+def _read_marks(db: sqlite3.Connection) -> Marks:
+    """Return the marks; a file from before there were any, open for reading alone, has none."""
+    if _version(db) < _MARKS_SINCE_VERSION:
+        return Marks()
+    keys: dict[DeviceName, set[HardwareKey]] = defaultdict(set)
+    for resource, device, key in db.execute("SELECT resource, device, key FROM quarantine_keys"):
+        keys[_name(resource, device)].add(key)
+    found = db.execute("SELECT resource, device, at, uid, pid, reason FROM quarantines").fetchall()
+    marks = {_name(resource, device): _mark(*mark) for resource, device, *mark in found}
+    quarantines = {
+        name: Quarantine(device=name, keys=frozenset(keys[name]), mark=mark)
+        for name, mark in marks.items()
+    }
+    drain = db.execute("SELECT at, uid, pid, reason FROM drain").fetchone()
+    return Marks(quarantines=quarantines, drain=None if drain is None else _mark(*drain))
 
 
 def _write_allocation(db: sqlite3.Connection, each: Allocation, *, is_new: bool) -> None:
@@ -296,3 +314,36 @@ def _write_pod(db: sqlite3.Connection, pod: PodRecord) -> None:
             pod.counted_boot,
         ),
     )
+
+
+def _write_marks(db: sqlite3.Connection, marks: Marks) -> None:
+    """Write all of *marks* in place of what was there: they are few and rarely change."""
+    db.execute("DELETE FROM quarantines")
+    db.execute("DELETE FROM drain")
+    for name, each in marks.quarantines.items():
+        db.execute(
+            "INSERT INTO quarantines (resource, device, at, uid, pid, reason) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (name.resource, name.id, *_row(each.mark)),
+        )
+        db.executemany(
+            "INSERT INTO quarantine_keys (resource, device, key) VALUES (?, ?, ?)",
+            [(name.resource, name.id, key) for key in each.keys],
+        )
+    if marks.drain is not None:
+        db.execute(
+            "INSERT INTO drain (only, at, uid, pid, reason) VALUES (1, ?, ?, ?, ?)",
+            _row(marks.drain),
+        )
+
+
+def _mark(at: float, uid: int, pid: int, reason: str) -> Mark:
+    return Mark(asker=Asker(uid=uid, pid=pid), at=at, reason=reason)
+
+
+def _row(mark: Mark) -> tuple[float, int, int, str]:
+    return (mark.at, mark.asker.uid, mark.asker.pid, mark.reason)
+
+
+def _name(resource: str, id_: str) -> DeviceName:
+    return DeviceName(ResourceName(resource), DeviceId(id_))

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import LedgerError, LedgerLostError, LedgerUnusableError
-from holdfast.ledger import readback, rows
-from holdfast.ledger.place import Place
-from holdfast.ledger.reserve import Reserve
+from holdfast.ledger import disk, rows
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import Move
 from holdfast.model.ids import DeviceName
@@ -51,7 +49,7 @@ class Store:
         self._path = folder / FILE
         self._wal = folder / f"{FILE}-wal"
         self._copied = False
-        self._reserve = Reserve(folder)
+        self._reserve = disk.Reserve(folder)
         self._history_per_device = history_per_device
         try:
             # Looked at without write access first: closing a file that is not to be touched would
@@ -156,10 +154,10 @@ class Store:
         if self._reserve.full:  # and what is left is kept for releases
             raise LedgerError(f"cannot write the ledger {self._path}: the disk is full; make room")
         try:
-            before = readback.cached(self._wal)
+            before = disk.cached(self._wal)
             self._rewrite_counters()
-            after = readback.cached(self._wal)
-            stored = readback.stored(self._wal)
+            after = disk.cached(self._wal)
+            stored = disk.stored(self._wal)
         except (sqlite3.Error, OSError) as error:
             raise LedgerError(f"cannot write the ledger {self._path}: {error}") from error
         if after == before or stored not in {None, after}:
@@ -186,7 +184,7 @@ class Store:
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version != SCHEMA_VERSION:
             db.executescript(_upgrade(version))
-        self._place = Place(self._path.with_name(FILE + suffix) for suffix in _FILES)
+        self._place = disk.Place(self._path.with_name(FILE + suffix) for suffix in _FILES)
 
     def _gone(self) -> tuple[str, ...]:
         """Return the names of ours that lead nowhere; raise LedgerLostError for another's file."""
