@@ -174,7 +174,7 @@ async def test_nobody_passes_before_the_node_was_looked_at(at: AtTheGate) -> Non
     at.looked.clear()
     at.counted((POD, 0))
     told = await _start(at, at.gate())
-    assert "holdfast has just started and not looked at the node yet" in told
+    assert "holdfast has just started and has not scanned the node yet" in told
     at.looked.set()
     assert await _start(at, at.gate()) == ""
 
@@ -273,7 +273,7 @@ async def test_a_node_that_hangs_from_the_beginning_is_told_with_what_is_known(
     assert not hung.done()
     let_go.set()
     await hung
-    assert "the node does not show in time who uses it; google.com/tpu/" in told
+    assert "who uses it could not be found out in time; google.com/tpu/" in told
     assert "held by pid 7 (python)" in told
     assert "bug" not in told
 
@@ -317,7 +317,7 @@ async def test_a_holder_that_cannot_be_read_any_more_has_not_let_go(at: AtTheGat
         fds = at.node.root.proc / str(pid) / "fd"
         real = fds.readlink()
         fds.unlink()
-        fds.symlink_to("fd")  # cannot be looked into
+        fds.symlink_to("fd")  # cannot be inspected
         facts = (await shared.facts([device]))[device.name]
         verdict = judge_kernel(facts)
         assert verdict.freedom is Freedom.IN_USE, verdict.reason

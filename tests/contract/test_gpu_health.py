@@ -277,7 +277,7 @@ def test_a_gpu_without_events_is_said_to_be_unmonitored_and_is_not_ill(follow: F
     one, two = cards(2)
     follower = follow(Node(cards=(replace(one, events=0), two)))
     told = follower.until(lambda told: told.notes.get(uuid(0)), what="the note")
-    assert "its events cannot be heard" in told.notes[uuid(0)][0]
+    assert "its events cannot be received" in told.notes[uuid(0)][0]
     assert (told.ill, told.notes[uuid(1)]) == (set(), [])
 
 

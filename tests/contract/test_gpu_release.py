@@ -234,7 +234,7 @@ def named(daemon: Daemon, command: str, folder: Path) -> Iterator[int]:
 async def test_a_container_starts_on_an_idle_gpu(daemon: Daemon) -> None:
     await daemon.granted()
     await daemon.starts()
-    assert "NVML names nobody that uses it" in daemon.evidence()
+    assert "NVML names no process that uses it" in daemon.evidence()
 
 
 async def test_no_container_starts_on_a_gpu_of_which_nvml_cannot_tell_who_uses_it(
@@ -252,7 +252,7 @@ async def test_no_container_starts_before_what_a_killed_process_had_is_taken_dow
 ) -> None:
     await daemon.granted()
     daemon.gpus.show(cards(1, used=GIB)[0])
-    assert "not given back yet" in await daemon.refusal()
+    assert "not freed yet" in await daemon.refusal()
     daemon.gpus.show(IDLE)
     await daemon.starts()
 
@@ -268,7 +268,7 @@ async def test_a_gpu_whose_pod_is_over_becomes_free_only_when_nvml_and_its_memor
     daemon.gpus.show(cards(1, used=GIB, processes=(("compute", 4000000, GIB),))[0])
     await daemon.is_kept("what pid 4000000 had on it")
     daemon.gpus.show(cards(1, used=GIB)[0])
-    await daemon.is_kept("not given back yet")
+    await daemon.is_kept("not freed yet")
     daemon.gpus.clock.now += 61.0
     await daemon.is_kept("--gpu-reset")
     daemon.gpus.show(IDLE)
@@ -317,7 +317,7 @@ async def test_an_agent_with_the_node_open_keeps_no_gpu_of_a_pod_that_kubelet_re
     def refused(draft: Draft) -> None:
         allocation = draft.allocate(device.name.resource, {device.name.id: device.keys})
         settle(draft)
-        draft.end(allocation, "no entry of kubelet's names it")
+        draft.end(allocation, "no entry in kubelet's checkpoint names it")
 
     agent = PodUid("99999999-2222-3333-4444-555555555555")
     with daemon.gpus.process(pod=agent):

@@ -91,7 +91,7 @@ async def test_with_a_driver_that_was_replaced_nvml_is_begun_anew_once_all_other
     assert await driver.source.look() is DriverState.NOT_READY
     assert driver.library.begun == 0, "whoever else has it open cannot bring the new one"
     assert await driver.source.look() is DriverState.NOT_READY
-    assert "have not come back" in driver.source.reading.value.reason
+    assert "calls to the former driver hang" in driver.source.reading.value.reason
     driver.library.others = False
     assert await driver.source.look() is DriverState.READY
     assert (driver.library.begun, driver.library.opened) == (1, 2)

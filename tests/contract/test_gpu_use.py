@@ -102,7 +102,7 @@ async def test_memory_that_is_not_back_is_in_the_way_after_every_process_is_gone
     gpus.show(cards(1, used=GIB)[0])
     draining = await gpus.judge(device)
     assert draining.freedom is Freedom.IN_USE
-    assert "not given back yet" in draining.reason
+    assert "not freed yet" in draining.reason
     gpus.clock.now += 61.0
     overdue = await gpus.judge(device)
     assert (overdue.freedom, "--gpu-reset" in overdue.reason) == (Freedom.IN_USE, True)
@@ -114,9 +114,9 @@ async def test_idle_memory_is_never_learned_from_a_gpu_that_a_pod_had(gpus: Gpus
     device = gpus.device()
     gpus.grant(device)
     gpus.show(cards(1, used=GIB)[0])
-    assert "processes alone tell" in (await gpus.judge(device)).reason
+    assert "only processes count" in (await gpus.judge(device)).reason
     gpus.show(cards(1, used=5 * MIB)[0])
-    assert "processes alone tell" in (await gpus.judge(device)).reason
+    assert "only processes count" in (await gpus.judge(device)).reason
 
 
 def uses_of(lane: Lane, nvml: Nvml, **more: Any) -> GpuUses:
@@ -137,7 +137,7 @@ async def test_what_was_idle_under_a_former_driver_says_nothing_under_the_next(
         after = judge_kernel((await look.scan([device], gpus.locks))[device.name])
     assert before.freedom is Freedom.IN_USE
     assert after.freedom is Freedom.FREE
-    assert "processes alone tell" in after.reason
+    assert "only processes count" in after.reason
 
 
 async def test_a_leak_is_still_one_to_the_next_daemon_until_the_driver_was_loaded_anew(

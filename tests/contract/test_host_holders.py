@@ -300,7 +300,7 @@ os.close(made)
         with os.fdopen(scanned) as answer:
             said = answer.read()
         assert f"pid {child.pid} (python" in said
-        assert "Permission denied; this process lacks CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE" in said
+        assert "Permission denied; holdfast lacks CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE" in said
 
 
 class TestOnATree:
@@ -472,7 +472,7 @@ class TestOnATree:
             shutil.rmtree(home / "fd")
             (home / "fd").symlink_to("fd")
         (gap,) = self.scan(tree, target("one", 1)).gaps
-        assert gap.startswith("pid 72 (hidden) cannot be looked into")
+        assert gap.startswith("pid 72 (hidden) cannot be inspected")
 
     def test_what_a_pid_had_is_not_blamed_on_the_process_that_has_the_pid_next(
         self, tree: ProcTree, terminals: Terminals

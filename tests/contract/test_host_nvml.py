@@ -84,8 +84,8 @@ def ask(library: Path, tmp_path: Path) -> Ask:
 
 REPLACED = (
     "cannot start NVML: NVML_ERROR_LIB_RM_VERSION_MISMATCH; the kernel's driver is of another "
-    "version than the library: load the driver anew or reboot the node, and restart holdfast where "
-    "gpu.driverRoot is not set"
+    "version than the library: reload the driver or reboot the node; if gpu.driverRoot is not set, "
+    "also restart holdfast"
 )
 READ = "nvml.open(); tell(nvml.read())"
 NEXT = "print('next', flush=True); sys.stdin.readline()\n"

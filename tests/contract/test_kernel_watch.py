@@ -204,7 +204,7 @@ async def test_a_holder_seen_by_an_incomplete_scan_is_looked_for_again_after_the
     watch.node.add_process(os.getpid(), "/system.slice")
     shutil.copytree(watch.node.root.proc / str(os.getpid()), hidden, symlinks=True)
     (hidden / "fd").unlink()
-    (hidden / "fd").symlink_to("fd")  # it cannot be looked into
+    (hidden / "fd").symlink_to("fd")  # it cannot be inspected
     found = await watch.facts()
     assert found.holders
     assert found.gaps
@@ -275,7 +275,7 @@ async def test_a_holder_that_cannot_be_read_any_more_has_not_let_go(
     assert (await watch.facts()).holders
     fds = watch.node.root.proc / str(holder) / "fd"
     fds.unlink()
-    fds.symlink_to("fd")  # cannot be looked into
+    fds.symlink_to("fd")  # cannot be inspected
     watch.clock.shift(5.0)
     found = (await watch.facts()).holders or ()
     assert [each.process.pid for each in found] == [holder]

@@ -232,7 +232,7 @@ class TestNotEverybodySeen:
             stuck.close_one()
             fds = on.node.root.proc / str(stuck.pid) / "fd"
             fds.unlink()
-            fds.symlink_to("fd")  # cannot be looked into
+            fds.symlink_to("fd")  # cannot be inspected
             assert (await on.released(on.watch(exclusive_open=False))).freedom is Freedom.UNKNOWN
             assert (await on.released(on.watch())).freedom is Freedom.FREE
             held = _for_oneself(on.node.node(NODES[1]))

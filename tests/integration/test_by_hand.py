@@ -188,7 +188,7 @@ async def test_a_reason_is_asked_for_and_shown_as_one_line(short_path: Path) -> 
         assert "--reason" in usage.stderr
         empty = await _holdfast(node, "quarantine", only, "--reason", " \n")
         assert empty.returncode == 1
-        assert "say why (--reason)" in empty.stderr
+        assert "give a reason (--reason)" in empty.stderr
         nobody = await _holdfast(node, "quarantine", "gpu-7", "--reason", "hot")
         assert nobody.returncode == 1
         assert f"cannot find device gpu-7: this node has google.com/tpu/{only}" in nobody.stderr

@@ -110,7 +110,7 @@ async def test_a_name_that_somebody_elses_file_explains_too_is_not_handed_out(
     async with stage(short_path, chips=1, deviceListStrategy="cdi") as node:
         other = node.specs / "other.json"
         other.write_text((node.specs / SPEC).read_text())
-        await node.until_problem("CDI specs", f"{other} explains it as well")
+        await node.until_problem("CDI specs", f"{other} describes it as well")
         first = await node.run(pod("first"))
         assert _answer(node, first)[0] == []
         other.unlink()

@@ -127,7 +127,7 @@ async def test_another_user_is_refused_even_where_the_files_would_let_him_in(fol
     )
 
     assert json.loads(done.stdout) == {
-        "error": "cannot answer uid 65534: the daemon answers root alone"
+        "error": "cannot answer uid 65534: the daemon answers only root"
     }
 
 

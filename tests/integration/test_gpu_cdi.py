@@ -118,7 +118,7 @@ async def test_a_gpu_that_no_spec_can_explain_is_given_to_nobody_and_chips_go_on
         await node.stage.until_problem("GPU CDI specs", "cannot write")
         await node.stage.for_some_beats()
         assert node.healthy() == set()
-        assert any("no CDI spec explains it" in each for each in await node.reasons(0))
+        assert any("no CDI spec describes it" in each for each in await node.reasons(0))
         assert node.stage.healthy()  # the chip
         frozen.rmdir()
         await node.until_healthy(0)
@@ -135,7 +135,7 @@ async def test_a_pod_with_a_name_waits_at_the_gate_until_a_spec_explains_it(
         frozen = node.stage.specs / f"{SPEC}.tmp"
         frozen.mkdir()
         (node.stage.specs / SPEC).unlink()
-        await node.stage.waiting(made, "no CDI spec explains it", "cannot write")
+        await node.stage.waiting(made, "no CDI spec describes it", "cannot write")
         assert made.starts == 0
         frozen.rmdir()
         await node.stage.running(made)
@@ -245,7 +245,7 @@ async def test_a_name_that_another_file_explains_too_makes_its_gpu_unhealthy_and
         other = node.stage.specs / "other.json"
         other.write_text(json.dumps({"kind": GPU_KIND, "devices": [{"name": uuid(0)}]}))
         await node.until_healthy(1)
-        await node.until_said(0, f"{other} explains it as well")
+        await node.until_said(0, f"{other} describes it as well")
         other.unlink()
         await node.until_healthy(0, 1)
 

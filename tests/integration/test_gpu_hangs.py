@@ -45,7 +45,8 @@ async def _hang(node: GpuStage, port: int) -> None:
     async def named() -> bool:
         status, text = await _probed(port, "/readyz")
         return status == 503 and any(
-            line.startswith("FAILED lane nvml") and "stuck" in line for line in text.splitlines()
+            line.startswith("FAILED lane nvml") and "a call has hung" in line
+            for line in text.splitlines()
         )
 
     await node.stage.until(named, "/readyz to name the lane of NVML")
@@ -102,7 +103,7 @@ async def test_a_wait_for_events_that_does_not_end_is_said_and_costs_no_gpu_its_
         node.gpus.arrive(2)
         await node.until_healthy(0, 1)
         node.gpus.show(replace(node.gpus.stub, stall=True))
-        await node.until_said(1, "NVML does not come back from waiting")
+        await node.until_said(1, "NVML hangs in the wait for events")
         assert node.healthy() == {uuid(0), uuid(1)}
         made = await node.stage.run(wants("pod", 2))
         await node.stage.end(made)

@@ -214,7 +214,7 @@ async def test_a_person_clears_an_xid_that_nothing_else_clears_and_is_named_for_
         node.gpus.arrive(2)
         await node.until_healthy(0, 1)
         node.gpus.xid(uuid(1), 54)
-        await node.until_said(1, "needs a person to mend it")
+        await node.until_said(1, "needs a repair by a person")
         node.gpus.leave()
         await node.until_healthy()
         node.gpus.arrive(2)
@@ -223,7 +223,7 @@ async def test_a_person_clears_an_xid_that_nothing_else_clears_and_is_named_for_
         assert node.healthy() == {uuid(0)}, "no reload of the driver mends a cable"
 
         done = await node.stage.asked("unquarantine", device=uuid(1))
-        assert "trusted again in spite of Xid 54" in done["text"]
+        assert "trusted again despite Xid 54" in done["text"]
         await node.until_healthy(0, 1)
         (told,) = [m for m in await node.stage.asked("history") if "Xid 54" in m["evidence"]]
         assert f"asked by uid {os.getuid()}, pid " in told["evidence"]
@@ -243,7 +243,7 @@ async def test_a_gpu_whose_events_cannot_be_heard_is_healthy_and_says_so(gpu_sta
         await node.until_healthy(0)
 
         async def said() -> bool:
-            return any("events cannot be heard" in each for each in await node.reasons(0))
+            return any("events cannot be received" in each for each in await node.reasons(0))
 
         await node.stage.until(said, lambda: "the reason to be shown")
 

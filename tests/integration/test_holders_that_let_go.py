@@ -81,7 +81,7 @@ async def test_a_foreign_holder_that_lets_go_is_not_kept_in_mind_over_another_th
             await node.until_locks({only: "foreign"})
             stuck = node.node.root.proc / "4000000"
             stuck.mkdir()
-            (stuck / "fd").symlink_to("fd")  # cannot be looked into, for whatever reason
+            (stuck / "fd").symlink_to("fd")  # cannot be inspected, for whatever reason
             (stuck / "stat").write_text(f"4000000 (stuck) S 1 {' '.join(['0'] * 48)}\n")
             agent.close_one()
             await node.until_free()

@@ -280,7 +280,7 @@ def _free_port() -> int:
 
 
 async def test_a_process_with_a_hostile_name_is_named_on_the_node_alone(short_path: Path) -> None:
-    """One that holds a device which nobody was granted, and another that cannot be looked into."""
+    """One that holds a device which nobody was granted, and another that cannot be inspected."""
     chip = CHIPS[3]
     port = _free_port()
     async with stage(short_path, http={"port": port}) as node:

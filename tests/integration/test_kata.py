@@ -32,7 +32,7 @@ async def test_a_pod_whose_own_machine_has_its_device_starts_and_so_does_its_nex
         with _machine(node, kata) as machine:
             await node.until(lambda: kata.starts >= 2, lambda: f"it to start again; {kata.waiting}")
             moves = await node.asked("history", limit=100)
-            told = f"nobody but the virtual machine of pod {kata.uid} itself has it (pid {machine.pid})"
+            told = f"only the virtual machine of pod {kata.uid} itself has it (pid {machine.pid})"
             assert [told in each["evidence"] for each in moves].count(True) >= 2
             assert not await node.ever("foreign")
             await node.end(kata)

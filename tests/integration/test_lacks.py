@@ -65,14 +65,16 @@ def test_without_kubelets_folder_of_pods_it_is_told_what_is_lost_and_where_it_is
     folder = tmp_path / "pod-resources"
     settings = convert({"kubelet": {"podResourcesSocket": str(folder / "kubelet.sock")}})
     (told,) = missing_folders(settings, _root(tmp_path / "host"))
-    assert told.startswith(f"without {folder} kubelet is not asked which pods it counts")
+    assert told.startswith(f"without {folder} holdfast cannot ask kubelet for its pods")
     assert "kubelet.podResourcesSocket" in told
 
     folder.mkdir()
     assert missing_folders(settings, _root(tmp_path / "other")) == ()
 
 
-@pytest.mark.parametrize(("kind", "why"), [("overlay", "its next one"), ("tmpfs", "a reboot")])
+@pytest.mark.parametrize(
+    ("kind", "why"), [("overlay", "the next container"), ("tmpfs", "a reboot")]
+)
 def test_a_state_folder_that_goes_with_the_container_is_told(
     tmp_path: Path, kind: str, why: str
 ) -> None:

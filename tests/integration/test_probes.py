@@ -54,7 +54,12 @@ def test_readyz_names_every_check_and_why_one_fails() -> None:
     board.publish(
         (
             Check(name="ledger", passes=True),
-            Check(name="lane scan", passes=False, reason="stuck for 12 s", public="stuck for 12 s"),
+            Check(
+                name="lane scan",
+                passes=False,
+                reason="a call has hung for 12 s",
+                public="a call has hung for 12 s",
+            ),
         )
     )
     with _serving(board) as port:
@@ -64,7 +69,7 @@ def test_readyz_names_every_check_and_why_one_fails() -> None:
     assert status == 503
     assert text.splitlines()[:2] == [
         "ok     ledger (for 0 s)",
-        "FAILED lane scan (for 0 s): stuck for 12 s",
+        "FAILED lane scan (for 0 s): a call has hung for 12 s",
     ]
     assert alive == 200, "a restart mends no stuck lane"
 

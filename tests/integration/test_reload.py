@@ -149,7 +149,7 @@ async def test_while_a_look_at_a_process_hangs_nothing_is_begun_anew(short_path:
             os.mkfifo(details / str(fd))
         await node.until_problem("process visibility", "no answer within 2 s")
 
-        await _refuses(node, f"looks at pid {pid}")
+        await _refuses(node, f"scan of pid {pid}")
 
 
 def test_keys_that_the_pod_was_made_by_take_another_pod() -> None:

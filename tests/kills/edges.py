@@ -265,7 +265,7 @@ class MemoryLook(Look):
         return Scan(
             holders=holders,
             unattributed=tuple(loose),
-            gaps=("pid 7 (secret) cannot be looked into",) if self._kernel.blind else (),
+            gaps=("pid 7 (secret) cannot be inspected",) if self._kernel.blind else (),
         )
 
     def _holder(self, process: Process, grips: frozenset[Grip]) -> Holder:

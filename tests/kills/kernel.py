@@ -48,7 +48,7 @@ class Kernel:
         self.processes: dict[int, Process] = {}
         self.cgroups: dict[str, int] = {}
         self.blind = False
-        """Whether one process cannot be looked into, which makes each scan incomplete."""
+        """Whether one process cannot be inspected, which makes each scan incomplete."""
         self.kills_cgroups = True
         """Whether it has cgroup.kill."""
         self.freezes_cgroups = True

@@ -172,10 +172,10 @@ def test_what_is_not_quarantined_cannot_be_unquarantined_and_nothing_is_written(
 
 def test_who_lifts_one_of_two_marks_is_told_of_the_other() -> None:
     draft = drafted(book_of(_quarantined, _drained))
-    assert "withheld still: holdfast is draining" in unquarantine(draft, _WHAT, _MARK).text
+    assert "still withheld: holdfast is draining" in unquarantine(draft, _WHAT, _MARK).text
     draft = drafted(book_of(_quarantined, lambda draft: quarantine(draft, _TWIN, _MARK)))
     text = unquarantine(draft, _WHAT, _MARK).text
-    assert "withheld still: example.com/half/h0 is the same hardware" in text
+    assert "still withheld: example.com/half/h0 is the same hardware" in text
     draft = drafted(book_of(_quarantined, _drained))
     assert undrain(draft, [_WHAT], _MARK) == (
         "holdfast is not draining any more; still quarantined by hand: google.com/tpu/d0"
@@ -245,15 +245,15 @@ def _released(draft: Draft) -> None:
         (
             (_drained, allocated(_D0, pod=Y)),
             {},
-            ["google.com/tpu/d0 is awaited by pod pod-y: delete the pod"],
+            ["google.com/tpu/d0 is waited for by pod pod-y: delete the pod"],
         ),
         (
             (),
             {"offered": (name("d0"),)},
             ["kubelet is still told that google.com/tpu/d0 is Healthy"],
         ),
-        ((), {"problem": "no such file"}, ["kubelet's books cannot be read: no such file"]),
-        ((), {"looked": False}, ["holdfast has just started and not looked at the node yet"]),
+        ((), {"problem": "no such file"}, ["kubelet's checkpoint cannot be read: no such file"]),
+        ((), {"looked": False}, ["holdfast has just started and has not scanned the node yet"]),
     ],
     ids=[
         "nothing",

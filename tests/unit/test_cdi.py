@@ -201,7 +201,7 @@ def test_a_name_that_another_file_explains_too_is_covered_by_none() -> None:
     found = explained(_inventory(_CHIP, _TWIN), {cdi_name(_CHIP.name): "/var/run/cdi/other.json"})
 
     assert (found.covers(_CHIP), found.covers(_TWIN)) == (False, True)
-    assert "/var/run/cdi/other.json explains it as well" in found.problem
+    assert "/var/run/cdi/other.json describes it as well" in found.problem
 
 
 def test_names_of_others_that_are_not_ours_are_no_problem() -> None:

@@ -451,7 +451,11 @@ def test_a_pod_that_has_started_on_another_device_still_yields_one_that_it_has_n
 def test_a_lock_that_is_handed_on_after_a_reboot_is_of_the_new_boot() -> None:
     book = book_of(allocated(_D0, pod=X), allocated(_D0, pod=Y))
     draft = drafted(book, boot=BootId("boot-2"))
-    draft.hand(lock_of(book, "d0"), book.allocations[2], "in truth it is held by another")
+    draft.hand(
+        lock_of(book, "d0"),
+        book.allocations[2],
+        "the process scan shows that it is held by another",
+    )
     assert lock_of(draft.book, "d0").boot == BootId("boot-2")
 
 

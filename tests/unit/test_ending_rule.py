@@ -77,7 +77,7 @@ def test_an_orphan_is_ended_when_every_guard_agrees() -> None:
         ({"pod": None}, "not the one the granted pod had"),
         ({"pod": replace(_POD, inode=None)}, "not the one the granted pod had"),
         ({"pod": replace(_POD, inode=None), "inode": None}, "not the one the granted pod had"),
-        ({"pod": replace(_POD, counted_by=None)}, "never stood in a checkpoint"),
+        ({"pod": replace(_POD, counted_by=None)}, "never in a checkpoint"),
         ({"kubelet": None}, "kubelet cannot be asked"),
         ({"kubelet": ProcessId(701, 70)}, "another kubelet runs now"),
         ({"kubelet": ProcessId(KUBELET.pid, 71)}, "another kubelet runs now"),
@@ -89,7 +89,7 @@ def test_an_orphan_is_ended_when_every_guard_agrees() -> None:
             ({"command": each}, "named as a sandbox is")
             for each in sorted(SANDBOXES - RUNTIMES - SHIMS)
         ),
-        ({"runtime_gone_at": None}, "not been seen to let go"),
+        ({"runtime_gone_at": None}, "not seen to drop its pod"),
         ({"runtime_gone_at": NOW - 29}, "an orphan for less than 30 s"),
         ({"let_go_at": NOW - 59}, "an orphan for less than 30 s"),
         ({"orphan_grace": 61.0}, "an orphan for less than 61 s"),

@@ -159,7 +159,7 @@ def test_a_sandbox_whose_pod_shows_no_process_is_judged_by_its_runtime() -> None
 
 def test_a_sandbox_without_its_shim_is_spared_until_the_runtime_was_seen_to_let_go() -> None:
     facts = replace(_FACTS, members=_ORPHANS, runtime_gone_at=None)
-    assert why_spare(facts) == "the runtime has not been seen to let go of its pod"
+    assert why_spare(facts) == "the runtime was not seen to drop its pod"
 
 
 def test_a_person_is_told_why_the_runtime_cannot_tell_what_runs() -> None:

@@ -256,7 +256,7 @@ def test_a_name_that_another_file_explains_too_is_found_by_nobody() -> None:
 
     assert f"{GPU_KIND}=GPU-a" not in found.devices
     assert f"{GPU_KIND}=GPU-b" in found.devices
-    assert "/var/run/cdi/nvidia.yaml explains it as well" in found.problem
+    assert "/var/run/cdi/nvidia.yaml describes it as well" in found.problem
 
 
 ALL = _names(replace(PLAIN, beside=BESIDE), {})
@@ -300,4 +300,4 @@ def test_what_no_spec_explains_by_the_name_it_would_be_given_by_is_told_with_its
     found = unexplained(answers, names, imex=imex)
 
     assert set(found) == lacking
-    assert all(text.startswith("no CDI spec explains it: ") for text in found.values())
+    assert all(text.startswith("no CDI spec describes it: ") for text in found.values())

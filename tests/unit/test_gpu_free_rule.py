@@ -53,7 +53,7 @@ TO_MINE = Granted(pods=frozenset({MINE}), unowned=False)
 TO_NOBODY = Granted()
 TO_UNKNOWN = Granted(pods=frozenset({None}), unowned=False)
 RULES = GpuRules()
-GAPS = ("pid 9 (x) cannot be looked into",)
+GAPS = ("pid 9 (x) cannot be inspected",)
 
 
 def holder(
@@ -155,7 +155,7 @@ IDLE = GpuSight(memory=5 * MIB, idle=5 * MIB)
 JUDGED = [
     (IDLE, (), (), (FREE, False), "its memory is back (5 MiB"),
     (replace(IDLE, memory=69 * MIB), (), (), (FREE, False), "its memory is back"),
-    (replace(IDLE, memory=69 * MIB + 1), (), (), (IN_USE, False), "not given back yet"),
+    (replace(IDLE, memory=69 * MIB + 1), (), (), (IN_USE, False), "not freed yet"),
     (replace(IDLE, memory=500 * MIB, overdue=True), (), (), (IN_USE, False), "--gpu-reset"),
     (replace(IDLE, memory=0), (), (), (FREE, False), "its memory is back"),
     (replace(IDLE, idle=75 * MIB, least=5 * MIB), (), (), (FREE, False), "idle 70 MiB more than"),
@@ -165,15 +165,15 @@ JUDGED = [
     (replace(IDLE, utilization=100), (), GAPS, (IN_USE, False), "it works at 100 %"),
     (replace(IDLE, utilization=100, restless=True), (), (), (UNKNOWN, False), "it works at 100 %"),
     (replace(IDLE, utilization=None, restless=True), (), (), (FREE, False), "its memory is back"),
-    (replace(IDLE, idle=None), (), (), (FREE, False), "processes alone tell"),
-    (replace(IDLE, memory=None), (), (), (FREE, False), "does not tell its memory"),
+    (replace(IDLE, idle=None), (), (), (FREE, False), "only processes count"),
+    (replace(IDLE, memory=None), (), (), (FREE, False), "does not report its memory"),
     (IDLE, (holder(grips=COMPUTES),), (), (IN_USE, False), "pid 77 (python)"),
     (IDLE, (holder(grips=COMPUTES),), GAPS, (IN_USE, False), "pid 77 (python)"),
     (replace(IDLE, ended=(5,)), (), (), (IN_USE, False), "what pid 5 had on it"),
     (replace(IDLE, problem="NVML cannot tell"), (), (), (UNKNOWN, True), "NVML cannot tell"),
     (replace(IDLE, problem="x"), (holder(),), (), (IN_USE, False), "pid 77"),
-    (IDLE, (), GAPS, (UNKNOWN, False), "cannot be looked into"),
-    (IDLE, None, (), (UNKNOWN, True), "nobody has looked"),
+    (IDLE, (), GAPS, (UNKNOWN, False), "cannot be inspected"),
+    (IDLE, None, (), (UNKNOWN, True), "have not been scanned"),
     (None, (), (), (UNKNOWN, True), "its driver has not been asked"),
     (None, None, (), (UNKNOWN, True), "its driver has not been asked"),
     (None, (holder(),), (), (IN_USE, False), "pid 77"),
@@ -366,7 +366,7 @@ def test_many_small_leaks_end_in_one_that_is_told() -> None:
     found = with_level(Found(sight=GpuSight(memory=memory)), level, now=now, rules=IDLE_RULES)
     verdict = judge_kernel(gpu(found.sight))
     assert verdict.freedom is IN_USE
-    assert "not given back" in verdict.reason
+    assert "not freed" in verdict.reason
     assert "--gpu-reset" in verdict.reason
 
 

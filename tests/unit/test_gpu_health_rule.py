@@ -409,7 +409,7 @@ def test_what_nvml_tells_condemns_while_it_is_so_and_what_it_does_not_tell_never
 def test_a_gpu_that_answers_oddly_twice_is_out_of_order_and_once_is_a_note() -> None:
     odd = GpuCondition(lost="NVML_ERROR_UNKNOWN")
     once = look(state(), odd, at=NOW)
-    assert verdict(once).notes == ("its state cannot be asked for: NVML_ERROR_UNKNOWN",)
+    assert verdict(once).notes == ("its state cannot be read: NVML_ERROR_UNKNOWN",)
     twice = look(once, odd, at=NOW + 1)
     assert texts(twice) == ["GPU-1: it does not answer: NVML_ERROR_UNKNOWN"]
     assert healthy(look(twice, at=NOW + 2))
@@ -557,7 +557,7 @@ def test_an_event_is_about_a_slice_only_where_the_gpu_is_divided() -> None:
 
 
 def test_being_unmonitored_is_a_note_and_no_fault() -> None:
-    deaf = replace(state(), unmonitored="its events cannot be heard: NVML_ERROR_NOT_SUPPORTED")
+    deaf = replace(state(), unmonitored="its events cannot be received: NVML_ERROR_NOT_SUPPORTED")
     assert healthy(deaf)
     assert verdict(deaf).notes == (deaf.unmonitored,)
 

@@ -88,14 +88,17 @@ def test_an_idle_sandbox_that_only_leaks_and_stands_in_its_own_pods_way_is_ended
         # Another holds it, too: ending the sandbox would not free it.
         (
             {"holders": (_HOLDS, replace(_HOLDS, process=ProcessId(99, 9), pod=Y))},
-            "held by another, too",
+            "another process holds it as well",
         ),
         (
             {"holders": (_HOLDS, replace(_HOLDS, process=ProcessId(99, 9), pod=None))},
-            "held by another, too",
+            "another process holds it as well",
         ),
         # The same pid, but not the same process.
-        ({"holders": (replace(_HOLDS, process=ProcessId(42, 2)),)}, "held by another, too"),
+        (
+            {"holders": (replace(_HOLDS, process=ProcessId(42, 2)),)},
+            "another process holds it as well",
+        ),
         # A device of the pod is in use: some program in the sandbox has its group open.
         (
             {"holders": (_HOLDS, replace(_HOLDS, grips=frozenset({Grip.NODE})))},
@@ -110,21 +113,21 @@ def test_an_idle_sandbox_that_only_leaks_and_stands_in_its_own_pods_way_is_ended
             "held by more than a leaked fd",
         ),
         # Somebody is at work in the pod.
-        ({"members": (_SENTRY, _STUB, _PROGRAM)}, "no part of a gVisor sandbox"),
+        ({"members": (_SENTRY, _STUB, _PROGRAM)}, "not part of a gVisor sandbox"),
         (
             {"members": (_SENTRY, _STUB, replace(_PROGRAM, command="containerd-shim"))},
-            "pid 44 (containerd-shim) is no part of a gVisor sandbox",
+            "pid 44 (containerd-shim) is not part of a gVisor sandbox",
         ),
         (
             {"members": (_SENTRY, _STUB, replace(_PROGRAM, sandbox=Sandbox.MACHINE))},
-            "no part of a gVisor sandbox",
+            "not part of a gVisor sandbox",
         ),
-        ({"members": (_STUB,), "holders": (_STUB_HOLDS,)}, "its sandbox is not to be seen"),
+        ({"members": (_STUB,), "holders": (_STUB_HOLDS,)}, "its sandbox cannot be seen"),
         ({"runtime": None}, "its runtime's state cannot be read"),
         ({"runtime": RuntimeState(problem="gone")}, "its runtime's state cannot be read (gone)"),
         ({"runtime": RuntimeState(containers=("c1",))}, "its runtime runs container c1 in it"),
         ({"leaking_for": 9.9}, "seen for less than 10 s"),
-        ({"pause": 4.0}, "was ended lately"),
+        ({"pause": 4.0}, "was ended recently"),
     ],
 )
 def test_one_fact_that_is_otherwise_keeps_the_sandbox(changed: dict[str, Any], reason: str) -> None:

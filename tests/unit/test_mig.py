@@ -184,7 +184,7 @@ _SEVENTHS = ("1g.10gb",) * 7
             NONE,
             (_gpu(0), Gpu(index=1, problems=(LOST,))),
             {"gpu": "GPU-0"},
-            ["GPU 1 is not advertised: NVML does not tell its UUID"],
+            ["GPU 1 is not advertised: NVML does not report its UUID"],
         ),
         (
             "a lost GPU of which nothing is known makes no uneven node",

@@ -182,7 +182,7 @@ _OTHER_DEVICE = book_of(allocated(silicon(d1="b")))
         "kubelet counts its pod",
         "the hardware is allocated under another name",
         "another device is allocated",
-        "kubelet's books cannot be read: what they said last is old",
+        "kubelet's checkpoint cannot be read: what it said last is old",
         "they cannot be read, and it is allocated",
         "they cannot be read, and it is a known pod's",
         "they cannot be read, and a pod has started on it",

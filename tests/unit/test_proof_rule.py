@@ -51,7 +51,7 @@ def test_a_pod_that_was_granted_the_device_and_holds_it_gets_the_lock_of_one_tha
     hand_to_true_owner(draft, lock_of(_GRANTED, "d0"), _held_by(Y))
     lock = lock_of(draft.book, "d0")
     assert (lock.pod, lock.allocation, lock.state) == (Y, 2, LockState.HELD)
-    assert "in truth it is held by pid 40 (python)" in lock.evidence
+    assert "the process scan shows that it is held by pid 40 (python)" in lock.evidence
     phases = {each.id: each.phase for each in draft.book.allocations.values()}
     assert phases == {1: Phase.PENDING, 2: Phase.ACTIVE}
     assert not breaches(draft.book)

@@ -329,7 +329,7 @@ def test_a_pod_that_allocates_again_while_a_process_of_it_lives_is_not_overtaken
 def test_a_pod_that_kubelet_does_not_count_has_no_lock_back() -> None:
     """It waits to start, and its sandbox stands; what it had is on the way to be free."""
     draft = drafted(book_of(allocated(_D0, pod=X)))
-    draft.move(name("d0"), LockState.RELEASING, "in truth it is held by another")
+    draft.move(name("d0"), LockState.RELEASING, "the process scan shows that it is held by another")
     after = _after(draft.book, seen(), sightings={X: _LIVING})
     assert lock_of(after, "d0").state is LockState.RELEASING
     assert after.allocations

@@ -45,7 +45,7 @@ def test_what_is_left_of_a_pod_that_is_over_may_be_ended_on_a_persons_word(
         ({"lock": replace(_LOCK, state=LockState.FOREIGN, pod=None)}, "end that yourself"),
         (
             {"lock": replace(_LOCK, state=LockState.HELD, pod=None)},
-            "it becomes free by itself when kubelet's books name its pod",
+            "it becomes free by itself when kubelet's checkpoint names its pod",
         ),
         (
             {"lock": replace(_LOCK, pod=None)},
@@ -79,7 +79,10 @@ def test_a_release_by_hand_says_in_plain_words_why_it_frees_nothing() -> None:
         ({"counted": True}, "kubelet counts pod default/train"),
         ({"counted": None}, "kubelet gave no answer"),
         ({"lock": replace(_LOCK, state=LockState.HELD)}, "pod default/train (pod-x) has"),
-        ({"at_work": "the runtime still runs a container"}, "is at work: the runtime still runs"),
+        (
+            {"at_work": "the runtime still runs a container"},
+            "is still running: the runtime still runs",
+        ),
     ],
 )
 def test_a_pod_that_lives_or_may_is_ended_only_where_its_own_name_is_typed(

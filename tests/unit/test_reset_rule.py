@@ -96,7 +96,7 @@ def test_a_function_is_reset_only_when_asked_for_idle_ours_and_alone(
 
 def test_a_function_is_not_reset_while_others_could_open_it() -> None:
     found = why_not_reset(_FORCED_ONLY, _look(), idle=True, guarded=False)
-    assert "others cannot be kept from it" in (found or "")
+    assert "its group cannot be opened here" in (found or "")
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ class Gate:
         if not self._looked.is_set():
             raise Wait(
                 StartOutcome.STARTING,
-                "holdfast has just started and not looked at the node yet",
+                "holdfast has just started and has not scanned the node yet",
                 transient=True,
             )
         devices = self._devices(start)
@@ -182,7 +182,7 @@ class Gate:
         if withheld is not None:
             raise Wait(StartOutcome.WITHHELD, withheld)
         if self._books.view.value.unreadable:
-            start.doing = "the start is not recorded in time"
+            start.doing = "the start could not be recorded in time"
             await self._record(lambda draft: arrive(draft, passage, caller))
         reason = why_held(passage, caller, self._ledger.book.value)
         if reason is not None:
@@ -190,7 +190,7 @@ class Gate:
             raise Wait(StartOutcome.HELD, reason + self._by_whom(start, passage.keys))
         if doing := self._at_work(passage.keys):  # its pod was over, and has come back
             raise Wait(StartOutcome.IN_USE, doing)
-        start.doing = "the node does not show in time who uses it"
+        start.doing = "who uses it could not be found out in time"
         shown = await self._judge(devices)
         verdicts = [
             self._machines.judge(verdict, caller.pod, device)
@@ -200,14 +200,14 @@ class Gate:
         unverified = [each.reason for each in verdicts if each.freedom is Freedom.UNKNOWN]
         if self._books.view.value.unreadable:
             unverified.append(
-                "kubelet's checkpoint cannot be read, which tells whose container it is"
+                "kubelet's checkpoint, which says whose container it is, cannot be read"
             )
         evidence = (
             f"gate passed, unverified: {unverified[0]}"
             if unverified
             else (f"gate passed: {verdicts[0].reason}" if verdicts else "gate passed")
         )
-        start.doing = "the start is not recorded in time"
+        start.doing = "the start could not be recorded in time"
         reason = await self._record(lambda draft: enter(draft, passage, caller, evidence))
         if reason is not None:
             raise Wait(StartOutcome.HELD, reason)
@@ -255,7 +255,7 @@ class Gate:
         return tuple(found)
 
     async def _caller(self, passage: Passage, start: Start) -> Caller:
-        start.doing = "kubelet's checkpoint is not read in time"
+        start.doing = "kubelet's checkpoint could not be read in time"
         try:
             view = await self._books.refresh()
         except HoldfastError:
@@ -299,7 +299,7 @@ class Gate:
         try:
             seen = await self._look.facts(devices)
         except LaneStuckError as error:
-            raise Wait(StartOutcome.IN_USE, f"the node cannot be looked at: {error}") from error
+            raise Wait(StartOutcome.IN_USE, f"the node cannot be scanned: {error}") from error
         return [judge_kernel(seen[device.name]) for device in devices]
 
     async def _record(self, decide: Callable[[Draft], T]) -> T:

@@ -119,7 +119,7 @@ def _stuck(parts: Parts) -> Iterator[str]:
     if parts.resetter.stuck:
         yield parts.resetter.stuck
     if hanging := parts.look.hanging | parts.host.procfs.hanging:
-        yield f"looks at pid {', '.join(map(str, sorted(hanging)))}"
+        yield f"scan of pid {', '.join(map(str, sorted(hanging)))}"
 
 
 def _probes(settings: Settings, board: Board, metrics: Metrics) -> ProbeServer:

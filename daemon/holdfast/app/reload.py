@@ -58,7 +58,11 @@ async def may_begin_anew(
     """
     problem = await _problem(settings, reread, stuck)
     if problem:
-        log.error("configuration not reloaded", reason=problem, next="everything stays as it was")
+        log.error(
+            "configuration not reloaded",
+            reason=problem,
+            next="the former configuration stays in use",
+        )
     return not problem
 
 
@@ -73,11 +77,11 @@ async def _problem(
         return str(error)
     if changed := tied(settings, found):
         return (
-            f"{', '.join(changed)} changed, which mounts and probes were made by; restart holdfast "
-            "for it (with the chart: upgrade the release)"
+            f"{', '.join(changed)} changed, which mounts and probes depend on; restart holdfast "
+            "(with the chart: upgrade the release)"
         )
     if lanes := sorted(stuck()):
-        return f"calls have not come back ({', '.join(lanes)}); send SIGHUP again once they have"
+        return f"calls hang ({', '.join(lanes)}); send SIGHUP again when they have returned"
     return ""
 
 

@@ -101,7 +101,7 @@ class ControlServer:
     async def _answer(self, line: bytes, caller: _Caller) -> bytes:
         if caller.uid not in {_ROOT, os.geteuid()}:
             log.warning("control request refused", pid=caller.pid, uid=caller.uid)
-            return _error(f"cannot answer uid {caller.uid}: the daemon answers root alone")
+            return _error(f"cannot answer uid {caller.uid}: the daemon answers only root")
         try:
             question = json.loads(line)
             name = question["ask"]
@@ -121,7 +121,7 @@ class ControlServer:
             # A question must not end the daemon; the log has what is needed to mend it.
             log.exception("control request failed", question=name)
             reason = f"{type(error).__name__}: {error}"
-            return _error(f"cannot answer {name}: {reason}; this is a bug, the log tells more")
+            return _error(f"cannot answer {name}: {reason}; this is a bug, see the daemon's log")
 
 
 def _caller(connection: socket.socket) -> _Caller:

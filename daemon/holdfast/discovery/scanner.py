@@ -192,7 +192,7 @@ class Scanner:
         )
 
     def _failed(self, error: Exception) -> None:
-        problem = f"cannot look at the hardware: {error}"
+        problem = f"cannot scan the hardware: {error}"
         if problem != self.problem:
             log.warning("cannot scan the hardware", reason=str(error))
         self.problem = problem

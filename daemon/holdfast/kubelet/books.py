@@ -180,7 +180,7 @@ class BooksReader:
                         "cannot ask kubelet for its pods", reason=str(error), asked_because=reasons
                     )
                 self._note_problem(str(error))
-                self.ask("the question before was not answered")
+                self.ask("the last question was not answered")
                 pause = next(delays)
             else:
                 log.debug("kubelet told its pods", asked_because=reasons)

@@ -235,13 +235,13 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
                 code = grpc.StatusCode.FAILED_PRECONDITION
                 text = (
                     f"cannot answer {call} for {self.resource}: no decision in {deadline:g} s; is "
-                    "the node overloaded? `holdfast status` tells what does not answer"
+                    "the node overloaded? `holdfast status` shows what does not answer"
                 )
             else:
                 code = grpc.StatusCode.INTERNAL
                 text = (
                     f"cannot answer {call} for {self.resource}: {type(error).__name__}: {error}; "
-                    "this is a bug in holdfast, its log tells more"
+                    "this is a bug in holdfast, see its log"
                 )
             log.exception("kubelet call failed", call=call, resource=self.resource)
         else:

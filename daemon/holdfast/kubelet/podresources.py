@@ -46,7 +46,7 @@ class PodResources:
                 state = channel.get_state(try_to_connect=True)
                 while state is not grpc.ChannelConnectivity.READY and not problem:
                     if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                        problem = "nobody answers there"
+                        problem = "nothing answers there"
                     else:
                         await channel.wait_for_state_change(state)
                         state = channel.get_state(try_to_connect=True)

@@ -190,7 +190,7 @@ class _OneResource:
         if state.folder is None:
             raise KubeletError(
                 f"cannot register {resource}: there is no folder {self._folder.path} (waiting for "
-                "kubelet to make it; is it kubelet's plugin folder on this node?)"
+                "kubelet to create it; is it kubelet's plugin folder on this node?)"
             )
         if state.kubelet is None:
             raise KubeletError(
@@ -265,14 +265,14 @@ class _OneResource:
             streams, state = self._plugin.streams.value, self._folder.state.value
             left = opened_by - self._clock.monotonic()
             if streams.ended:
-                return "kubelet closed its stream of devices; registering again"
+                return "kubelet closed its ListAndWatch stream; registering again"
             if not streams.opened and left <= 0:
                 return (
-                    f"kubelet accepted {self._plugin.resource} but opened no stream of devices in "
-                    f"{self._times.stream:g} s; see kubelet's log"
+                    f"kubelet accepted {self._plugin.resource} but opened no ListAndWatch stream "
+                    f"in {self._times.stream:g} s; see kubelet's log"
                 )
             if _another_kubelet(state, began_with):
-                return f"{self._folder.kubelet_socket} was made anew; registering again"
+                return f"{self._folder.kubelet_socket} was created again; registering again"
             if server is not None and state.sockets.get(server.name) != server.file:
                 return f"our socket {server.path} was removed; serving and registering again"
             await changes.wait(_LONG if streams.opened else left)

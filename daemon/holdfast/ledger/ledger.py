@@ -66,7 +66,7 @@ class Ledger:
     def problem(self) -> str:
         """Return why writes fail, empty while they do not."""
         if self._failing_since is None and self._lane.stuck_since is not None:
-            return "a write has not come back"
+            return "a write hangs"
         return self._problem
 
     @property

@@ -185,7 +185,9 @@ class HandRelease:
     async def _tell(self, lock: DeviceLock, evidence: str) -> None:
         def decide(draft: Draft) -> None:
             if not draft.is_as(lock):
-                raise RequestRefusedError(f"cannot release {lock.device}: it has just moved")
+                raise RequestRefusedError(
+                    f"cannot release {lock.device}: its lock has just changed"
+                )
             draft.tell(lock.device, lock.keys, evidence)
 
         await self._ledger.apply(decide)

@@ -217,7 +217,7 @@ class Resetter:
         if self._state(it) is TrialState.OVERDUE:
             return (
                 f"its reset or check has not returned within {waited:g} s (lane {it.lane.name}); "
-                "it returns by itself if the kernel lets go, else restart the machine"
+                "it goes on if the kernel returns, otherwise reboot the node"
             )
         return "its functions are being reset and checked"
 

@@ -132,7 +132,7 @@ class Watcher:
         sightings = await self._sight()
         await self._reconcile(sightings)
         if self._endings.is_question_due(self._ledger.book.value, sightings):
-            self._books.ask("a pod seems to be over")
+            self._books.ask("a pod seems to have ended")
         enabled = await self._kernel.enabled(self._inventory.value.devices)
         await self._users.look_at_free(enabled, at_all=not self.looked.is_set())
         held = [each for each in self._locks() if each.state is LockState.HELD]

@@ -107,5 +107,7 @@ def _failure_of(task: asyncio.Task[None], *, expected: bool) -> BaseException | 
         return None if expected else TaskEndedError(f"task {task.get_name()} was cancelled")
     error = task.exception()
     if error is None and not expected:
-        return TaskEndedError(f"task {task.get_name()} returned, but was to run for ever")
+        return TaskEndedError(
+            f"task {task.get_name()} returned, but must run until the daemon stops"
+        )
     return error

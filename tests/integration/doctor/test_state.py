@@ -68,7 +68,7 @@ def test_a_state_folder_in_order_has_nothing_to_mend_and_is_not_touched(node: No
     ("kind", "words"),
     [
         ("tmpfs", "is emptied by a reboot"),
-        ("overlay", "its next one would begin without the ledger"),
+        ("overlay", "the next container would start without the ledger"),
         ("nfs4", "locks and writes on nfs4"),
         ("fuse.sshfs", "locks and writes on fuse.sshfs"),
     ],

@@ -52,7 +52,7 @@ class _Hand:
         what, asker = self._target(question), _asker(question)
         reason = _reason(question)
         if not reason:
-            raise RequestRefusedError(f"cannot quarantine {what.device}: say why (--reason)")
+            raise RequestRefusedError(f"cannot quarantine {what.device}: give a reason (--reason)")
         text = await self._parts.ledger.apply(
             lambda draft: quarantine(draft, what, Mark(asker=asker, at=draft.now, reason=reason))
         )
@@ -113,8 +113,8 @@ class _Hand:
         needed, gpus = self._needed(), self._parts.gpus
         if needed or gpus is None or not gpus.source.holds_driver:
             return needed
-        await gpus.source.let_go("holdfast is drained for its removal, and has let NVML go")
-        return ["holdfast is letting NVIDIA's driver go"]
+        await gpus.source.let_go("holdfast is drained for removal and has closed NVML")
+        return ["holdfast is closing NVML"]
 
     def _needed(self) -> list[str]:
         parts = self._parts

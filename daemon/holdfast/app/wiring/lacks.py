@@ -32,14 +32,14 @@ def missing_folders(settings: Settings, root: HostRoot) -> tuple[str, ...]:
     socket = Path(settings.kubelet.pod_resources_socket)
     if not socket.parent.is_dir():
         found.append(
-            f"without {socket.parent} kubelet is not asked which pods it counts: the lock of a pod "
-            "that is over stays, and no pod is named: mount that folder of the node, or let "
-            "kubelet.podResourcesSocket say where it is (kubelet makes it at its first start)"
+            f"without {socket.parent} holdfast cannot ask kubelet for its pods: locks of ended "
+            "pods stay, and no pod is named: mount that folder of the node, or set "
+            "kubelet.podResourcesSocket (kubelet creates it at its first start)"
         )
     mount = mount_of(mounts(root), settings.state_dir)
     if mount is not None and (why := unfit(mount.kind)):
         found.append(
-            f"without a stateDir on the node's own disk locks are forgotten: {settings.state_dir} "
+            f"without a stateDir on the node's own disk locks are lost: {settings.state_dir} "
             f"is on {mount.point}, and {why}: mount a folder of the node there"
         )
     return tuple(found)

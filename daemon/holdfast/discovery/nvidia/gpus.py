@@ -31,7 +31,7 @@ _READY_LOOK = 1.0
 """How often to look whether the driver container is still up, in seconds; it is one stat."""
 _NO_IMEX = (
     "IMEX channel 0 is required, and the driver's folder of nodes has no "
-    "nvidia-caps-imex-channels/channel0; make it, or set gpu.imexRequired to false"
+    "nvidia-caps-imex-channels/channel0; create it, or set gpu.imexRequired to false"
 )
 
 
@@ -252,7 +252,7 @@ class GpuSource:
             # lets go of it when this is heard.
             self._close()
             self._anew = True
-            reason = "the driver was loaded anew, or replaced: NVML is begun anew"
+            reason = "the driver was reloaded or replaced: NVML is started again"
             return _Seen(reading=GpuReading(state=DriverState.NOT_READY, reason=reason))
         self._load = driver.load
         try:
@@ -294,8 +294,8 @@ class GpuSource:
         library = self._latest = self._make(path)
         if self._anew and library.in_use:
             raise HostError(
-                "cannot begin NVML anew: calls to the former driver's have not come back yet; "
-                "where this lasts, restart holdfast"
+                "cannot start NVML again: calls to the former driver hang; if this lasts, restart "
+                "holdfast"
             )
         library.open()
         self._open, self._anew = (path, library), False

@@ -282,7 +282,7 @@ class GpuHealthWatch:
             former[1].close()
 
     def _heard_nothing(self) -> None:
-        reason = "its events cannot be heard: NVML does not come back from waiting"
+        reason = "its events cannot be received: NVML hangs in the wait for events"
         for uuid, state in self._states.items():
             self._states[uuid] = replace(state, unmonitored=reason)
 

@@ -77,7 +77,7 @@ class GpuUses:
         source = self._source()
         if self._lane.stuck_since is not None:
             # Each that waits here would hold up those who look after other devices.
-            return _unknown(wanted, "it has not come back from a call")
+            return _unknown(wanted, "a call to it hangs")
         try:
             return await self._lane.run(lambda: _ask(source, wanted), deadline=self._patience)
         except LaneStuckError as error:
@@ -146,7 +146,7 @@ def _unknown(devices: tuple[Device, ...], reason: str) -> dict[DeviceName, GpuUs
 
 def _ask(source: UseSource | None, devices: tuple[Device, ...]) -> dict[DeviceName, GpuUse]:
     if source is None:
-        problem = GpuUse(problem="NVIDIA's driver is not there to tell who uses it")
+        problem = GpuUse(problem="NVIDIA's driver is not loaded, so nobody knows who uses it")
         return dict.fromkeys((each.name for each in devices), problem)
     return {each.name: _use_of(source, each) for each in devices}
 

@@ -210,7 +210,7 @@ class _Gaps:
     """Collects processes that could not be looked into, and tells of them in few words."""
 
     def __init__(self, sight: Visibility) -> None:
-        self._hint = f"; this process lacks {', '.join(sight.blinding)}" if sight.blinding else ""
+        self._hint = f"; holdfast lacks {', '.join(sight.blinding)}" if sight.blinding else ""
         self._seen: dict[str, dict[int, str]] = defaultdict(dict)
 
     def add(self, pid: int, command: str, reason: str) -> None:
@@ -227,4 +227,4 @@ class _Gaps:
         first = min(commands)
         others = f" and {len(commands) - 1} others" if len(commands) > 1 else ""
         who = f"pid {first} ({commands[first]}){others}"
-        return f"{who} cannot be looked into: {reason}{self._hint}"
+        return f"{who} cannot be inspected: {reason}{self._hint}"

@@ -96,13 +96,13 @@ def unquarantine(draft: Draft, what: Target, mark: Mark, *, forgiven: Sequence[s
         draft.mark(book.marks.without(what.device))
         told.append("not quarantined by hand any more")
     if forgiven:
-        told.append(f"trusted again in spite of {', '.join(forgiven)}")
+        told.append(f"trusted again despite {', '.join(forgiven)}")
     if stuck:
         told.append("reclaimed again now, and withheld until it is free")
     if others:
-        told.append(f"withheld still: {', '.join(others)} is the same hardware and is quarantined")
+        told.append(f"still withheld: {', '.join(others)} is the same hardware and is quarantined")
     if book.marks.drain is not None:
-        told.append(f"withheld still: holdfast is draining ({book.marks.drain})")
+        told.append(f"still withheld: holdfast is draining ({book.marks.drain})")
     text = "; ".join(told)
     draft.tell(what.device, what.keys, f"unquarantine, {mark}: {text}")
     settle(draft)
@@ -160,9 +160,9 @@ def why_not_removable(facts: RemovalFacts) -> tuple[str, ...]:
     """
     book, found = facts.book, []
     if not facts.looked:
-        found.append("holdfast has just started and not looked at the node yet")
+        found.append("holdfast has just started and has not scanned the node yet")
     if facts.problem:
-        found.append(f"kubelet's books cannot be read: {facts.problem}")
+        found.append(f"kubelet's checkpoint cannot be read: {facts.problem}")
     if book.marks.drain is None:
         found.append("holdfast is not draining")
     # What we granted nobody is not ours to wait for.
@@ -176,7 +176,7 @@ def why_not_removable(facts: RemovalFacts) -> tuple[str, ...]:
     ]
     locked = frozenset().union(*(lock.keys for lock in locks))
     found += [
-        f"{name} is awaited by {book.pod(allocation.pod)}: delete the pod"
+        f"{name} is waited for by {book.pod(allocation.pod)}: delete the pod"
         for allocation in book.queue()
         for name, keys in allocation.names()
         if not keys & locked

@@ -82,7 +82,7 @@ def offered(facts: OfferFacts) -> bool:
 def has_or_awaits(name: DeviceName, book: Book, view: KubeletView) -> bool:
     """Tell whether a pod that kubelet counts, or is about to, has *name* or waits for it.
 
-    While kubelet's books cannot be read, every pod of ours that is not over may be one.
+    While kubelet's checkpoint cannot be read, every pod of ours that is not over may be one.
     """
     ours = book.claims.naming(name.resource, [name.id])
     if not view.readable:

@@ -68,7 +68,9 @@ def over(facts: AllocationFacts) -> str | None:
     if allocation.phase is Phase.ACTIVE:
         return _started_by_nobody(facts)
     if facts.age >= facts.timeout:
-        return f"no entry of kubelet's names it {facts.timeout:g} s after it was allocated"
+        return (
+            f"no entry in kubelet's checkpoint names it {facts.timeout:g} s after it was allocated"
+        )
     return None
 
 
@@ -91,7 +93,7 @@ def _started_by_nobody(facts: AllocationFacts) -> str | None:
     container is not about to open the device; whether it has it open is for the kernel to show.
     """
     if facts.rebooted:
-        return "no entry of kubelet's names it after a reboot"
+        return "no entry in kubelet's checkpoint names it after a reboot"
     asked = facts.asked_after_start
     if asked is None or asked < LONGEST_START:
         return None
@@ -99,7 +101,7 @@ def _started_by_nobody(facts: AllocationFacts) -> str | None:
 
 
 def _unread(allocation: Allocation, facts: AllocationFacts) -> str | None:
-    """Return why it is over while kubelet's books cannot be read.
+    """Return why it is over while kubelet's checkpoint cannot be read.
 
     Kubelet allocates nothing twice unless it thinks that the first pod is over, and a pod that has
     lost its cgroup is. One that is empty proves nothing: CRI-O runs no pause in it, and the gate is

@@ -37,6 +37,8 @@ def hand_to_true_owner(draft: Draft, lock: DeviceLock, facts: KernelFacts) -> No
     heir = true_owner(book, lock, facts)
     if heir is None or book.locks.get(lock.device) != lock:
         return
-    draft.hand(lock, heir, f"in truth it is held by {named(facts.holders or ())}")
+    draft.hand(
+        lock, heir, f"the process scan shows that it is held by {named(facts.holders or ())}"
+    )
     draft.activate(heir)
     settle(draft)

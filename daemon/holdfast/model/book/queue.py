@@ -60,7 +60,7 @@ def _lock_for(
     for lock in in_the_way:
         # Nobody could open it: the gate of the Allocation that had it never passed.
         draft.move(lock.device, LockState.RELEASING, "an older Allocation has the hardware")
-        draft.move(lock.device, LockState.FREE, "its gate never passed")
+        draft.move(lock.device, LockState.FREE, "it never passed the gate")
     if part is None:
         draft.lock(device, missing, allocation, "allocated")
     else:  # it has grown, or its pod has had a part of it under another name

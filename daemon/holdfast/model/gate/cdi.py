@@ -73,8 +73,8 @@ def explained(inventory: Inventory, rivals: Mapping[str, str]) -> Published:
     problem = ""
     if ambiguous:
         problem = (
-            f"{', '.join(ambiguous)}: {rivals[ambiguous[0]]} explains it as well, and runtimes "
-            "then take neither; remove that file"
+            f"{', '.join(ambiguous)}: {rivals[ambiguous[0]]} describes it as well, and runtimes "
+            "then use neither; remove that file"
         )
     return Published(
         nodes={name: each for name, each in nodes.items() if name not in rivals}, problem=problem

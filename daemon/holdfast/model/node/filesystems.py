@@ -22,9 +22,9 @@ _OVER_A_NETWORK = frozenset(
 def unfit(kind: str) -> str:
     """Return why a ledger must not lie on a filesystem of *kind*; nothing where it may."""
     if kind in _LOST_AT_REBOOT:
-        return f"{kind} is emptied by a reboot, and with it who has which device"
+        return f"{kind} is emptied by a reboot, and the locks are lost"
     if kind in _LOST_WITH_THE_CONTAINER:
-        return f"{kind} belongs to a container: its next one would begin without the ledger"
+        return f"{kind} belongs to a container: the next container would start without the ledger"
     if kind in _OVER_A_NETWORK or kind.startswith("fuse"):
         return f"locks and writes on {kind} are not kept in order as a ledger needs them"
     return ""

@@ -38,7 +38,7 @@ def leave(
         return before
     if was_ready and driver.ready is False:
         return Leave(
-            reason="GPU Operator's driver container is stopping: NVML is let go, so that the "
+            reason="GPU Operator's driver container is stopping: holdfast closes NVML, so that the "
             "driver can be unloaded",
             load=driver.load,
             until=now + PATIENCE,

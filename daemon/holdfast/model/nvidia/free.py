@@ -248,32 +248,32 @@ def _judge(sight: GpuSight, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
     if sight.busy and not sight.restless:
         return Verdict(freedom=Freedom.IN_USE, reason=f"in use: {_works(sight)}; it may be ending")
     if not looked:
-        return _unknown("nobody has looked for holders yet", final=True)
+        return _unknown("the holders have not been scanned yet", final=True)
     if sight.busy:
         return _unknown(f"{_works(sight)}: reset it (nvidia-smi --gpu-reset) if a pod fails on it")
     back = _back(sight)
     beside = "".join(f"; beside it {who}, {role.value}" for who, role in sight.bystanders)
     if gaps:
         return _unknown(
-            f"NVML names nobody and {back}, but not every process can be seen: {gaps[0]}"
+            f"NVML names no process and {back}, but not every process can be seen: {gaps[0]}"
         )
     return Verdict(
-        freedom=Freedom.FREE, reason=f"NVML names nobody that uses it, and {back}{beside}"
+        freedom=Freedom.FREE, reason=f"NVML names no process that uses it, and {back}{beside}"
     )
 
 
 def _back(sight: GpuSight) -> str:
     if sight.memory is None:
-        return "NVML does not tell its memory, so processes alone tell"
+        return "NVML does not report its memory, so only processes count"
     if sight.idle is None:
-        return "its idle memory is not known yet, so processes alone tell"
+        return "its idle memory is not known yet, so only processes count"
     risen = (sight.idle - (sight.least or 0)) // _MIB
     more = f", idle {risen} MiB more than at first" if risen > 0 else ""
     return f"its memory is back ({sight.memory // _MIB} MiB in use{more})"
 
 
 def _works(sight: GpuSight) -> str:
-    return f"it works at {sight.utilization} % although NVML names nobody that uses it"
+    return f"it works at {sight.utilization} % although NVML names no process that uses it"
 
 
 def _may_have_run(lock: DeviceLock) -> bool:
@@ -284,13 +284,13 @@ def _may_have_run(lock: DeviceLock) -> bool:
 def _memory(sight: GpuSight) -> str:
     idle = (sight.idle or 0) // _MIB
     text = (
-        f"in use: {sight.above // _MIB} MiB of its memory are not given back yet, although no "
+        f"in use: {sight.above // _MIB} MiB of its memory are not freed yet, although no "
         f"process uses it (idle it has {idle} MiB in use)"
     )
     if sight.overdue:
         text += (
-            "; it returns by itself when they are: reset the GPU (nvidia-smi --gpu-reset) or load "
-            "its driver anew; where the driver has come to need so much, raise gpu.memorySlackMib"
+            "; it returns by itself once they are: reset the GPU (nvidia-smi --gpu-reset) or "
+            "reload its driver; if the driver itself needs the memory, raise gpu.memorySlackMib"
         )
     return text
 

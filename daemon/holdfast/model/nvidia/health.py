@@ -149,7 +149,7 @@ def verdict(
     notes += [f"{state.uuid}: {mark.text}" for mark in suspected]
     error = state.condition.lost
     if error and not _condemns(state):
-        notes.append(f"its state cannot be asked for: {error}")
+        notes.append(f"its state cannot be read: {error}")
     return GpuHealth(
         faults=tuple(Fault(kind=FaultKind.ILL, text=f"{state.uuid}: {text}") for text in texts),
         notes=tuple(notes),
@@ -299,7 +299,7 @@ def _conditions(state: GpuState, reachable: frozenset[PciAddress] | None) -> lis
         return [f"it does not answer: {condition.lost}"]
     found = []
     if condition.remap_failed:
-        found.append("a bad memory row could not be replaced: have the GPU exchanged")
+        found.append("a bad memory row could not be replaced: replace the GPU")
     if condition.remap_pending:
         found.append("a bad memory row waits for a reset of the GPU to be replaced")
     if condition.retired_pending:

@@ -79,7 +79,7 @@ def lay_out(reading: GpuReading, strategy: MigStrategy) -> GpuLayout:
     """
     named = [gpu for gpu in reading.gpus if gpu.uuid]
     problems = [
-        f"GPU {gpu.index} is not advertised: NVML does not tell its UUID"
+        f"GPU {gpu.index} is not advertised: NVML does not report its UUID"
         for gpu in reading.gpus
         if not gpu.uuid
     ]
@@ -180,7 +180,7 @@ def _untold(gpu: Gpu) -> list[str]:
     if not gpu.mig:
         return []
     if not gpu.slices:
-        reason = "MIG mode is on and it has no MIG devices; make some, or turn MIG mode off"
+        reason = "MIG mode is on and it has no MIG devices; create some, or turn MIG mode off"
         return [f"GPU {gpu.index} ({gpu.uuid}) is not advertised: {reason}"]
     return [
         f"a MIG device of GPU {gpu.index} ({gpu.uuid}) is not advertised: it has no UUID"
@@ -242,8 +242,8 @@ def _single(gpus: Sequence[Gpu]) -> tuple[list[GpuPart], list[str]]:
         if others := sorted({_told(kind) for kind in _kinds(gpu) if kind != chosen}):
             problems.append(
                 f"{', '.join(others)} of GPU {gpu.index} ({gpu.uuid}) not advertised: strategy "
-                f"single needs the same on every GPU, and most have {_told(chosen)}; divide them "
-                "alike, or set gpu.migStrategy to mixed"
+                f"single needs the same on every GPU, and most have {_told(chosen)}; give all "
+                "GPUs the same layout, or set gpu.migStrategy to mixed"
             )
     return parts, problems
 

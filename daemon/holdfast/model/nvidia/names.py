@@ -50,8 +50,8 @@ def found_in(described: Described, rivals: Mapping[str, str]) -> GpuNames:
     problem = ""
     if ambiguous:
         problem = (
-            f"{', '.join(ambiguous)}: {rivals[ambiguous[0]]} explains it as well, and runtimes "
-            "then take neither; remove that file"
+            f"{', '.join(ambiguous)}: {rivals[ambiguous[0]]} describes it as well, and runtimes "
+            "then use neither; remove that file"
         )
     return GpuNames(
         devices={name: id_ for name, id_ in described.devices.items() if name not in rivals},
@@ -71,7 +71,7 @@ def unexplained(
     channel = not imex or f"{IMEX_KIND}=0" in names.beside
     why = names.problem or "the driver does not have all of the nodes that it needs"
     return {
-        id_: f"no CDI spec explains it: {why}"
+        id_: f"no CDI spec describes it: {why}"
         for id_, name in answers.items()
         if not channel or names.devices.get(f"{GPU_KIND}={name}") != id_
     }

@@ -38,12 +38,12 @@ class Cure(IntEnum):
 
 
 _TOLD: Mapping[Cure, str] = {
-    Cure.ADVICE: "clears as soon as the driver tells what it asks for, or after a quiet period",
+    Cure.ADVICE: "clears as soon as the driver says what it needs, or after a quiet period",
     Cure.QUIET: "clears by itself after a quiet period",
     Cure.RESTART: "clears a quiet period after the processes on it have ended",
     Cure.RESET: "needs a reset of the GPU, a reload of the driver or a reboot",
     Cure.REBOOT: "needs a reboot of the node",
-    Cure.OPERATOR: "needs a person to mend it, and then to say so (`holdfast unquarantine`)",
+    Cure.OPERATOR: "needs a repair by a person, then `holdfast unquarantine`",
 }
 
 

@@ -176,7 +176,7 @@ def _mode(facts: EndFacts) -> str | None:
 
 def _sight(facts: EndFacts) -> str | None:
     if not facts.scan_complete:
-        return "the scan was incomplete, which proves nobody guilty"
+        return "the scan was incomplete, which proves nothing"
     return None
 
 
@@ -201,7 +201,7 @@ def _identity(facts: EndFacts) -> str | None:
 def _kubelet_let_go(facts: EndFacts) -> str | None:
     pod = facts.pod
     if pod is None or pod.counted_by is None:
-        return "its pod never stood in a checkpoint that kubelet wrote before our eyes"
+        return "its pod was never in a checkpoint that kubelet wrote while holdfast ran"
     if facts.kubelet is None:
         return "kubelet cannot be asked"
     if pod.counted_by != facts.kubelet:
@@ -209,7 +209,7 @@ def _kubelet_let_go(facts: EndFacts) -> str | None:
     if pod.let_go_at is None or facts.let_go_at is None:
         return "kubelet counts its pod, or has not been asked since"
     if facts.now - facts.let_go_at < facts.let_go_grace:
-        return f"kubelet let go of its pod less than {facts.let_go_grace:g} s ago"
+        return f"kubelet dropped its pod less than {facts.let_go_grace:g} s ago"
     return None
 
 
@@ -261,7 +261,7 @@ def _runtime_let_go(facts: EndFacts) -> str | None:
     if reason is not None:
         return reason
     if facts.runtime_gone_at is None:
-        return "the runtime has not been seen to let go of its pod"
+        return "the runtime was not seen to drop its pod"
     return None
 
 
@@ -285,7 +285,7 @@ def _sandbox_let_go(facts: EndFacts) -> str | None:
 def _grace(facts: EndFacts) -> str | None:
     let_go, gone = facts.let_go_at, facts.runtime_gone_at
     if let_go is None or gone is None:
-        return "kubelet and the runtime have not both let go of its pod"
+        return "kubelet and the runtime have not both dropped its pod"
     since = max(gone, let_go + facts.let_go_grace)
     if facts.now - since < facts.orphan_grace:
         return f"it has been an orphan for less than {facts.orphan_grace:g} s"

@@ -90,7 +90,7 @@ def _leak(facts: LeakFacts) -> str | None:
         return "nobody holds the device"
     for holder in facts.holders:
         if holder.process not in sandbox:
-            return f"it is held by another, too: {holder}"
+            return f"another process holds it as well: {holder}"
         if holder.grips != {Grip.DEVICE_FD}:
             return f"a device of the pod is held by more than a leaked fd: {holder}"
     return None
@@ -99,9 +99,9 @@ def _leak(facts: LeakFacts) -> str | None:
 def _idle(facts: LeakFacts) -> str | None:
     for member in facts.members:
         if member.sandbox not in GVISOR:
-            return f"pid {member.process} ({member.command}) is no part of a gVisor sandbox"
+            return f"pid {member.process} ({member.command}) is not part of a gVisor sandbox"
     if not any(member.sandbox is Sandbox.SENTRY for member in facts.members):
-        return "its sandbox is not to be seen"
+        return "its sandbox cannot be seen"
     state = facts.runtime
     if state is None or state.problem:
         why = "" if state is None else f" ({state.problem})"
@@ -115,5 +115,5 @@ def _times(facts: LeakFacts) -> str | None:
     if facts.leaking_for < facts.leak_grace:
         return f"the leak has been seen for less than {facts.leak_grace:g} s"
     if facts.pause > 0:
-        return "its sandbox was ended lately, and leaks again: it is kept for a while"
+        return "its sandbox was ended recently and leaks again, so it is kept for a while"
     return None

@@ -64,13 +64,14 @@ def judge_by_hand(facts: HandFacts) -> HandVerdict:
     if lock.pod is None and lock.state is not LockState.HELD:
         return HandVerdict(
             refusal=f"it is not known whose {device} was; it becomes free by itself when every "
-            "process of the node can be seen and none has it: `holdfast doctor` tells what hides "
+            "process of the node can be seen and none has it: `holdfast doctor` says what hides "
             "them"
         )
     if lock.pod is None or facts.pod is None:
         return HandVerdict(
             refusal=f"it is not known whose {device} is; it becomes free by itself when kubelet's "
-            "books name its pod, or give it to another, or have had none with it for 10 minutes"
+            "checkpoint names its pod, gives it to another pod, or has had no pod with it for 10 "
+            "minutes"
         )
     if facts.shown is not None and facts.shown != lock.fence:
         return HandVerdict(
@@ -103,7 +104,7 @@ def _alive(facts: HandFacts, lock: DeviceLock, pod: PodRecord) -> str | None:
     if lock.state is LockState.HELD:
         return f"pod {pod} has {facts.device}"
     if facts.at_work is not None:
-        return f"pod {pod} is at work: {facts.at_work}"
+        return f"pod {pod} is still running: {facts.at_work}"
     return None
 
 

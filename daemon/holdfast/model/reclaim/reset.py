@@ -81,7 +81,7 @@ def why_not_reset(
     if not idle:
         return "it is not proven that nobody uses it"
     if not guarded:
-        return "others cannot be kept from it meanwhile: its group cannot be opened here"
+        return "its group cannot be opened here, so others could open it meanwhile"
     return None
 
 
@@ -99,7 +99,7 @@ def why_dead(look: FunctionLook) -> str | None:
     if look.vendor == NO_ANSWER:
         return (
             f"{look.address} does not answer (its vendor id reads ffff); "
-            "remove and rescan it, or restart the machine"
+            "remove and rescan it, or reboot the node"
         )
     return None
 

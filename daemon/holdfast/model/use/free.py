@@ -108,12 +108,12 @@ def judge_kernel(facts: KernelFacts) -> Verdict:
         return Verdict(
             freedom=Freedom.IN_USE,
             reason=f"in use: {sign}, and no process has it open (an fd in flight between "
-            "processes, or the kernel itself: vhost, KVM); it returns by itself when they let go: "
+            "processes, or the kernel itself: vhost, KVM); it becomes free when they close it: "
             "end the programs that pass it on, or the virtual machine that has it"
             f"{_left_on(facts)}",
         )
     if facts.holders is None:
-        return Verdict(freedom=Freedom.UNKNOWN, reason="nobody has looked for holders yet")
+        return Verdict(freedom=Freedom.UNKNOWN, reason="the holders have not been scanned yet")
     if facts.gaps:
         return Verdict(
             freedom=Freedom.UNKNOWN, reason=f"not every process can be seen: {facts.gaps[0]}"
@@ -176,7 +176,7 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
     if pod is None:
         return _of_an_unknown_pod(kernel, facts)
     if pod.counted is None and not pod.unreadable:
-        return Verdict(freedom=Freedom.UNKNOWN, reason="kubelet's books have not been read")
+        return Verdict(freedom=Freedom.UNKNOWN, reason="kubelet's checkpoint has not been read")
     if pod.counted:
         return Verdict(freedom=Freedom.IN_USE, reason="kubelet counts its pod")
     if pod.processes and not kernel.holders:

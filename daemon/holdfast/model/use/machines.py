@@ -32,7 +32,7 @@ def but_for_own_machine(verdict: Verdict, pod: PodUid | None, *, had_none: bool 
     pids = ", ".join(str(each.process) for each in verdict.holders)
     return Verdict(
         freedom=Freedom.FREE,
-        reason=f"nobody but the virtual machine of pod {pod} itself has it (pid {pids})",
+        reason=f"only the virtual machine of pod {pod} itself has it (pid {pids})",
     )
 
 

@@ -108,10 +108,12 @@ def node_faults(node: NodeFacts, subject: str) -> tuple[Fault, ...]:
         kind, text = FaultKind.UNREADABLE, f"cannot look at {node.path}: {node.problem}"
     elif not node.exists:
         kind = FaultKind.NO_NODE
-        text = f"{subject} has no node {node.path}; is /dev of the host mounted, is udev at work?"
+        text = f"{subject} has no node {node.path}; is /dev of the host mounted, is udev running?"
     elif node.found is None:
         kind = FaultKind.WRONG_NODE
-        text = f"{node.path} is not a character device; remove it and let the kernel make it again"
+        text = (
+            f"{node.path} is not a character device; remove it and let the kernel create it again"
+        )
     elif node.expected is None:
         kind = FaultKind.NO_NODE
         text = f"{node.path} belongs to nothing: the kernel shows no device number for {subject}"
@@ -119,7 +121,8 @@ def node_faults(node: NodeFacts, subject: str) -> tuple[Fault, ...]:
         kind = FaultKind.WRONG_NODE
         text = (
             f"{node.path} has device number {_number(node.found)}, but the kernel's for {subject}"
-            f" is {_number(node.expected)}; remove the stale node and let the kernel make it again"
+            f" is {_number(node.expected)}; remove the stale node and let the kernel create it"
+            " again"
         )
     else:
         return ()
@@ -135,7 +138,7 @@ def chip_faults(slot: str, found: int, expected: int) -> tuple[Fault, ...]:
             kind=FaultKind.GONE,
             text=(
                 f"chip {slot} shows {found} of its {expected} functions; rescan the PCI bus"
-                " or restart the machine"
+                " or reboot the node"
             ),
         ),
     )

@@ -76,8 +76,8 @@ def hint(error: Any) -> str:  # noqa: ANN401 - pynvml makes its classes at run t
     hints = {
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "; is the driver being loaded or replaced?",
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-            "; the kernel's driver is of another version than the library: load the driver anew or "
-            "reboot the node, and restart holdfast where gpu.driverRoot is not set"
+            "; the kernel's driver is of another version than the library: reload the driver or "
+            "reboot the node; if gpu.driverRoot is not set, also restart holdfast"
         ),
         pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "; set gpu.driverRoot to where the driver is",
         pynvml.NVML_ERROR_NO_PERMISSION: "; the nodes /dev/nvidia* cannot be opened",

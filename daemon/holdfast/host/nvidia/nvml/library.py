@@ -76,7 +76,7 @@ class Nvml:
             enter(self._library)
         except OSError as error:
             raise HostError(
-                f"cannot load {self._library}: {error}; is it of this machine?"
+                f"cannot load {self._library}: {error}; is it for this architecture?"
             ) from error
         except pynvml.NVMLError as error:
             raise _not_started(error) from error
@@ -203,7 +203,7 @@ class Nvml:
                 pynvml.nvmlDeviceRegisterEvents(handle, known, self._events)
                 self._named[_address(handle)] = uuid
             except pynvml.NVMLError as error:
-                unheard[uuid] = f"its events cannot be heard: {error_name(error)}"
+                unheard[uuid] = f"its events cannot be received: {error_name(error)}"
         return unheard
 
     def unsubscribe(self) -> None:
