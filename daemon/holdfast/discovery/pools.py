@@ -22,13 +22,17 @@ def pool_devices(snapshot: Snapshot, pools: Sequence[PoolSpec]) -> tuple[Device,
         rules.setdefault(pool.resource, []).append(pool)
     devices: list[Device] = []
     for resource, specs in rules.items():
-        matches = [
-            Match(function=function, model=f"{function.vendor:04x}:{function.device:04x}")
-            for function in snapshot.functions.values()
-            if any(_takes(spec, function) for spec in specs)
-        ]
-        devices += vfio_devices(snapshot, resource, matches)
+        devices += vfio_devices(snapshot, resource, pool_matches(snapshot, specs))
     return tuple(devices)
+
+
+def pool_matches(snapshot: Snapshot, specs: Sequence[PoolSpec]) -> list[Match]:
+    """Return the functions of *snapshot* that any of *specs* takes."""
+    return [
+        Match(function=function, model=f"{function.vendor:04x}:{function.device:04x}")
+        for function in snapshot.functions.values()
+        if any(_takes(spec, function) for spec in specs)
+    ]
 
 
 def _takes(spec: PoolSpec, function: PciFunction) -> bool:

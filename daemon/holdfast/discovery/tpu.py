@@ -1,5 +1,7 @@
 """Finds the TPU chips of this host, behind VFIO groups or accel nodes."""
 
+from msgspec import Struct
+
 from holdfast.discovery.snapshot import Snapshot
 from holdfast.discovery.vfio import Match, unreadable, vfio_devices
 from holdfast.host.pci.sysfs import PciFunction
@@ -9,29 +11,40 @@ from holdfast.model.tpu.generations import TPU_RESOURCE, TpuGeneration, generati
 from holdfast.model.vfio.viability import node_faults
 
 
-def tpu_devices(snapshot: Snapshot, resource: ResourceName = TPU_RESOURCE) -> tuple[Device, ...]:
-    """Return the chips of *snapshot* under *resource*, in no particular order.
+class TpuMatches(Struct, frozen=True, kw_only=True):
+    """The functions of TPU chips, by how the kernel lets them be reached."""
 
-    How a chip is reached is what the kernel shows of it; its generation decides only while the
-    chip has no driver.
+    vfio: tuple[Match, ...] = ()
+    accel: tuple[Match, ...] = ()
+
+
+def tpu_devices(snapshot: Snapshot, resource: ResourceName = TPU_RESOURCE) -> tuple[Device, ...]:
+    """Return the chips of *snapshot* under *resource*, in no particular order."""
+    found = tpu_matches(snapshot)
+    return (
+        *vfio_devices(snapshot, resource, found.vfio),
+        *(_accel_device(snapshot, resource, match) for match in found.accel),
+    )
+
+
+def tpu_matches(snapshot: Snapshot) -> TpuMatches:
+    """Return the functions of *snapshot* that belong to TPU chips.
+
+    How a chip is reached is what the kernel shows. Its generation decides only while the chip has
+    no driver.
     """
-    behind_vfio = []
-    devices = []
+    found: dict[DeviceKind, list[Match]] = {DeviceKind.VFIO: [], DeviceKind.ACCEL: []}
     for function in snapshot.functions.values():
         generation = generation_of(function.vendor, function.device, function.subsystem_device)
-        if generation is None:
-            continue
-        if _kind(snapshot, function, generation) is DeviceKind.VFIO:
-            behind_vfio.append(
+        if generation is not None:
+            found[_kind(snapshot, function, generation)].append(
                 Match(
                     function=function,
                     model=generation.name,
                     chip_functions=generation.functions_per_chip,
                 )
             )
-        else:
-            devices.append(_accel_device(snapshot, resource, function, generation))
-    return (*vfio_devices(snapshot, resource, behind_vfio), *devices)
+    return TpuMatches(vfio=tuple(found[DeviceKind.VFIO]), accel=tuple(found[DeviceKind.ACCEL]))
 
 
 def _kind(snapshot: Snapshot, function: PciFunction, generation: TpuGeneration) -> DeviceKind:
@@ -42,12 +55,8 @@ def _kind(snapshot: Snapshot, function: PciFunction, generation: TpuGeneration) 
     return generation.kind
 
 
-def _accel_device(
-    snapshot: Snapshot,
-    resource: ResourceName,
-    function: PciFunction,
-    generation: TpuGeneration,
-) -> Device:
+def _accel_device(snapshot: Snapshot, resource: ResourceName, match: Match) -> Device:
+    function = match.function
     accel = snapshot.accel.get(function.address)
     nodes = () if accel is None else (DeviceNode(path=f"/dev/{accel.name}", rdev=accel.rdev),)
     return Device(
@@ -57,12 +66,13 @@ def _accel_device(
         nodes=nodes,
         functions=(),
         numa_node=function.numa_node,
-        model=generation.name,
-        faults=(*_accel_faults(snapshot, function), *unreadable((function,))),
+        model=match.model,
+        faults=(*accel_faults(snapshot, function), *unreadable((function,))),
     )
 
 
-def _accel_faults(snapshot: Snapshot, function: PciFunction) -> tuple[Fault, ...]:
+def accel_faults(snapshot: Snapshot, function: PciFunction) -> tuple[Fault, ...]:
+    """Return what keeps a chip with a node of the TPU's own driver from being used."""
     accel = snapshot.accel.get(function.address)
     if accel is None:
         bound = f"is bound to {function.driver}" if function.driver else "has no driver"

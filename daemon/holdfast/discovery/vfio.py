@@ -45,6 +45,12 @@ def unreadable(functions: Iterable[PciFunction]) -> tuple[Fault, ...]:
     )
 
 
+def no_group(function: PciFunction) -> Fault:
+    """Return the fault of a function that has no IOMMU group."""
+    text = f"{function.address} has no IOMMU group; turn the IOMMU on in firmware and kernel"
+    return Fault(kind=FaultKind.NO_NODE, text=text)
+
+
 def _inseparable(matches: Sequence[Match]) -> list[list[Match]]:
     """Split *matches* into sets, joining those that share a group or a chip."""
     sets: list[tuple[set[str], list[Match]]] = []
@@ -90,7 +96,7 @@ def _device(snapshot: Snapshot, resource: ResourceName, matches: Sequence[Match]
         numa_node=next((f.numa_node for f in wanted if f.numa_node is not None), None),
         model=first.model,
         faults=(
-            *_chip_faults(matches),
+            *incomplete_chips(matches),
             *(fault for function in wanted for fault in _function_faults(snapshot, function)),
             *(fault for group in groups for fault in _group_faults(snapshot, group, wanted)),
             *unreadable(members.values()),
@@ -104,7 +110,8 @@ def _nodes(snapshot: Snapshot, group: int) -> tuple[DeviceNode, ...]:
     return () if node.expected is None else (DeviceNode(path=node.path, rdev=node.expected),)
 
 
-def _chip_faults(matches: Sequence[Match]) -> tuple[Fault, ...]:
+def incomplete_chips(matches: Sequence[Match]) -> tuple[Fault, ...]:
+    """Return a fault for each chip that shows fewer functions than it is made of."""
     found: dict[str, int] = {}
     expected: dict[str, int] = {}
     for match in matches:
@@ -125,8 +132,7 @@ def _function_faults(snapshot: Snapshot, function: PciFunction) -> tuple[Fault, 
     faults = function_faults(snapshot.facts(function), node)
     if faults or group is not None:
         return faults
-    text = f"{function.address} has no IOMMU group; turn the IOMMU on in firmware and kernel"
-    return (Fault(kind=FaultKind.NO_NODE, text=text),)
+    return (no_group(function),)
 
 
 def _group_faults(

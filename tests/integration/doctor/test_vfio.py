@@ -13,7 +13,7 @@ def test_a_node_in_order_has_nothing_to_mend(node: NodeTree) -> None:
 
     assert told.bad("vfio") == {}
     devices = told.of("vfio", "devices")["reason"]
-    assert devices == f"to be granted: {CHIP} (TPU v5e), {SECOND} (TPU v5e)"
+    assert devices == f"to be granted: {CHIP} (v5e), {SECOND} (v5e)"
     assert told.of("vfio", "driver")["reason"] == "all 2 functions are on VFIO drivers"
     assert told.code == 0
 

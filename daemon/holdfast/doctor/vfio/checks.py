@@ -2,23 +2,17 @@
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
+from holdfast.discovery.snapshot import Snapshot
 from holdfast.doctor.area import Area
 from holdfast.doctor.finding import Finding
 from holdfast.doctor.node import Node
-from holdfast.doctor.vfio.functions import (
-    Wanted,
-    function_findings,
-    unknown_findings,
-    wanted_functions,
-)
+from holdfast.doctor.vfio.functions import function_findings, unknown_findings, wanted
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import list_names, read_text
+from holdfast.host.files.kernelfile import list_names, names_or_empty, text_or_empty
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.root import HostRoot
-from holdfast.model.devices import DeviceKind
 from holdfast.model.vfio.viability import is_vfio_driver
 
 _AREA = Area("vfio")
@@ -30,7 +24,7 @@ def vfio_findings(node: Node) -> Iterator[Finding]:
     """Yield what was found of the functions that are granted through VFIO."""
     root = node.host
     try:
-        functions = Sysfs(root).pci_functions()
+        snapshot = Snapshot(root, Sysfs(root))
     except HostError as error:
         yield _AREA.warn(
             check="devices",
@@ -38,26 +32,23 @@ def vfio_findings(node: Node) -> Iterator[Finding]:
             remedy="run the doctor as root, with the host's /sys",
         )
         return
-    wanted = wanted_functions(functions, node.settings)
-    yield _devices(root, wanted, len(functions))
-    yield from unknown_findings(functions)
-    if any(each.kind is DeviceKind.VFIO for each in wanted):
+    found = wanted(snapshot, node.settings)
+    functions = snapshot.functions
+    names = [f"{each.function.address} ({each.model})" for each in (*found.vfio, *found.accel)]
+    where = root.sys / "bus/pci/devices"
+    yield _AREA.ok(
+        check="devices",
+        reason=f"to be granted: {', '.join(names)}"
+        if names
+        else f"no TPU and no function of a pool among {len(functions)} PCI functions in {where}",
+    )
+    yield from unknown_findings(functions.values())
+    if found.vfio:
         yield _iommu(root)
         yield _no_iommu(root)
         yield from _modules(root)
         yield _container(node)
-    yield from function_findings(node, wanted, functions)
-
-
-def _devices(root: HostRoot, wanted: Sequence[Wanted], functions: int) -> Finding:
-    if wanted:
-        names = ", ".join(f"{each.function.address} ({each.model})" for each in wanted)
-        return _AREA.ok(check="devices", reason=f"to be granted: {names}")
-    where = root.sys / "bus/pci/devices"
-    return _AREA.ok(
-        check="devices",
-        reason=f"no TPU and no function of a pool among {functions} PCI functions in {where}",
-    )
+    yield from function_findings(node, snapshot, found)
 
 
 def _iommu(root: HostRoot) -> Finding:
@@ -68,10 +59,10 @@ def _iommu(root: HostRoot) -> Finding:
         return _AREA.warn(check="iommu", reason=str(error), remedy="run the doctor as root")
     if groups:
         return _AREA.ok(check="iommu", reason=f"it is on: {folder} has {groups} groups")
-    line = _text(root.proc / "cmdline").split()
+    line = text_or_empty(root.proc / "cmdline").split()
     told = [word for word in line if word in _OFF]
     why = f"; the kernel was started with {' '.join(told)}" if told else ""
-    amd = "AuthenticAMD" in _text(root.proc / "cpuinfo")
+    amd = "AuthenticAMD" in text_or_empty(root.proc / "cpuinfo")
     word = "amd_iommu=on" if amd else "intel_iommu=on"
     return _AREA.fail(
         check="iommu",
@@ -84,7 +75,11 @@ def _iommu(root: HostRoot) -> Finding:
 def _no_iommu(root: HostRoot) -> Finding:
     path = root.sys / "module/vfio/parameters/enable_unsafe_noiommu_mode"
     groups = root.sys / "kernel/iommu_groups"
-    unsafe = [name for name in _names(groups) if _text(groups / name / "name") == "vfio-noiommu"]
+    unsafe = [
+        name
+        for name in names_or_empty(groups)
+        if text_or_empty(groups / name / "name") == "vfio-noiommu"
+    ]
     if unsafe:
         return _AREA.fail(
             check="no-iommu",
@@ -92,7 +87,7 @@ def _no_iommu(root: HostRoot) -> Finding:
             "write anywhere in the node's memory, and holdfast grants none of them",
             remedy="turn the IOMMU on, set enable_unsafe_noiommu_mode to N and bind them again",
         )
-    if _text(path) in {"Y", "1"}:
+    if text_or_empty(path) in {"Y", "1"}:
         return _AREA.warn(
             check="no-iommu",
             reason=f"{path} is Y: a device without an IOMMU would be bound all the same",
@@ -105,7 +100,7 @@ def _no_iommu(root: HostRoot) -> Finding:
 def _modules(root: HostRoot) -> Iterator[Finding]:
     load = "modprobe vfio-pci, and name it in a file of /etc/modules-load.d for the next boot"
     folder = root.sys / "bus/pci/drivers"
-    drivers = [name for name in _names(folder) if is_vfio_driver(name)]
+    drivers = [name for name in names_or_empty(folder) if is_vfio_driver(name)]
     if not drivers:
         yield _AREA.fail(
             check="module",
@@ -159,17 +154,3 @@ def _container(node: Node) -> Finding:
         )
     number = f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
     return _AREA.ok(check="container", reason=f"{path} is there ({number})")
-
-
-def _names(folder: Path) -> tuple[str, ...]:
-    try:
-        return list_names(folder)
-    except HostError:
-        return ()
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path) or ""
-    except HostError:
-        return ""
