@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fetched import program
-from holdfast.doctor.containerd.files import read_configuration
+from holdfast.doctor.containerd.facts import read_configuration
 from holdfast.doctor.containerd.merge import NEW, OLD, cri_config, table
 from holdfast.doctor.node import Node
 from holdfast.settings import Settings

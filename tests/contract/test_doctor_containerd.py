@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.doctor.cdi.nodes import nodes_without_mode
+from holdfast.doctor.cdi.specs import nodes_without_mode
 from holdfast.doctor.containerd.checks import containerd_findings
 from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.gvisor.checks import gvisor_findings

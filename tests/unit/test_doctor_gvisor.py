@@ -11,6 +11,13 @@ from holdfast.doctor.gvisor.checks import (
     shim_config_findings,
     table_findings,
 )
+from holdfast.doctor.gvisor.devices import (
+    LEAK_FIXED,
+    TPU_BY_ITSELF,
+    gpu_findings,
+    release_findings,
+    tpu_findings,
+)
 from holdfast.doctor.gvisor.facts import (
     GvisorFacts,
     Release,
@@ -19,8 +26,6 @@ from holdfast.doctor.gvisor.facts import (
     is_gvisor,
     release_of,
 )
-from holdfast.doctor.gvisor.gpu import gpu_findings
-from holdfast.doctor.gvisor.tpu import LEAK_FIXED, TPU_BY_ITSELF, release_findings, tpu_findings
 from holdfast.settings import convert
 
 TABLE = RuntimeTable(

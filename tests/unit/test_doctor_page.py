@@ -16,22 +16,26 @@ _CODE = (
 )
 
 
-def _named(path: Path) -> Iterator[str]:
-    """Yield each check that *path* names at a place where it makes a finding."""
+def _named(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield area and name of each check in *path*; of those in every area the area is any."""
     for each in ast.walk(ast.parse(path.read_text("utf-8"))):
         match each:
-            case ast.keyword(arg="check", value=ast.Constant(value=str() as name)):
-                yield name
+            case ast.Call(func=ast.Name("Check"), args=[area, ast.Constant(value=str() as name)]):
+                yield str(area.value) if isinstance(area, ast.Constant) else "any", name
+            case ast.Call(func=ast.Name("Need"), keywords=keywords):
+                values = {each.arg: each.value for each in keywords}
+                yield "privileges", ast.literal_eval(values["check"])
 
 
-def test_every_check_of_the_code_is_on_the_page() -> None:
-    in_code = {check for path in _CODE for check in _named(path)}
-    assert in_code - {check for _, check, _ in _ROWS} == set()
+_IN_CODE = {check for path in _CODE for check in _named(path)}
 
 
-def test_every_check_on_the_page_is_in_the_code() -> None:
-    in_code = {check for path in _CODE for check in _named(path)}
-    assert {check for _, check, _ in _ROWS} - in_code == set()
+def test_every_check_of_the_code_is_on_the_page_in_its_area() -> None:
+    assert _IN_CODE - {(area, check) for area, check, _ in _ROWS} == set()
+
+
+def test_every_check_on_the_page_is_in_the_code_in_its_area() -> None:
+    assert {(area, check) for area, check, _ in _ROWS} - _IN_CODE == set()
 
 
 def test_every_area_of_the_code_is_on_the_page_and_no_other() -> None:

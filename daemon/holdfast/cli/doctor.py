@@ -95,20 +95,19 @@ def doctor(
 
 def _settings(config: Path | None, changes: dict[str, str]) -> tuple[Settings, "Finding"]:
     """Return the daemon's settings, or the defaults if they are invalid, with a finding."""
-    from holdfast.doctor.area import Area  # noqa: PLC0415 - no other command needs it
+    from holdfast.doctor.finding import Check  # noqa: PLC0415 - no other command needs it
 
-    area = Area("configuration")
+    check = Check("configuration", "settings")
     try:
         settings = load_settings(config, changes)
     except SettingsError as error:
-        return Settings(), area.fail(
-            check="settings",
-            reason=f"{error}; the checks below use the defaults",
+        return Settings(), check.fail(
+            f"{error}; the checks below use the defaults",
             remedy="correct it: the daemon does not start with it; `holdfast config` prints the "
             "settings in use, `holdfast config --schema` all that there are",
         )
     source = "no --config: defaults and environment" if config is None else str(config)
-    return settings, area.ok(check="settings", reason=source)
+    return settings, check.ok(source)
 
 
 def _row(finding: "Finding") -> dict[str, str]:

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from holdfast.doctor.area import Area
 from holdfast.doctor.cdi.checks import cdi_findings
 from holdfast.doctor.cdi.gpu import gpu_cdi_findings
 from holdfast.doctor.containerd.checks import containerd_findings
-from holdfast.doctor.finding import Finding
+from holdfast.doctor.finding import Check, Finding
 from holdfast.doctor.gvisor.checks import gvisor_findings
 from holdfast.doctor.kubelet.checks import kubelet_findings
 from holdfast.doctor.memory import memory_findings
@@ -36,8 +35,8 @@ AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
 
 Each may raise PermissionError, or HostError, where the doctor itself may not look.
 
-A check is named by ``check="..."``, a literal at the place where its finding is made: a test holds
-those against the table in docs/doctor.md.
+A check is named by ``Check("area", "name")`` with literals. A test compares those with the table in
+docs/doctor.md.
 """
 
 
@@ -49,18 +48,16 @@ def _text(error: OSError | HostError) -> str:
 
 def examine(node: Node) -> Iterator[Finding]:
     """Yield what every area found. Never raises."""
-    for name, findings in AREAS.items():
+    for area, findings in AREAS.items():
         try:
             yield from findings(node)
         except (PermissionError, HostError) as error:
-            yield Area(name).warn(
-                check="rights",
-                reason=f"the rest of this area cannot be told: {_text(error)}",
+            yield Check(area, "rights").warn(
+                f"the rest of this area cannot be told: {_text(error)}",
                 remedy="run the doctor as root, in a pod with the daemon's capabilities",
             )
         except Exception as error:  # noqa: BLE001 - one area's bug must not hide the others' findings
-            yield Area(name).fail(
-                check="doctor",
-                reason=f"the checks of this area ended early: {type(error).__name__}: {error}",
+            yield Check(area, "doctor").fail(
+                f"the checks of this area ended early: {type(error).__name__}: {error}",
                 remedy="this is a bug of holdfast: report it with this line",
             )

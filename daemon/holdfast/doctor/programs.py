@@ -1,15 +1,20 @@
-"""Finds programs of the node, and asks those of the live one for a line or two, not for long."""
+"""Programs of the node: where they are, which run, what they say, and who answers on a socket."""
 
 import os
 import signal
 import stat
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from msgspec import Struct
 
 from holdfast.doctor.node import Node
+from holdfast.errors import HostError
+from holdfast.host.proc.peer import listener
+from holdfast.host.proc.procfs import ProcessFacts, Procfs
+from holdfast.host.root import HostRoot
 
 FOLDERS = (
     "/usr/local/sbin",
@@ -22,15 +27,23 @@ FOLDERS = (
     "/var/lib/rancher/rke2/bin",
     "/var/lib/k0s/bin",
 )
-"""Where a service's programs are by default, and where distributions have theirs."""
+"""Where programs of services are by default, and where Kubernetes distributions have theirs."""
 _PATIENCE = 5.0
-"""Seconds. The questions are answered without a look at any device."""
+"""Seconds. No question needs a look at a device."""
 _LAST_PATIENCE = 1.0
 _SHOWN = 200
 
 
+class SocketAnswer(Struct, frozen=True):
+    """Who answers on a socket: a pid, 0 for one that cannot be seen; or why nobody does."""
+
+    pid: int = 0
+    problem: str = ""
+    forbidden: bool = False
+
+
 class Answer(Struct, frozen=True, kw_only=True):
-    """What a program said on its standard output, or why it said nothing of use."""
+    """What a program wrote to standard output, or why there is no answer."""
 
     text: str = ""
     problem: str = ""
@@ -41,7 +54,7 @@ Ask = Callable[[Sequence[str]], Answer]
 
 
 def ask_for(node: Node) -> Ask:
-    """Return how programs of *node* are asked; those of a copied node never are."""
+    """Return how programs of *node* are run; those of a copied node never are."""
     return run if node.live else _refuse
 
 
@@ -69,7 +82,7 @@ def run(command: Sequence[str], *, patience: float = _PATIENCE) -> Answer:
 
 
 def find_program(node: Node, name: str, folders: Iterable[str]) -> str:
-    """Return the path on the node of the first program called *name*; "" without one."""
+    """Return the path on the node of the first program called *name*; empty if there is none."""
     for folder in folders:
         path = f"{folder.rstrip('/')}/{name}"
         if is_program(node, path):
@@ -78,12 +91,48 @@ def find_program(node: Node, name: str, folders: Iterable[str]) -> str:
 
 
 def is_program(node: Node, path: str) -> bool:
-    """Tell whether *path* is a file that somebody may execute."""
+    """Tell whether *path* is an executable file."""
     try:
         found = node.path(path).stat()
     except OSError:
         return False
     return stat.S_ISREG(found.st_mode) and bool(found.st_mode & 0o111)
+
+
+def ask_socket(path: Path) -> SocketAnswer:
+    """Connect to the socket *path*, send nothing, and return who answers."""
+    try:
+        return SocketAnswer(pid=listener(path))
+    except OSError as error:
+        return SocketAnswer(
+            problem=error.strerror or str(error), forbidden=isinstance(error, PermissionError)
+        )
+
+
+def running(host: HostRoot, names: Collection[str]) -> Iterator[ProcessFacts]:
+    """Yield the processes that the kernel calls by one of *names*; none if /proc is unreadable."""
+    procfs = Procfs(host)
+    try:
+        pids = procfs.pids()
+    except HostError:
+        return
+    for pid in pids:
+        facts = procfs.process(pid)
+        if facts is not None and facts.comm in names:
+            yield facts
+
+
+def flag_of(arguments: Sequence[str], *flags: str) -> str | None:
+    """Return the value of the first of *flags* on a command line; None if it is not there.
+
+    >>> flag_of(("kubelet", "--root-dir", "/data/kubelet"), "--root-dir", "-root-dir")
+    '/data/kubelet'
+    """
+    for place, word in enumerate(arguments):
+        flag, equals, value = word.partition("=")
+        if flag in flags:
+            return value if equals else "".join(arguments[place + 1 : place + 2])
+    return None
 
 
 def _refuse(command: Sequence[str]) -> Answer:
@@ -93,6 +142,6 @@ def _refuse(command: Sequence[str]) -> Answer:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
-    # One that sleeps in the kernel is left behind rather than waited for.
+    # A process that sleeps in the kernel is left behind.
     with suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=_LAST_PATIENCE)

@@ -1,16 +1,16 @@
-"""Checks the state folder: that the ledger in it outlives reboots, can be written, and is ours."""
+"""Checks the state folder: whether its ledger survives reboots, can be written, and is ours."""
 
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.doctor.area import Area
-from holdfast.doctor.finding import Finding
+from holdfast.doctor.finding import Check, Finding
 from holdfast.doctor.node import Node
+from holdfast.doctor.programs import ask_socket
 from holdfast.errors import LedgerError, LedgerUnusableError
 from holdfast.host.files.paths import Mount
-from holdfast.host.proc.peer import listener, lock_holder
+from holdfast.host.proc.peer import lock_holder
 from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.disk import RESERVE_BYTES
 from holdfast.ledger.examine import examine
@@ -18,15 +18,20 @@ from holdfast.ledger.store import FILE, LOCK, SCHEMA_VERSION
 from holdfast.model.node.filesystems import unfit
 from holdfast.names import CONTROL_SOCKET
 
-_AREA = Area("state")
+_FOLDER = Check("state", "folder")
+_FILESYSTEM = Check("state", "filesystem")
+_WRITABLE = Check("state", "writable")
+_SPACE = Check("state", "space")
+_DAEMON = Check("state", "daemon")
+_LEDGER = Check("state", "ledger")
 _MIB = 1 << 20
 _SCARCE = 64 * _MIB
-"""Below this the disk is as good as full: logs and images fill it in a moment."""
+"""Below this the disk is almost full: logs and images fill the rest quickly."""
 _MOVE = "set stateDir to a folder on a local disk of the node, mounted as a hostPath"
 
 
 def state_findings(node: Node) -> Iterator[Finding]:
-    """Yield what was found of the state folder. May raise PermissionError."""
+    """Yield what was found of the state folder. Raise PermissionError without permission."""
     folder = node.path(node.settings.state_dir)
     try:
         found = folder.stat()
@@ -37,20 +42,14 @@ def state_findings(node: Node) -> Iterator[Finding]:
     except PermissionError:
         raise
     except OSError as error:
-        yield _AREA.fail(
-            check="folder",
-            reason=f"{folder} cannot be looked at: {error.strerror}",
-            remedy=_MOVE,
-        )
+        yield _FOLDER.fail(f"{folder} cannot be looked at: {error.strerror}", remedy=_MOVE)
         return
     if not stat.S_ISDIR(found.st_mode):
-        yield _AREA.fail(
-            check="folder",
-            reason=f"{folder} is not a folder",
-            remedy="move it away, or set stateDir",
+        yield _FOLDER.fail(
+            f"{folder} is not a folder", remedy="move it away, or set stateDir to another path"
         )
         return
-    yield _AREA.ok(check="folder", reason=f"{folder} is there")
+    yield _FOLDER.ok(f"{folder} is there")
     yield _filesystem(node.mount(folder), folder)
     yield _writable(node, folder, found, disk)
     yield _space(folder, disk)
@@ -65,115 +64,98 @@ def _missing(node: Node, folder: Path) -> Finding:
     mount = node.mount(above)
     problem = "" if mount is None else unfit(mount.kind)
     if problem and node.live:
-        return _AREA.warn(
-            check="folder", reason=f"{reason} on {above}, where {problem}", remedy=_MOVE
-        )
-    return _AREA.ok(check="folder", reason=reason)
+        return _FOLDER.warn(f"{reason} on {above}, where {problem}", remedy=_MOVE)
+    return _FOLDER.ok(reason)
 
 
 def _filesystem(mount: Mount | None, folder: Path) -> Finding:
     if mount is None:
-        return _AREA.warn(
-            check="filesystem",
-            reason=f"cannot tell what kind of filesystem {folder} is on",
+        return _FILESYSTEM.warn(
+            f"cannot tell what kind of filesystem {folder} is on",
             remedy="run the doctor on the node itself, with the host's /proc",
         )
     if problem := unfit(mount.kind):
-        return _AREA.fail(
-            check="filesystem", reason=f"{folder} is on {mount.point}: {problem}", remedy=_MOVE
-        )
-    return _AREA.ok(check="filesystem", reason=f"{folder} is on {mount.kind}")
+        return _FILESYSTEM.fail(f"{folder} is on {mount.point}: {problem}", remedy=_MOVE)
+    return _FILESYSTEM.ok(f"{folder} is on {mount.kind}")
 
 
 def _writable(node: Node, folder: Path, found: os.stat_result, disk: os.statvfs_result) -> Finding:
     if disk.f_flag & os.ST_RDONLY:
-        return _AREA.fail(
-            check="writable",
-            reason=f"{folder} is on a filesystem that is mounted read-only",
-            remedy="mount it writable; after an error of its disk: mend that first",
+        return _WRITABLE.fail(
+            f"{folder} is on a filesystem that is mounted read-only",
+            remedy="mount it writable; after a disk error, repair the disk first",
         )
     if not node.live:
-        return _AREA.ok(check="writable", reason="it is not mounted read-only")
+        return _WRITABLE.ok("it is not mounted read-only")
     if found.st_uid != 0 or found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
-        return _AREA.warn(
-            check="writable",
-            reason=f"{folder} belongs to uid {found.st_uid} with mode "
-            f"{stat.S_IMODE(found.st_mode):o}: root without DAC_OVERRIDE, as the daemon is in its "
-            "pod, cannot write there",
+        return _WRITABLE.warn(
+            f"{folder} belongs to uid {found.st_uid} with mode "
+            f"{stat.S_IMODE(found.st_mode):o}: the daemon in its pod is root without DAC_OVERRIDE, "
+            "and cannot write there",
             remedy=f"chown root {folder}; chmod 700 {folder}",
         )
     if os.geteuid() == 0 and not os.access(folder, os.W_OK | os.X_OK):
-        return _AREA.fail(
-            check="writable",
-            reason=f"{folder} does not let root write to it",
-            remedy="look for an immutable flag (lsattr -d), AppArmor or SELinux",
+        return _WRITABLE.fail(
+            f"{folder} does not let root write to it",
+            remedy="check for an immutable flag (lsattr -d), AppArmor or SELinux",
         )
-    return _AREA.ok(check="writable", reason=f"root can write to {folder}")
+    return _WRITABLE.ok(f"root can write to {folder}")
 
 
 def _space(folder: Path, disk: os.statvfs_result) -> Finding:
     free = disk.f_bavail * disk.f_frsize
-    make_room = f"make room on the disk of {folder}: without it no new device is granted"
+    make_room = f"free space on the disk of {folder}: without it, no new device is granted"
     if free < RESERVE_BYTES or (disk.f_files and not disk.f_favail):
         what = f"{free >> 10} KiB" if free < RESERVE_BYTES else "no inode"
-        return _AREA.fail(check="space", reason=f"{what} is left for {folder}", remedy=make_room)
+        return _SPACE.fail(f"{what} is left for {folder}", remedy=make_room)
     if free < _SCARCE:
-        return _AREA.warn(
-            check="space", reason=f"{free // _MIB} MiB are left for {folder}", remedy=make_room
-        )
-    return _AREA.ok(check="space", reason=f"{free // _MIB} MiB are free")
+        return _SPACE.warn(f"{free // _MIB} MiB are left for {folder}", remedy=make_room)
+    return _SPACE.ok(f"{free // _MIB} MiB are free")
 
 
 def _daemon(node: Node, folder: Path) -> tuple[bool, Finding]:
-    """Tell whether a daemon has the folder in use, by its socket and by the kernel's locks."""
+    """Return whether a daemon uses the folder, by its socket and by the kernel's file locks."""
     if not node.live:
-        return False, _AREA.ok(check="daemon", reason="no daemon is looked for on a copied node")
+        return False, _DAEMON.ok("a copy of a node runs no daemon")
     holder = lock_holder(Procfs(node.host), folder / LOCK)
-    try:
-        pid = listener(folder / CONTROL_SOCKET)
-    except PermissionError:
-        return holder is not None, _AREA.warn(
-            check="daemon",
-            reason=f"{folder / CONTROL_SOCKET} may not be asked",
+    answer = ask_socket(folder / CONTROL_SOCKET)
+    if answer.forbidden:
+        return holder is not None, _DAEMON.warn(
+            f"no permission to connect to {folder / CONTROL_SOCKET}",
             remedy="run the doctor as root",
         )
-    except OSError as error:
-        if holder is None:
-            return False, _AREA.ok(check="daemon", reason=f"no daemon runs on {folder}")
-        return True, _AREA.warn(
-            check="daemon",
-            reason=f"pid {holder} holds {folder / LOCK}, but nobody answers on "
-            f"{CONTROL_SOCKET} ({error.strerror or error})",
-            remedy="it starts, ends or hangs: read its log; if it stays so, restart it",
-        )
-    return True, _AREA.ok(check="daemon", reason=f"the daemon runs on {folder}{_pid(pid)}")
+    if not answer.problem:
+        return True, _DAEMON.ok(f"the daemon runs on {folder}{_pid(answer.pid)}")
+    if holder is None:
+        return False, _DAEMON.ok(f"no daemon runs on {folder}")
+    return True, _DAEMON.warn(
+        f"pid {holder} holds {folder / LOCK}, but nobody answers on {CONTROL_SOCKET} "
+        f"({answer.problem})",
+        remedy="it is starting, stopping or stuck: read its log; if it stays so, restart it",
+    )
 
 
 def _pid(pid: int) -> str:
-    return f", pid {pid}" if pid else ", out of our sight in another pid namespace"
+    return f", pid {pid}" if pid else ", which cannot be seen from this pid namespace"
 
 
 def _ledger(folder: Path, *, in_use: bool) -> Iterator[Finding]:
     if not (folder / FILE).exists():
-        yield _AREA.ok(
-            check="ledger", reason=f"no ledger in {folder} yet; the first start makes it"
-        )
+        yield _LEDGER.ok(f"no ledger in {folder} yet; the first start makes it")
         return
     try:
         examine(folder, in_use=in_use)
     except LedgerUnusableError as error:
-        yield _AREA.fail(
-            check="ledger",
-            reason=str(error),
+        yield _LEDGER.fail(
+            str(error),
             remedy="install the holdfast that wrote it, or move the file away: the next start "
-            "makes an empty one, which kubelet's checkpoint then fills",
+            "makes an empty one and fills it from kubelet's checkpoint",
         )
     except LedgerError as error:
-        yield _AREA.warn(
-            check="ledger",
-            reason=str(error),
-            remedy="run the doctor as root, where it has a /tmp to copy the ledger to",
+        yield _LEDGER.warn(
+            str(error),
+            remedy="run the doctor as root, with a /tmp that the ledger can be copied to",
         )
     else:
         reason = f"{folder / FILE} is whole, of version {SCHEMA_VERSION} or older"
-        yield _AREA.ok(check="ledger", reason=reason)
+        yield _LEDGER.ok(reason)

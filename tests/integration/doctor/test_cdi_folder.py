@@ -6,7 +6,7 @@ import os
 import pytest
 
 from fakes.nodetree import CHIP, NodeTree
-from holdfast.doctor.cdi.checks import strategies
+from holdfast.doctor.cdi.specs import handed_over_by_name
 from holdfast.settings import convert
 
 _BY_NAME = ("--set", "deviceListStrategy=cdi")
@@ -61,8 +61,8 @@ def test_a_missing_folder_fails_because_holdfast_never_makes_it(node: NodeTree) 
 @pytest.mark.parametrize(
     ("mount", "level", "words"),
     [
-        ("overlay", "FAIL", "which no runtime reads"),
-        ("ext4", "WARN", "names lead to the numbers of the boot before"),
+        ("overlay", "FAIL", "which the host does not see"),
+        ("ext4", "WARN", "names lead to device numbers of the boot before"),
     ],
 )
 def test_a_folder_on_the_wrong_filesystem_is_told(
@@ -93,8 +93,8 @@ def test_a_name_that_two_files_explain_fails_with_the_file_to_remove(
     found = node_by_name.told(*_BY_NAME).of("cdi", "specs")
 
     assert found["level"] == "FAIL"
-    assert f"explains google.com/tpu={CHIP} as well as holdfast does" in found["reason"]
-    assert found["remedy"].endswith("other.json, and what wrote it")
+    assert f"also defines google.com/tpu={CHIP}, which holdfast defines" in found["reason"]
+    assert found["remedy"].endswith("other.json, and the program that wrote it")
 
 
 def test_a_spec_of_ours_that_names_an_old_number_fails(node_by_name: NodeTree) -> None:
@@ -132,4 +132,4 @@ def test_a_spec_of_ours_that_makes_no_sense_fails(content: str, node_by_name: No
 def test_what_is_handed_over_by_name_follows_the_settings(
     settings: dict[str, object], expected: tuple[str, ...]
 ) -> None:
-    assert strategies(convert(settings)) == expected
+    assert handed_over_by_name(convert(settings)) == expected

@@ -121,7 +121,7 @@ def test_a_reset_policy_with_a_read_only_sys_fails_by_its_name(short_path: Path)
 
     told = {finding.check: finding for finding in found}
     assert told["sys-writable"].level is Level.FAIL
-    assert "no function is reset" in told["sys-writable"].reason
+    assert "no PCI function is reset" in told["sys-writable"].reason
     assert "bus-writable" not in told
 
 

@@ -214,7 +214,7 @@ def test_a_full_disk_fails_and_a_filesystem_in_memory_too(tmp_path: Path) -> Non
 
     assert (found["filesystem"]["level"], found["space"]["level"]) == ("FAIL", "FAIL")
     assert "512 KiB is left" in found["space"]["reason"]
-    assert "make room" in found["space"]["remedy"]
+    assert "free space" in found["space"]["remedy"]
 
 
 @_needs_mounts

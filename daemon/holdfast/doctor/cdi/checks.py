@@ -1,4 +1,4 @@
-"""Checks the folder of CDI specs, where devices are handed over by name, and what lies in it."""
+"""Checks the folder of CDI specs, by which devices are handed over by name, and the specs in it."""
 
 import json
 import os
@@ -7,64 +7,52 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.doctor.area import Area
-from holdfast.doctor.finding import Finding
-from holdfast.doctor.node import Node
+from holdfast.doctor.cdi.specs import handed_over_by_name
+from holdfast.doctor.finding import Check, Finding
+from holdfast.doctor.node import IN_MEMORY, Node, unusable
 from holdfast.errors import HostError
 from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.files.kernelfile import device_number, list_names, read_bytes
-from holdfast.settings import Settings
 
-_AREA = Area("cdi")
+_STRATEGY = Check("cdi", "strategy")
+_SPEC_FOLDER = Check("cdi", "spec-folder")
+_SPECS = Check("cdi", "specs")
+_OWN_SPECS = Check("cdi", "own-specs")
 _USUAL = frozenset({"/etc/cdi", "/run/cdi", "/var/run/cdi"})
-"""The folders that runtimes read unless they are told others."""
-_CONTAINERS_OWN = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
-_IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+"""The folders that runtimes read by default."""
 
 
 def cdi_findings(node: Node) -> Iterator[Finding]:
     """Yield what was found of the CDI specs."""
-    wanted = strategies(node.settings)
+    wanted = handed_over_by_name(node.settings)
     if not wanted:
-        yield _AREA.ok(check="strategy", reason="no devices are handed over by CDI name")
+        yield _STRATEGY.ok("no devices are handed over by CDI name")
         return
-    yield _AREA.ok(check="strategy", reason=f"by CDI name are handed over: {', '.join(wanted)}")
+    yield _STRATEGY.ok(f"handed over by CDI name: {', '.join(wanted)}")
     folder = node.path(node.settings.cdi.spec_dir)
     problem = _missing(folder)
     if problem:
-        yield _AREA.fail(
-            check="spec-folder",
-            reason=problem,
-            remedy="make it on the host, where the container runtime reads it, and mount it where "
-            "the daemon runs in a container; or set cdi.specDir",
+        yield _SPEC_FOLDER.fail(
+            problem,
+            remedy="make it on the host, where the container runtime reads it; if the daemon runs "
+            "in a container, mount it there; or set cdi.specDir",
         )
         return
     yield _folder(node, folder)
     if node.settings.cdi.spec_dir not in _USUAL:
-        yield _AREA.warn(
-            check="spec-folder",
-            reason=f"{node.settings.cdi.spec_dir} is none of the folders that runtimes read by "
-            "themselves",
+        yield _SPEC_FOLDER.warn(
+            f"{node.settings.cdi.spec_dir} is not a folder that runtimes read by default",
             remedy="name it in the runtime's cdi_spec_dirs, or set cdi.specDir: /var/run/cdi",
         )
     yield from _rivals(node, folder)
     yield from _ours(node, folder)
 
 
-def strategies(settings: Settings) -> tuple[str, ...]:
-    """Return what *settings* want handed over by CDI name."""
-    vfio = settings.tpu.enabled or settings.pools
-    found = ["TPUs and pools"] if settings.device_list_strategy == "cdi" and vfio else []
-    if settings.gpu.enabled and any("cdi" in each for each in settings.gpu.device_list_strategy):
-        found.append("GPUs")
-    return tuple(found)
-
-
 def _missing(folder: Path) -> str:
     try:
         found = folder.stat()
     except (FileNotFoundError, NotADirectoryError):
-        return f"{folder} is not there, and holdfast does not make it: no spec is written"
+        return f"{folder} is not there, and holdfast does not make it: it writes no spec"
     except PermissionError:
         raise
     except OSError as error:
@@ -74,28 +62,17 @@ def _missing(folder: Path) -> str:
 
 def _folder(node: Node, folder: Path) -> Finding:
     mount = node.mount(folder)
-    if mount is not None and mount.kind in _CONTAINERS_OWN:
-        return _AREA.fail(
-            check="spec-folder",
-            reason=f"{folder} is on {mount.kind}: it is a container's own, which no runtime reads",
-            remedy="mount the host's folder there",
-        )
-    if (mount is not None and not mount.writable) or (
-        node.live and os.geteuid() == 0 and not os.access(folder, os.W_OK)
-    ):
-        return _AREA.fail(
-            check="spec-folder",
-            reason=f"{folder} cannot be written to",
-            remedy="mount it writable",
-        )
-    if mount is not None and mount.kind not in _IN_MEMORY:
-        return _AREA.warn(
-            check="spec-folder",
-            reason=f"{folder} is on {mount.kind} and outlives a reboot: until the daemon runs "
-            "again, names lead to the numbers of the boot before",
+    if problem := unusable(mount):
+        return _SPEC_FOLDER.fail(f"{folder} {problem[0]}", remedy=problem[1])
+    if node.live and os.geteuid() == 0 and not os.access(folder, os.W_OK):
+        return _SPEC_FOLDER.fail(f"{folder} cannot be written to", remedy="mount it writable")
+    if mount is not None and mount.kind not in IN_MEMORY:
+        return _SPEC_FOLDER.warn(
+            f"{folder} is on {mount.kind} and keeps its files over a reboot: until the daemon runs "
+            "again, names lead to device numbers of the boot before",
             remedy="set cdi.specDir: /var/run/cdi, which is in memory, and remove holdfast's files",
         )
-    return _AREA.ok(check="spec-folder", reason=f"{folder} is there")
+    return _SPEC_FOLDER.ok(f"{folder} is there")
 
 
 def _rivals(node: Node, folder: Path) -> Iterator[Finding]:
@@ -103,14 +80,13 @@ def _rivals(node: Node, folder: Path) -> Iterator[Finding]:
     try:
         rivals = SpecFolder(folder, prefix=node.settings.kubelet.socket_prefix).rivals(kinds)
     except HostError as error:
-        yield _AREA.warn(check="specs", reason=str(error), remedy="run the doctor as root")
+        yield _SPECS.warn(str(error), remedy="run the doctor as root")
         return
     for path in sorted(set(rivals.values())):
         names = ", ".join(sorted(name for name, file in rivals.items() if file == path))
-        yield _AREA.fail(
-            check="specs",
-            reason=f"{path} explains {names} as well as holdfast does: runtimes then take neither",
-            remedy=f"remove {path}, and what wrote it",
+        yield _SPECS.fail(
+            f"{path} also defines {names}, which holdfast defines: runtimes then use neither",
+            remedy=f"remove {path}, and the program that wrote it",
         )
 
 
@@ -125,18 +101,17 @@ def _ours(node: Node, folder: Path) -> Iterator[Finding]:
     for path in ours:
         for problem in _wrong(node, path):
             wrong += 1
-            yield _AREA.fail(
-                check="own-specs",
-                reason=f"{path} {problem}",
-                remedy="start the daemon, or restart it: it writes its specs anew",
+            yield _OWN_SPECS.fail(
+                f"{path} {problem}",
+                remedy="start the daemon, or restart it: it then writes its specs again",
             )
     if not wrong:
         names = ", ".join(path.name for path in ours) or "none yet"
-        yield _AREA.ok(check="own-specs", reason=f"holdfast's specs in {folder}: {names}")
+        yield _OWN_SPECS.ok(f"holdfast's specs in {folder}: {names}")
 
 
 def _wrong(node: Node, path: Path) -> Iterator[str]:
-    """Yield each way in which a spec of ours is not true of the node."""
+    """Yield each way in which one of our specs differs from the node."""
     try:
         spec = json.loads(read_bytes(path) or b"")
         devices = [(each["name"], each["containerEdits"]) for each in spec["devices"]]
@@ -145,7 +120,7 @@ def _wrong(node: Node, path: Path) -> Iterator[str]:
             if wrong := _moved(node, name, each):
                 yield wrong
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        yield "makes no sense: it was not written whole, or by somebody else"
+        yield "makes no sense: it is incomplete, or another program wrote it"
 
 
 def _moved(node: Node, name: str, each: dict[str, Any]) -> str:
@@ -154,7 +129,7 @@ def _moved(node: Node, name: str, each: dict[str, Any]) -> str:
     said = f"{each['major']}:{each['minor']}"
     path = each.get("hostPath", each["path"])
     rdev = device_number(node.host.node(path)) if path.startswith("/dev/") else None
-    if rdev is None:  # a container, or a copy, need not have it
+    if rdev is None:  # it may be missing in a container or a copy
         return ""
     found = f"{os.major(rdev)}:{os.minor(rdev)}"
     return "" if said == found else f"gives {path} of {name} as {said}, but it is {found}"

@@ -1,54 +1,53 @@
-"""Judges containerd's configuration: what it reads of it, which runtimes pods get, and CDI."""
+"""Checks containerd's configuration: the files it reads, the runtimes of pods, and CDI."""
 
 from collections.abc import Iterable, Iterator
 
-from holdfast.doctor.area import Area
-from holdfast.doctor.cdi.nodes import CDI_DIRS
+from holdfast.doctor.cdi.specs import CDI_DIRS, handed_over_by_name
 from holdfast.doctor.containerd.facts import ContainerdFacts, containerd_facts
 from holdfast.doctor.containerd.merge import NEW, OLD, OLD_VERSION, ignored_tables, lost_runtimes
-from holdfast.doctor.finding import Finding
+from holdfast.doctor.finding import Check, Finding
 from holdfast.doctor.node import Node
 from holdfast.doctor.programs import Ask, ask_for, find_program, is_program
 from holdfast.settings import Settings
 
-_AREA = Area("containerd")
-RESTART = "then restart containerd"
+_CONFIG = Check("containerd", "config")
+_IMPORTS = Check("containerd", "imports")
+_TABLES = Check("containerd", "tables")
+_HANDLERS = Check("containerd", "handlers")
+_CDI = Check("containerd", "cdi")
+_BINARIES = Check("containerd", "binaries")
+_RESTART = "then restart containerd"
 _RUNC = "runc"
 _LOOK_AT_ANOTHER = {
     "CRI-O": "look at cdi_spec_dirs and the tables [crio.runtime.runtimes.NAME] in what "
     "`crio config` prints on the node",
 }
-_HANDLERS = "kubectl get runtimeclass -o custom-columns=NAME:.metadata.name,HANDLER:.handler"
+_LIST_HANDLERS = "kubectl get runtimeclass -o custom-columns=NAME:.metadata.name,HANDLER:.handler"
 
 
 def containerd_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]:
-    """Yield what is right and wrong about containerd on *node*."""
+    """Yield what was found of containerd on *node*."""
     facts = containerd_facts(node, ask or ask_for(node))
     if facts.elsewhere:
-        yield _AREA.warn(
-            check="config",
-            reason=(
-                f"containerd (pid {facts.elsewhere}) has other mounts than this process, so its "
-                "files are not those seen from here"
-            ),
-            remedy=(
-                f"run `holdfast doctor --root /proc/{facts.elsewhere}/root`, or run it on the node"
-            ),
+        yield _CONFIG.warn(
+            f"containerd (pid {facts.elsewhere}) has other mounts than this process, so its "
+            "files cannot be seen from here",
+            remedy=f"run `holdfast doctor --root /proc/{facts.elsewhere}/root`, or run it on the "
+            "node",
         )
         return
     if not facts.present:
         if facts.other:
             yield _of_another(facts, node)
         else:
-            yield _AREA.warn(
-                check="config",
-                reason="there is no process, program, socket or configuration of containerd",
-                remedy="run doctor on the node, or give it the node's root with --root",
+            yield _CONFIG.warn(
+                "containerd was not found: no process, program, socket or configuration",
+                remedy="run the doctor on the node, or give it the node's root with --root",
             )
         return
     yield from config_findings(facts)
     if facts.configuration.unreadable:
-        return  # What containerd would make of the rest is nothing: it does not start.
+        return  # containerd does not start with such a file.
     if facts.configuration.files:
         yield from table_findings(facts)
     yield from handler_findings(facts, node.runtime_handlers)
@@ -57,76 +56,60 @@ def containerd_findings(node: Node, ask: Ask | None = None) -> Iterator[Finding]
 
 
 def _of_another(facts: ContainerdFacts, node: Node) -> Finding:
-    """Return that another runtime runs the pods, and what of it would have to be known."""
+    """Return that another runtime runs the pods, and what is unknown of it."""
     name = facts.other_name
     reason = (
         f"{facts.other} exists: {name} runs this node's pods, and its configuration is not read"
     )
     unknown = [f"has the handler {each}" for each in node.runtime_handlers]
-    if wants_cdi(node.settings):
+    if handed_over_by_name(node.settings):
         unknown.append(f"looks up devices by CDI name in {node.settings.cdi.spec_dir}")
     if not unknown:
-        return _AREA.ok(check="config", reason=reason)
-    return _AREA.warn(
-        check="config",
-        reason=f"{reason}: whether it {' and '.join(unknown)} cannot be told",
+        return _CONFIG.ok(reason)
+    return _CONFIG.warn(
+        f"{reason}: whether it {' and '.join(unknown)} cannot be told",
         remedy=_LOOK_AT_ANOTHER.get(name, f"look at the configuration of {name} on the node"),
     )
 
 
 def config_findings(facts: ContainerdFacts) -> Iterator[Finding]:
-    """Yield whether the files can be read, and whether all that lie ready are."""
+    """Yield whether the files can be read, and whether all of them are imported."""
     configuration = facts.configuration
     for bad in configuration.unreadable:
-        yield _AREA.fail(
-            check="config",
-            reason=f"cannot read {bad.path}: {bad.reason}; containerd does not start with it",
-            remedy=f"mend {bad.path}, or take it out of the imports, {RESTART}",
+        yield _CONFIG.fail(
+            f"cannot read {bad.path}: {bad.reason}; containerd does not start with it",
+            remedy=f"correct {bad.path}, or remove it from the imports, {_RESTART}",
         )
     if configuration.files:
         version = f" by containerd {facts.version}" if facts.version else ""
-        yield _AREA.ok(
-            check="config",
-            reason=f"read {_and(file.path for file in configuration.files)}{version}",
-        )
+        yield _CONFIG.ok(f"read {_and(file.path for file in configuration.files)}{version}")
     elif not configuration.unreadable:
-        yield _AREA.ok(
-            check="config", reason=f"there is no {facts.path}: containerd goes by its defaults"
-        )
+        yield _CONFIG.ok(f"there is no {facts.path}: containerd uses its defaults")
     if configuration.astray:
-        found = _AREA.fail if facts.major == 1 else _AREA.warn
-        yield found(
-            check="imports",
-            reason=(
-                f"{_and(configuration.astray)} among the imports has no leading /: containerd 1.x "
-                "and early 2.x look for it in their own working folder, which is / for a service, "
-                "and import nothing"
-            ),
-            remedy=f"write the pattern with its whole path, {RESTART}",
+        yield _IMPORTS.warn_or_fail(
+            f"{_and(configuration.astray)} among the imports has no leading /: containerd 1.x "
+            "and early 2.x look for it in their working folder, which is / for a service, and "
+            "import nothing",
+            remedy=f"write the pattern with its absolute path, {_RESTART}",
+            fails=facts.major == 1,
         )
     if configuration.unimported:
-        yield _AREA.warn(
-            check="imports",
-            reason=(
-                f"{_and(configuration.unimported)} is imported by no file, so containerd ignores it"
-            ),
-            remedy=f'add imports = ["/etc/containerd/conf.d/*.toml"] to {facts.path}, {RESTART}',
+        yield _IMPORTS.warn(
+            f"{_and(configuration.unimported)} is imported by no file: containerd ignores it",
+            remedy=f'add imports = ["/etc/containerd/conf.d/*.toml"] to {facts.path}, {_RESTART}',
         )
 
 
 def table_findings(facts: ContainerdFacts) -> Iterator[Finding]:
-    """Yield whether containerd reads each table where it is."""
+    """Yield whether containerd reads each table from where it is."""
     files = facts.configuration.files
     bad = False
     if facts.major == 1 and files[0].version > OLD_VERSION:
         bad = True
-        yield _AREA.fail(
-            check="tables",
-            reason=(
-                f"{files[0].path} has version = {files[0].version}, and containerd {facts.version} "
-                "knows none above 2"
-            ),
-            remedy=f'write it with version = 2 and tables of plugins."{OLD}", {RESTART}',
+        yield _TABLES.fail(
+            f"{files[0].path} has version = {files[0].version}, and containerd {facts.version} "
+            "knows none above 2",
+            remedy=f'write it with version = 2 and tables of plugins."{OLD}", {_RESTART}',
         )
     for ignored in ignored_tables(files, major=facts.major or 1):
         bad = True
@@ -134,134 +117,106 @@ def table_findings(facts: ContainerdFacts) -> Iterator[Finding]:
             "ignores it silently" if "." in ignored.plugin else "ignores it or does not start"
         )
         what = _and(f"runtimes.{name}" for name in ignored.runtimes) or "enable_cdi"
-        found = _AREA.fail if facts.major else _AREA.warn
         sure = "" if facts.major else " 1.x"
-        yield found(
-            check="tables",
-            reason=(
-                f"{ignored.path} (version = {ignored.version}) has {what} below "
-                f'plugins."{ignored.plugin}", where containerd{sure} {silently}: pods '
-                "that ask for it are refused"
-            ),
-            remedy=(
-                f'move it below plugins."{ignored.read}", or give the file the version of that '
-                "table "
-                f"({OLD}: 2, {NEW}: 3), {RESTART}"
-            ),
+        yield _TABLES.warn_or_fail(
+            f"{ignored.path} (version = {ignored.version}) has {what} below "
+            f'plugins."{ignored.plugin}", where containerd{sure} {silently}: pods '
+            "that ask for it are refused",
+            remedy=f'move it below plugins."{ignored.read}", or give the file the version of that '
+            "table "
+            f"({OLD}: 2, {NEW}: 3), {_RESTART}",
+            fails=facts.major is not None,
         )
     newer = [file for file in files[1:] if file.version > files[0].version]
     for file in newer:
-        yield _AREA.warn(
-            check="tables",
-            reason=f"{file.path} has version = {file.version}, above that of {files[0].path} "
+        yield _TABLES.warn(
+            f"{file.path} has version = {file.version}, above that of {files[0].path} "
             f"({files[0].version}): some containerd 2.x (2.3.4) refuse to start with it",
-            remedy=f"give {files[0].path} the same version, with the tables of it, {RESTART}",
+            remedy=f"give {files[0].path} the same version, with the tables of it, {_RESTART}",
         )
     if facts.cri.disabled_in:
         bad = True
-        yield _AREA.fail(
-            check="tables",
-            reason=(
-                f"{facts.cri.disabled_in} turns off the part of containerd that kubelet speaks to "
-                "(disabled_plugins)"
-            ),
-            remedy=f"take cri out of disabled_plugins, {RESTART}",
+        yield _TABLES.fail(
+            f"{facts.cri.disabled_in} turns off the part of containerd that kubelet speaks to "
+            "(disabled_plugins)",
+            remedy=f"remove cri from disabled_plugins, {_RESTART}",
         )
     lost = lost_runtimes(files) if (facts.major or 1) == 1 else ()
     if lost:
         bad = True
         sure = "" if facts.major else ", unless it is containerd 2.x, which merges them,"
-        found = _AREA.fail if facts.major else _AREA.warn
-        yield found(
-            check="imports",
-            reason=(
-                f'a later file replaces the whole table plugins."{OLD}"{sure} so that '
-                f"{_and(f'runtimes.{name}' for name in lost)} of an earlier one is lost"
-            ),
-            remedy=f"write all runtimes in one file, or use containerd 2.x, {RESTART}",
+        yield _IMPORTS.warn_or_fail(
+            f'a later file replaces the whole table plugins."{OLD}"{sure} so that '
+            f"{_and(f'runtimes.{name}' for name in lost)} of an earlier one is lost",
+            remedy=f"write all runtimes in one file, or use containerd 2.x, {_RESTART}",
+            fails=facts.major is not None,
         )
     if not bad:
-        yield _AREA.ok(
-            check="tables", reason="containerd reads every table of runtimes where it is"
-        )
+        yield _TABLES.ok("containerd reads every table of runtimes")
 
 
 def handler_findings(facts: ContainerdFacts, handlers: tuple[str, ...]) -> Iterator[Finding]:
     """Yield whether the runtimes that pods can ask for exist.
 
-    *handlers* are those of the cluster's RuntimeClasses, as far as somebody named them.
+    *handlers* are those of the cluster's RuntimeClasses that were given to the doctor.
     """
     names = [found.name for found in facts.cri.runtimes] or [_RUNC]
     default = facts.cri.default_runtime or _RUNC
-    # 2.x adds runc by itself, and 1.x only where no table is given at all.
+    # 2.x adds runc by itself; 1.x does so only without any table.
     if default not in names and (default != _RUNC or facts.major == 1):
-        yield _AREA.fail(
-            check="handlers",
-            reason=(
-                f"default_runtime_name is {default}, and the runtimes in {facts.path} are only "
-                f"{_and(names)}"
-            ),
-            remedy=f"add a table for {default}, or name another default, {RESTART}",
+        yield _HANDLERS.fail(
+            f"default_runtime_name is {default}, but the runtimes in {facts.path} are only "
+            f"{_and(names)}",
+            remedy=f"add a table for {default}, or name another default, {_RESTART}",
         )
     unknown = [handler for handler in handlers if handler not in names]
     if unknown:
-        yield _AREA.fail(
-            check="handlers",
-            reason=(
-                f"no runtime in {facts.path} is called {_and(unknown)}, as a RuntimeClass's "
-                f"handler is, but {_and(names)}: containerd refuses such a pod, as no runtime for "
-                "its handler is configured (gvisor#13781)"
-            ),
-            remedy=f"give the table the handler's name, or the RuntimeClass the table's, {RESTART}",
+        yield _HANDLERS.fail(
+            f"no runtime in {facts.path} is called {_and(unknown)}, as a RuntimeClass's "
+            f"handler is, but {_and(names)}: containerd refuses such a pod, as no runtime for "
+            "its handler is configured (gvisor#13781)",
+            remedy=f"give the table the handler's name, or the RuntimeClass the table's, "
+            f"{_RESTART}",
         )
         return
-    compared = "" if handlers else f"; compare with `{_HANDLERS}`, or name them: --runtime-handler"
-    yield _AREA.ok(
-        check="handlers",
-        reason=(
-            f"a RuntimeClass's handler must be one of {_and(names)}, and the default is {default}"
-            f"{compared}"
-        ),
+    compared = (
+        "" if handlers else f"; compare with `{_LIST_HANDLERS}`, or name them: --runtime-handler"
+    )
+    yield _HANDLERS.ok(
+        f"a RuntimeClass's handler must be one of {_and(names)}, and the default is {default}"
+        f"{compared}"
     )
 
 
 def cdi_finding(facts: ContainerdFacts, settings: Settings) -> Finding:
-    """Return whether containerd looks up devices by CDI name, and where holdfast writes them."""
-    needed = wants_cdi(settings)
+    """Return whether containerd looks up devices by CDI name, and in holdfast's folder."""
+    needed = handed_over_by_name(settings)
     on = facts.cri.enable_cdi if facts.cri.enable_cdi is not None else _default(facts.major)
     folders = facts.cri.cdi_spec_dirs if facts.cri.cdi_spec_dirs is not None else CDI_DIRS
     said = "enable_cdi says so" if facts.cri.enable_cdi is not None else "it is the default"
     where = f'plugins."{NEW if (facts.major or 1) > 1 else OLD}"'
-    asked = "deviceListStrategy asks for it" if needed else "nothing that is configured needs it"
+    asked = "deviceListStrategy asks for it" if needed else "no setting needs it"
     if on is False and not needed:
-        return _AREA.ok(check="cdi", reason=f"CDI is off in containerd ({said}), and {asked}")
+        return _CDI.ok(f"CDI is off in containerd ({said}), and {asked}")
     if on is False:
-        return _AREA.fail(
-            check="cdi",
-            reason=f"CDI is off in containerd ({said}) and {asked}: pods would get no devices",
-            remedy=f"set enable_cdi = true below {where} in {facts.path}, {RESTART}",
+        return _CDI.fail(
+            f"CDI is off in containerd ({said}), but {asked}: pods would get no devices",
+            remedy=f"set enable_cdi = true below {where} in {facts.path}, {_RESTART}",
         )
     if on is None:
         reason = f"no file sets enable_cdi, which is off in containerd 1.x, and {asked}"
         if not needed:
-            return _AREA.ok(check="cdi", reason=reason)
-        remedy = f"set enable_cdi = true below {where}, {RESTART}"
-        return _AREA.warn(check="cdi", reason=reason, remedy=remedy)
+            return _CDI.ok(reason)
+        remedy = f"set enable_cdi = true below {where}, {_RESTART}"
+        return _CDI.warn(reason, remedy=remedy)
     if needed and _plain(settings.cdi.spec_dir) not in map(_plain, folders):
-        return _AREA.fail(
-            check="cdi",
-            reason=(
-                f"holdfast writes CDI specs to {settings.cdi.spec_dir}, and containerd reads only "
-                f"{_and(folders) or 'none'}"
-            ),
-            remedy=(
-                f"set cdi.specDir to one of them, or add it to cdi_spec_dirs below {where}, "
-                f"{RESTART}"
-            ),
+        return _CDI.fail(
+            f"holdfast writes CDI specs to {settings.cdi.spec_dir}, but containerd reads only "
+            f"{_and(folders) or 'none'}",
+            remedy=f"set cdi.specDir to one of them, or add it to cdi_spec_dirs below {where}, "
+            f"{_RESTART}",
         )
-    return _AREA.ok(
-        check="cdi", reason=f"CDI is on in containerd ({said}), which reads {_and(folders)}"
-    )
+    return _CDI.ok(f"CDI is on in containerd ({said}), which reads {_and(folders)}")
 
 
 def binary_findings(facts: ContainerdFacts, node: Node) -> Iterator[Finding]:
@@ -274,21 +229,12 @@ def binary_findings(facts: ContainerdFacts, node: Node) -> Iterator[Finding]:
             else not name or bool(find_program(node, name, facts.folders))
         )
         if not found:
-            yield _AREA.fail(
-                check="binaries",
-                reason=(
-                    f"runtimes.{runtime.name} in {runtime.path} has BinaryName {name}, and there "
-                    "is no such "
-                    f"program{'' if name.startswith('/') else f' in {_and(facts.folders)}'}"
-                ),
-                remedy=f"install it, or correct BinaryName, {RESTART}",
+            yield _BINARIES.fail(
+                f"runtimes.{runtime.name} in {runtime.path} has BinaryName {name}, and there "
+                "is no such "
+                f"program{'' if name.startswith('/') else f' in {_and(facts.folders)}'}",
+                remedy=f"install it, or correct BinaryName, {_RESTART}",
             )
-
-
-def wants_cdi(settings: Settings) -> bool:
-    """Tell whether anything that is configured hands devices over by CDI name."""
-    gpus = any(strategy.startswith("cdi") for strategy in settings.gpu.device_list_strategy)
-    return settings.device_list_strategy == "cdi" or (settings.gpu.enabled and gpus)
 
 
 def _default(major: int | None) -> bool | None:

@@ -1,19 +1,35 @@
-"""What a node shows of containerd: its process, its program, and what it makes of its files."""
+"""What a node shows of containerd: its process, its program and its configuration files."""
 
 import os
 import re
+import tomllib
+from collections import deque
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
 from msgspec import Struct
 
-from holdfast.doctor.containerd.files import PLACES, Configuration, read_configuration
-from holdfast.doctor.containerd.merge import OLD_VERSION, CriConfig, cri_config
+from holdfast.doctor.containerd.merge import OLD_VERSION, ConfigFile, CriConfig, cri_config
 from holdfast.doctor.node import Node
-from holdfast.doctor.programs import FOLDERS, Ask, find_program
+from holdfast.doctor.programs import FOLDERS, Ask, find_program, flag_of, running
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import read_bytes, read_link
 from holdfast.host.proc.procfs import Procfs
 
+PLACES = (
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    "/etc/k0s/containerd.toml",
+    "/var/snap/microk8s/current/args/containerd.toml",
+    "/etc/containerd/config.toml",
+)
+"""Where the configuration can be. Distributions with their own containerd do not use /etc."""
+_DROP_INS = "/etc/containerd/conf.d/*.toml"
+"""Where NVIDIA's toolkit installs drop-ins, and what containerd 2.2 imports by default."""
+_SERVICE = "/containerd"
+"""A path in the working folder of a service."""
+_MOST_FILES = 200
+"""More files than any sensible configuration has; then a pattern is wrong."""
 _NAME = "containerd"
 _SOCKETS = (
     "/run/containerd/containerd.sock",
@@ -25,44 +41,61 @@ _OTHERS = {
     "/run/crio/crio.sock": "CRI-O",
     "/run/cri-dockerd.sock": "cri-dockerd",
 }
-"""What tells of a node whose pods another runtime runs, and which."""
+"""Paths that show that another runtime runs the pods, and which one."""
 _VERSION = re.compile(r"\bv?([0-9]+)\.([0-9]+)\.[0-9]+")
-_CONFIG_FLAGS = ("--config", "-c")
+
+
+class Unreadable(Struct, frozen=True, kw_only=True):
+    """A file that cannot be used, and why."""
+
+    path: str
+    reason: str
+
+
+class Configuration(Struct, frozen=True, kw_only=True):
+    """The configuration files in the order in which containerd loads them."""
+
+    files: tuple[ConfigFile, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+    unimported: tuple[str, ...] = ()
+    """Drop-ins that no file imports."""
+    astray: tuple[str, ...] = ()
+    """Patterns without a leading ``/``, which containerd 1.x looks up in its own working folder."""
 
 
 class Started(Struct, frozen=True, kw_only=True):
-    """How the process of containerd that serves pods was started."""
+    """How the containerd that serves pods was started."""
 
     config: str = ""
-    """Empty: it was told none, so it is the usual one."""
+    """The configuration file on its command line; empty: it uses the default."""
     folders: tuple[str, ...] = ()
     """Where it looks for shims: its PATH, and the folder of its own program."""
     pid: int = 0
     elsewhere: bool = False
-    """Whether it has other mounts than this process: its files are not those that we see."""
+    """Whether its mounts differ from ours, so that we cannot see its files."""
 
 
 class ContainerdFacts(Struct, frozen=True, kw_only=True):
-    """All that findings about containerd are made of."""
+    """The facts behind the findings about containerd."""
 
     configuration: Configuration
     cri: CriConfig
     folders: tuple[str, ...]
-    """Where it, or a service by default, looks for programs."""
+    """Where it looks for programs, or where a service does by default."""
     program: str = ""
     version: str = ""
-    """As it says itself; empty where it cannot be asked."""
+    """As it prints it; empty if it cannot be asked."""
     major: int | None = None
-    """From its version, or from files that only 2.x can read; None: it can be either."""
+    """The major version, or 2 by files that only 2.x can read; None if it can be either."""
     present: bool = False
     elsewhere: int = 0
-    """The pid of a containerd whose files are not those that this process sees; 0: none."""
+    """The pid of a containerd whose files we cannot see; 0 if there is none."""
     other: str = ""
-    """What tells that another runtime runs this node's pods."""
+    """The path that shows that another runtime runs this node's pods."""
 
     @property
     def other_name(self) -> str:
-        """The name of that runtime; empty where there is none."""
+        """The name of that runtime; empty if there is none."""
         return _OTHERS.get(self.other, "")
 
     @property
@@ -73,7 +106,7 @@ class ContainerdFacts(Struct, frozen=True, kw_only=True):
 
 
 def containerd_facts(node: Node, ask: Ask) -> ContainerdFacts:
-    """Look at *node*; nothing of it is needed, and nothing raises."""
+    """Look at *node*, whatever of it is there. Raise HostError without permission."""
     started = _started(node)
     if started is not None and started.elsewhere:
         return ContainerdFacts(
@@ -100,24 +133,16 @@ def containerd_facts(node: Node, ask: Ask) -> ContainerdFacts:
         version=match[0].removeprefix("v") if match else "",
         major=major,
         present=bool(started or program or files or configuration.unreadable)
-        or any(_exists(node, path) for path in _SOCKETS),
-        other=next((path for path in _OTHERS if _exists(node, path)), ""),
+        or any(os.path.lexists(node.path(path)) for path in _SOCKETS),
+        other=next((path for path in _OTHERS if os.path.lexists(node.path(path))), ""),
     )
 
 
 def _started(node: Node) -> Started | None:
-    """Return how containerd was started; None where no process of it can be seen."""
-    procfs = Procfs(node.host)
-    try:
-        pids = procfs.pids()
-    except HostError:
-        return None
-    found = []
-    for pid in pids:
-        facts = procfs.process(pid)
-        if facts is not None and facts.comm == _NAME:
-            found.append(_started_as(node, pid, procfs.arguments(pid)))
-    # Docker has one of its own, whose file is that of /etc or none.
+    """Return how containerd was started; None if no such process can be seen."""
+    pids = [each.process.pid for each in running(node.host, {_NAME})]
+    found = [_started_as(node, pid, Procfs(node.host).arguments(pid)) for pid in pids]
+    # Docker has its own containerd, which uses the file in /etc or none.
     return next((each for each in found if each.config in PLACES[:-1]), found[0] if found else None)
 
 
@@ -137,24 +162,95 @@ def _started_as(node: Node, pid: int, arguments: Sequence[str]) -> Started:
             mounts = read_link(node.host.proc / f"{pid}/ns/mnt")
             elsewhere = mounts is not None and mounts != read_link("/proc/self/ns/mnt")
     except HostError:
-        pass  # What is asked for needs a right that doctor may lack; the usual folders remain.
+        pass  # The doctor may lack permission for it. The usual folders remain.
+    config = flag_of(arguments, "--config", "-c") or ""
     return Started(
-        config=_config_of(arguments), folders=tuple(folders), pid=pid, elsewhere=elsewhere
+        config=config if config.startswith("/") else "",
+        folders=tuple(folders),
+        pid=pid,
+        elsewhere=elsewhere,
     )
 
 
-def _config_of(arguments: Sequence[str]) -> str:
-    for index, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
-        if flag in _CONFIG_FLAGS:
-            told = value if equals else "".join(arguments[index + 1 : index + 2])
-            return told if told.startswith("/") else ""
-    return ""
+def read_configuration(
+    node: Node, started_with: str = "", *, major: int | None = None
+) -> Configuration:
+    """Return the configuration as containerd *major*.x reads it; None: as 2.x, which reads more.
+
+    *started_with* is the file on containerd's command line, if known.
+    """
+    first = started_with or next((place for place in PLACES if _is_file(node, place)), "")
+    if not first:
+        return Configuration()
+    files: list[ConfigFile] = []
+    unreadable: list[Unreadable] = []
+    waiting, seen = deque([first]), set[str]()
+    while waiting and len(seen) < _MOST_FILES:
+        path = waiting.popleft()
+        if path in seen:
+            continue
+        seen.add(path)
+        read = read_toml(node, path)
+        if isinstance(read, Unreadable):
+            unreadable.append(read)
+        else:
+            files.append(read)
+            waiting += (
+                found
+                for asked in read.imports
+                for found in _found(
+                    node, _SERVICE if major == 1 and _astray(asked) else path, asked
+                )
+            )
+    drop_ins = _found(node, first, _DROP_INS) if first == PLACES[-1] else ()
+    return Configuration(
+        files=tuple(files),
+        unreadable=tuple(unreadable),
+        unimported=tuple(path for path in drop_ins if path not in seen),
+        astray=tuple(asked for file in files for asked in file.imports if _astray(asked)),
+    )
 
 
-def _exists(node: Node, path: str) -> bool:
+def read_toml(node: Node, path: str) -> ConfigFile | Unreadable:
+    """Return the content of a TOML file of the node, or why it cannot be read."""
     try:
-        node.path(path).lstat()
+        content = read_bytes(node.path(path))
+        if content is None:
+            return Unreadable(path=path, reason="there is no such file")
+        return ConfigFile(path=path, content=tomllib.loads(content.decode()))
+    except tomllib.TOMLDecodeError as error:
+        return Unreadable(path=path, reason=f"it is not TOML: {error}")
+    except RecursionError:
+        return Unreadable(path=path, reason="it is nested too deep")
+    except UnicodeDecodeError as error:
+        return Unreadable(path=path, reason=f"it is not UTF-8: {error}")
+    except HostError as error:
+        if isinstance(error.__cause__, PermissionError):  # containerd may read what we may not
+            raise
+        return Unreadable(path=path, reason=str(error))
+
+
+def _astray(asked: str) -> bool:
+    return "*" in asked and not asked.startswith("/")
+
+
+def _found(node: Node, importer: str, asked: str) -> tuple[str, ...]:
+    """Return the files that an import names, as the node calls them.
+
+    An import with a ``*`` is a pattern, which may match nothing. Any other file must exist.
+    """
+    absolute = os.path.normpath(PurePosixPath(importer).parent / asked)
+    if "*" not in absolute:
+        return (absolute,)
+    folder, _, name = absolute.rpartition("/")
+    if "*" in folder:
+        found = node.root.glob(absolute.lstrip("/"))
+        return tuple(sorted(f"/{path.relative_to(node.root)}" for path in found))
+    return tuple(sorted(f"{folder}/{path.name}" for path in node.path(folder).glob(name)))
+
+
+def _is_file(node: Node, path: str) -> bool:
+    try:
+        return node.path(path).is_file()
     except OSError:
         return False
-    return True

@@ -1,7 +1,7 @@
-"""What containerd makes of its configuration files: which tables it reads, and how it merges them.
+"""How containerd merges its configuration files, and which tables it reads.
 
-containerd 1.x replaces the whole table of a plugin by that of a later file; 2.x merges the two key
-by key, and first moves what files of older versions say to where version 3 has it.
+containerd 1.x replaces the whole table of a plugin by the table of a later file. 2.x merges them
+key by key, and first moves the tables of older file versions to where version 3 has them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,65 +11,65 @@ from msgspec import Struct
 Table = Mapping[str, object]
 
 OLD = "io.containerd.grpc.v1.cri"
-"""Where version 2 of the configuration has what is set for Kubernetes."""
+"""The table for Kubernetes in version 2 of the configuration."""
 OLD_VERSION = 2
-"""The version of such a file, the newest that containerd 1.x reads."""
+"""The newest file version that containerd 1.x reads."""
 NEW = "io.containerd.cri.v1.runtime"
-"""The same of version 3."""
+"""The table for Kubernetes in version 3."""
 _FIRST = "cri"
-"""The same of a file without a version, or with version 1."""
+"""The table for Kubernetes in a file of version 1, or without a version."""
 _EMPTY: Table = {}
 _DISABLES = frozenset({_FIRST, OLD, NEW})
 
 
 class ConfigFile(Struct, frozen=True, kw_only=True):
-    """One file of the configuration, by its path on the node."""
+    """One configuration file, by its path on the node."""
 
     path: str
     content: Table
 
     @property
     def version(self) -> int:
-        """The version that it says it has; without one it is of version 1."""
+        """The version of the file; 1 if it says none."""
         version = self.content.get("version")
         return version if isinstance(version, int) and version > 0 else 1
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """The other files that it asks for, as it spells them."""
+        """The files that it imports, as it spells them."""
         return strings(self.content.get("imports"))
 
     def plugin(self, name: str) -> Table:
-        """Return the table of one plugin; an empty one where it has none."""
+        """Return the table of one plugin; empty if there is none."""
         return table(table(self.content, "plugins"), name)
 
 
 class RuntimeTable(Struct, frozen=True, kw_only=True):
-    """One runtime that pods can ask for: its name is what a RuntimeClass calls its handler."""
+    """One runtime that pods can ask for; its name is the handler of a RuntimeClass."""
 
     name: str
     path: str
-    """The last file that says something of it."""
+    """The last file that has a table for it."""
     runtime_type: str = ""
     binary: str = ""
     """BinaryName among the options."""
     config_path: str = ""
     """ConfigPath among the options."""
     type_url: str = ""
-    """TypeUrl among the options: of what kind they are."""
+    """TypeUrl among the options, which names their kind."""
     annotations: tuple[str, ...] = ()
-    """The annotations of pods that are passed on to it."""
+    """The pod annotations that are passed on to it."""
 
 
 class CriConfig(Struct, frozen=True, kw_only=True):
-    """What is set for Kubernetes once all files are merged; None and "" are what nobody set."""
+    """The settings for Kubernetes after all files are merged; None and "" stand for unset."""
 
     runtimes: tuple[RuntimeTable, ...] = ()
     default_runtime: str = ""
     enable_cdi: bool | None = None
     cdi_spec_dirs: tuple[str, ...] | None = None
     disabled_in: str = ""
-    """The file that turns off Kubernetes' part of containerd; empty: it is on."""
+    """The file that turns off containerd's part for Kubernetes; empty if it is on."""
 
     def runtime(self, name: str) -> RuntimeTable | None:
         """Return the runtime called *name*."""
@@ -77,7 +77,7 @@ class CriConfig(Struct, frozen=True, kw_only=True):
 
 
 class Ignored(Struct, frozen=True, kw_only=True):
-    """A table that containerd does not read in that file."""
+    """A table that containerd does not read from that file."""
 
     path: str
     version: int
@@ -88,7 +88,7 @@ class Ignored(Struct, frozen=True, kw_only=True):
 
 
 def cri_config(files: Sequence[ConfigFile], *, major: int) -> CriConfig:
-    """Return what containerd *major*.x makes of *files*, in the order in which it loads them."""
+    """Return the merged settings of *files* for containerd *major*.x, in loading order."""
     merged: Table = {}
     for file in files:
         for plugin in reversed(_read(file, files[0], major)):
@@ -117,7 +117,7 @@ def cri_config(files: Sequence[ConfigFile], *, major: int) -> CriConfig:
 
 
 def ignored_tables(files: Sequence[ConfigFile], *, major: int) -> Iterator[Ignored]:
-    """Yield each table with runtimes, or with CDI's settings, that is in a file in vain."""
+    """Yield each table with runtimes or CDI settings that containerd does not read."""
     for file in files:
         read = _read(file, files[0], major)
         for plugin in (_FIRST, OLD, NEW):
@@ -134,7 +134,7 @@ def ignored_tables(files: Sequence[ConfigFile], *, major: int) -> Iterator[Ignor
 
 
 def lost_runtimes(files: Sequence[ConfigFile]) -> tuple[str, ...]:
-    """Return the runtimes that containerd 1.x loses as a later file replaces the whole table."""
+    """Return the runtimes that containerd 1.x loses because a later file replaces the table."""
     kept = {found.name for found in cri_config(files, major=1).runtimes}
     named = {
         name
@@ -146,20 +146,20 @@ def lost_runtimes(files: Sequence[ConfigFile]) -> tuple[str, ...]:
 
 
 def table(value: object, key: str | None = None) -> Table:
-    """Return *value*, or what it has at *key*, as a table; an empty one where it is none."""
+    """Return *value*, or its entry *key*, if that is a table; otherwise an empty table."""
     found = value.get(key) if key is not None and isinstance(value, Mapping) else value
     return found if isinstance(found, Mapping) else _EMPTY
 
 
 def strings(value: object) -> tuple[str, ...]:
-    """Return the texts of a list; none where it is none."""
+    """Return the strings of a list; none if *value* is not a list."""
     return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
 
 
 def _read(file: ConfigFile, root: ConfigFile, major: int) -> tuple[str, ...]:
-    """Return the names under which containerd reads the table in *file*, the strongest first."""
+    """Return the names of the table that containerd reads from *file*, the strongest first."""
     if major > 1:
-        # Older names are moved to the new one, unless the new one says the same already.
+        # Tables of older names are moved to the new name, unless that has the same key.
         if file.version > OLD_VERSION:
             return (NEW,)
         return (NEW, OLD) if file.version == OLD_VERSION else (NEW, OLD, _FIRST)
@@ -187,7 +187,7 @@ def _runtime(name: str, found: Table, files: Sequence[ConfigFile], major: int) -
 
 
 def _deep(below: Table, above: Table) -> Table:
-    """Return *below* with what *above* says; lists are replaced, tables merged."""
+    """Return *below* with *above* merged into it; lists are replaced."""
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)

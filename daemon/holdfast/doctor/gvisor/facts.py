@@ -1,20 +1,19 @@
-"""What a node shows of gVisor: its tables, its shim and runsc, and what pods will ask of them."""
+"""What a node shows of gVisor: its runtime tables, its shim and runsc."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from holdfast.doctor.cdi.nodes import nodes_without_mode
-from holdfast.doctor.containerd.facts import ContainerdFacts
-from holdfast.doctor.containerd.files import Unreadable, read_toml
+from holdfast.doctor.cdi.specs import nodes_without_mode
+from holdfast.doctor.containerd.facts import ContainerdFacts, Unreadable, read_toml
 from holdfast.doctor.containerd.merge import RuntimeTable, table
 from holdfast.doctor.node import Node
 from holdfast.doctor.nvidia.facts import loaded_version
 from holdfast.doctor.nvidia.runtime import LowLevel, low_level
 from holdfast.doctor.programs import Ask, find_program, is_program
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import read_text
+from holdfast.host.files.kernelfile import text_or_empty
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.model.tpu.generations import generation_of
 
@@ -22,9 +21,9 @@ SHIM = "containerd-shim-runsc-v1"
 RUNSC = "runsc"
 TYPE = "io.containerd.runsc.v1"
 _SHIM_CONFIGS = ("/run/containerd/runsc/config.toml", "/etc/containerd/runsc/config.toml")
-"""Where the shim looks for a configuration when the table has no ConfigPath."""
+"""Where the shim looks for a configuration if the table has no ConfigPath."""
 _RELEASE = re.compile(r"\bversion (?:release-|0\.0~)([0-9]{8})\.([0-9]+)")
-"""As gVisor's own builds and Debian's say it."""
+"""How gVisor's own builds and Debian's print it."""
 _NAMES = ("runsc", "gvisor")
 _VFIO = "vfio-pci"
 _DRIVER = re.compile(r"[0-9]+(\.[0-9]+)+")
@@ -41,7 +40,7 @@ class Release(Struct, frozen=True, kw_only=True, order=True):
 
 
 class ShimConfig(Struct, frozen=True, kw_only=True):
-    """What a table's runsc.toml says; `problem` is why it cannot be told."""
+    """What a table's runsc.toml says; `problem` is why it cannot be read."""
 
     path: str
     problem: str = ""
@@ -50,9 +49,9 @@ class ShimConfig(Struct, frozen=True, kw_only=True):
     binary_missing: bool = False
     """Whether the node has no such program."""
     flags: Mapping[str, str] = field(default_factory=dict)
-    """runsc's flags, as texts."""
+    """runsc's flags, as strings."""
     odd: tuple[str, ...] = ()
-    """Flags that are no texts: the shim cannot read a file with one of them."""
+    """Flags that are not strings: the shim cannot read a file with one of them."""
 
     def on(self, flag: str) -> bool:
         """Tell whether a flag is set to true."""
@@ -60,12 +59,12 @@ class ShimConfig(Struct, frozen=True, kw_only=True):
 
 
 class SandboxRuntime(Struct, frozen=True, kw_only=True):
-    """A runtime table that means gVisor, with the configuration of its shim; None: it has none."""
+    """A runtime table for gVisor, with the configuration of its shim if it has one."""
 
     table: RuntimeTable
     config: ShimConfig | None = None
     low_level: LowLevel | None = None
-    """What it starts through nvidia-container-runtime; None: it does not start that."""
+    """What it starts through nvidia-container-runtime; None if it does not start that."""
 
     def on(self, flag: str) -> bool:
         """Tell whether a flag of runsc is set for it."""
@@ -73,7 +72,7 @@ class SandboxRuntime(Struct, frozen=True, kw_only=True):
 
 
 class GvisorFacts(Struct, frozen=True, kw_only=True):
-    """All that findings about gVisor are made of."""
+    """The facts behind the findings about gVisor."""
 
     runtimes: tuple[SandboxRuntime, ...] = ()
     containerd_config: str = ""
@@ -85,10 +84,10 @@ class GvisorFacts(Struct, frozen=True, kw_only=True):
     release_problem: str = ""
     max_map_count: int | None = None
     tpus: int = 0
-    """TPU functions that are bound to vfio-pci."""
+    """How many TPU functions are bound to vfio-pci."""
     vfio_devices: bool = False
     driver: str = ""
-    """The version of NVIDIA's driver that is loaded; empty: none is."""
+    """The version of the loaded NVIDIA driver; empty if none is."""
     drivers: tuple[str, ...] = ()
     """The versions that runsc lists."""
     drivers_problem: str = ""
@@ -97,12 +96,12 @@ class GvisorFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def installed(self) -> bool:
-        """Tell whether there is anything of gVisor on the node."""
+        """Tell whether the node has any part of gVisor."""
         return bool(self.runtimes or self.shim or self.runsc)
 
 
 def gvisor_facts(node: Node, ask: Ask, containerd: ContainerdFacts) -> GvisorFacts:
-    """Look at *node*; nothing of it is needed, and nothing raises."""
+    """Look at *node*, whatever of it is there. Never raises."""
     runtimes = tuple(
         _sandbox_runtime(node, each, containerd.folders)
         for each in containerd.cri.runtimes
@@ -134,13 +133,13 @@ def gvisor_facts(node: Node, ask: Ask, containerd: ContainerdFacts) -> GvisorFac
 
 
 def is_gvisor(runtime: RuntimeTable) -> bool:
-    """Tell whether a table is meant for gVisor, by its type, its program or its name."""
+    """Tell whether a table is for gVisor, by its type, its program or its name."""
     texts = (runtime.runtime_type, runtime.binary.rpartition("/")[2], runtime.name.lower())
     return any(name in text for text in texts for name in _NAMES)
 
 
 def shim_config(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> ShimConfig | None:
-    """Return what the shim of a table reads; None where nothing tells it to read anything."""
+    """Return the configuration of a table's shim; None if it has none."""
     path = runtime.config_path or next(
         (path for path in _SHIM_CONFIGS if node.path(path).is_file()), ""
     )
@@ -171,7 +170,7 @@ def _sandbox_runtime(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]
 
 
 def _runsc(node: Node, runtimes: tuple[SandboxRuntime, ...], folders: tuple[str, ...]) -> str:
-    """Return the runsc that the shim starts, or that a wrapper finds; "" without one."""
+    """Return the runsc that the shim starts, or that a wrapper finds; empty if there is none."""
     for runtime in runtimes:
         told = runtime.config.binary if runtime.config is not None else ""
         if RUNSC in told:
@@ -186,7 +185,7 @@ def _program(node: Node, name: str, folders: tuple[str, ...]) -> str:
 
 
 def release_of(said: str) -> Release | None:
-    """Return the release in what ``runsc --version`` *said*; None where it names none."""
+    """Return the release in the output of ``runsc --version``; None if it names none."""
     match = _RELEASE.search(said)
     return None if match is None else Release(date=int(match[1]), count=int(match[2]))
 
@@ -212,22 +211,18 @@ def _drivers(ask: Ask, runsc: str) -> tuple[tuple[str, ...], str]:
 
 
 def _tpus(node: Node) -> int:
-    return sum(1 for _ in _tpu_functions(node))
-
-
-def _tpu_functions(node: Node) -> Iterator[str]:
+    """Return how many TPU functions are on vfio-pci; none where the PCI bus cannot be read."""
     try:
         functions = Sysfs(node.host).pci_functions()
     except HostError:
-        return
-    for each in functions:
-        if each.driver == _VFIO and generation_of(each.vendor, each.device, each.subsystem_device):
-            yield each.address
+        return 0
+    return sum(
+        each.driver == _VFIO
+        and generation_of(each.vendor, each.device, each.subsystem_device) is not None
+        for each in functions
+    )
 
 
 def _number(node: Node, name: str) -> int | None:
-    try:
-        text = read_text(node.host.proc / name)
-    except HostError:
-        return None
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
+    text = text_or_empty(node.host.proc / name)
+    return int(text) if text.isascii() and text.isdecimal() else None

@@ -1,6 +1,6 @@
-"""Checks kubelet's checkpoint: that it can be read, and that what it says of our resources is ours.
+"""Checks kubelet's checkpoint: whether it can be read, and whose devices are in it.
 
-The parts that live by the checkpoint have a reader of their own above this layer, with gRPC in it.
+The daemon's own reader of the checkpoint is above this layer, in a part that uses gRPC.
 """
 
 import json
@@ -11,78 +11,73 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.doctor.area import Area
-from holdfast.doctor.finding import Finding
+from holdfast.doctor.finding import Check, Finding, some
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import read_bytes
 from holdfast.names import KUBELET_CHECKPOINT
 from holdfast.settings import Settings
 
-_AREA = Area("kubelet")
+_CHECKPOINT = Check("kubelet", "checkpoint")
+_OTHER_DEVICES = Check("kubelet", "other-devices")
+_KUBELET_VERSION = Check("kubelet", "kubelet-version")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(\.[0-7])?")
 _REPLICA = "::"
-"""In the ids of NVIDIA's plugin: one GPU that is shared by several containers."""
+"""NVIDIA's plugin has it in the ids of a GPU that several containers share."""
 _DEPRECATION = "DEPRECATION"
 _GPU = "nvidia.com/gpu"
-_SHOWN = 3
 
 
 class Books(Struct, frozen=True, kw_only=True):
-    """What a checkpoint says. `plain_lists`: of no NUMA node, as before Kubernetes 1.20."""
+    """The content of a checkpoint. `plain_lists`: without NUMA nodes, as before Kubernetes 1.20."""
 
     entries: tuple[tuple[str, str, frozenset[str]], ...]
-    """Of each container: the pod's UID, the resource, the ids."""
+    """For each container the pod's UID, the resource and the ids."""
     registered: Mapping[str, frozenset[str]]
     plain_lists: bool = False
 
 
 def book_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
-    """Yield what was found of the checkpoint in *folder*; HostError where we may not read it."""
+    """Yield what was found of the checkpoint in *folder*; raise HostError without permission."""
     path = folder / KUBELET_CHECKPOINT
     try:
         content = read_bytes(path)
     except HostError as error:
         if isinstance(error.__cause__, PermissionError):
             raise
-        yield _AREA.fail(
-            check="checkpoint",
-            reason=f"{error}: which pods have which devices is not known",
-            remedy="look for errors of the disk (dmesg), and restart kubelet once it is well",
+        yield _CHECKPOINT.fail(
+            f"{error}: holdfast cannot tell which pods have which devices",
+            remedy="look for disk errors (dmesg), and restart kubelet when the disk works",
         )
         return
     if content is None:
-        yield _AREA.ok(
-            check="checkpoint", reason=f"{path} is not there: no plugin has registered yet"
-        )
+        yield _CHECKPOINT.ok(f"{path} is not there: no plugin has registered yet")
         return
     try:
         books = parse(content)
     except ValueError as error:
-        yield _AREA.fail(
-            check="checkpoint",
-            reason=f"{path} cannot be understood: {error}; a kubelet that starts with it forgets "
+        yield _CHECKPOINT.fail(
+            f"{path} cannot be understood: {error}; a kubelet that starts with it forgets "
             "who has which device",
             remedy="drain the node or end its pods with devices, stop kubelet, move the file away "
-            "and start kubelet: plugins then register anew",
+            "and start kubelet; plugins then register again",
         )
         return
     pods = len({pod for pod, _, _ in books.entries})
-    yield _AREA.ok(
-        check="checkpoint",
-        reason=f"{path} tells of {pods} pods with devices; its checksum only kubelet can check",
+    yield _CHECKPOINT.ok(
+        f"{path} tells of {pods} pods with devices; only kubelet can check its checksum"
     )
     yield from _strangers(books, settings)
     yield _version(folder, books, settings)
 
 
 def parse(content: bytes) -> Books:
-    """Return what *content* says; raise ValueError with the reason when it makes no sense."""
+    """Return the content as values; raise ValueError with the reason if it makes no sense."""
     if not content.strip():
         raise ValueError("it is empty")
     try:
         tree = json.loads(content)
     except RecursionError as error:
-        raise ValueError("it is nested without an end") from error
+        raise ValueError("it is nested too deep") from error
     except ValueError as error:
         raise ValueError(f"it is not whole JSON ({error})") from error
     data = _mapping(_mapping(tree, "the file").get("Data"), "Data")
@@ -102,13 +97,13 @@ def parse(content: bytes) -> Books:
 
 
 def stranger(resource: str, id_: str, settings: Settings) -> bool:
-    """Tell whether *id_* is none that this holdfast would give to a device of *resource*."""
+    """Tell whether holdfast would never give a device of *resource* the id *id_*."""
     ours = {pool.resource_name for pool in settings.pools}
     if settings.tpu.enabled:
         ours.add(settings.tpu.resource_name)
     if resource in ours:
         return _PCI.fullmatch(id_) is None
-    # The ids of GPUs are the same with every plugin, but for those of shared ones.
+    # All plugins give GPUs the same ids, except to shared GPUs.
     return settings.gpu.enabled and resource == _GPU and _REPLICA in id_
 
 
@@ -118,10 +113,9 @@ def _strangers(books: Books, settings: Settings) -> Iterator[Finding]:
         odd = sorted(each for each in ids if stranger(resource, each, settings))
         if odd:
             found = True
-            yield _AREA.fail(
-                check="other-devices",
-                reason=f"kubelet has {resource} from another plugin, with the devices "
-                f"{_some(odd)}: whoever registers last has the resource",
+            yield _OTHER_DEVICES.fail(
+                f"kubelet has {resource} from another plugin, with the devices "
+                f"{some(odd)}: the plugin that registers last has the resource",
                 remedy="remove the other plugin from this node (nodeSelector, taint), or give one "
                 "of the two another resource name; then restart kubelet",
             )
@@ -131,32 +125,28 @@ def _strangers(books: Books, settings: Settings) -> Iterator[Finding]:
             had.setdefault(resource, set()).add(pod)
     for resource, pods in sorted(had.items()):
         found = True
-        yield _AREA.warn(
-            check="other-devices",
-            reason=f"pods {_some(sorted(pods))} have {resource} from another plugin: holdfast "
+        yield _OTHER_DEVICES.warn(
+            f"pods {some(sorted(pods))} have {resource} from another plugin: holdfast "
             "knows none of these ids",
-            remedy="delete these pods once, so that they get their devices from holdfast",
+            remedy="delete these pods once, so that they get devices from holdfast",
         )
     if not found:
-        yield _AREA.ok(check="other-devices", reason="no other plugin's devices are in the books")
+        yield _OTHER_DEVICES.ok("the checkpoint has no devices of other plugins")
 
 
 def _version(folder: Path, books: Books, settings: Settings) -> Finding:
     cdi = settings.device_list_strategy == "cdi"
     too = "; deviceListStrategy: cdi needs 1.29" if cdi else ""
     if books.plain_lists:
-        return _AREA.warn(
-            check="kubelet-version",
-            reason=f"the checkpoint is of a kubelet before 1.20{too}",
-            remedy="upgrade kubelet",
+        return _KUBELET_VERSION.warn(
+            f"the checkpoint is of a kubelet before 1.20{too}", remedy="upgrade kubelet"
         )
     if (folder / _DEPRECATION).exists():
-        return _AREA.warn(
-            check="kubelet-version",
-            reason=f"{folder / _DEPRECATION} was made by a kubelet of 1.24 or before{too}",
-            remedy="upgrade kubelet; where it is newer by now remove the file",
+        return _KUBELET_VERSION.warn(
+            f"{folder / _DEPRECATION} was made by a kubelet of 1.24 or before{too}",
+            remedy="upgrade kubelet; if it is newer now, remove the file",
         )
-    return _AREA.ok(check="kubelet-version", reason="nothing hints at a kubelet that is too old")
+    return _KUBELET_VERSION.ok("nothing suggests that kubelet is too old")
 
 
 def _entry(entry: Mapping[str, Any]) -> tuple[str, str, frozenset[str]]:
@@ -179,8 +169,3 @@ def _list(value: object) -> Sequence[Any]:
     if not isinstance(value, list):
         raise ValueError("a list is not what any known kubelet writes")  # noqa: TRY004 - as above
     return value
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -1,4 +1,4 @@
-"""Checks the sockets of plugins in kubelet's folder: our own, and those that rival ours."""
+"""Checks the sockets of plugins: our own, and those that advertise the same hardware."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -6,71 +6,49 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.doctor.area import Area
-from holdfast.doctor.finding import Finding
+from holdfast.doctor.finding import Check, Finding
 from holdfast.doctor.node import Node
+from holdfast.doctor.programs import ask_socket
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import list_names
-from holdfast.host.proc.peer import listener
 from holdfast.names import CONTROL_SOCKET
 from holdfast.settings import Settings
 
-_AREA = Area("kubelet")
+_OTHER_PLUGINS = Check("kubelet", "other-plugins")
+_DRA_DRIVERS = Check("kubelet", "dra-drivers")
+_OWN_SOCKETS = Check("kubelet", "own-sockets")
 
 
-class Rival(Struct, frozen=True, kw_only=True):
-    """A plugin that advertises what holdfast does, known by the name of its socket."""
+class Hardware(Struct, frozen=True, kw_only=True):
+    """What holdfast and another plugin may both advertise, and the setting that leaves it to it."""
+
+    wanted: Callable[[Settings], bool]
+    leave: str
+
+
+_GPUS = Hardware(wanted=lambda settings: settings.gpu.enabled, leave="gpu.enabled: false")
+_TPUS = Hardware(wanted=lambda settings: settings.tpu.enabled, leave="tpu.enabled: false")
+
+
+class Rival(Struct, frozen=True):
+    """Another plugin for the same hardware, known by the name of its socket."""
 
     who: str
     socket: re.Pattern[str]
-    asked: Callable[[Settings], bool]
-    """Tells whether holdfast is set to advertise the same."""
-    instead: str
-    """The setting with which holdfast leaves it to the other."""
+    hardware: Hardware
 
 
 RIVALS = (
-    Rival(
-        who="NVIDIA's device plugin",
-        socket=re.compile(r"nvidia-(gpu|mig)[^/]*\.sock"),
-        asked=lambda settings: settings.gpu.enabled,
-        instead="gpu.enabled: false",
-    ),
-    Rival(
-        who="GKE's GPU plugin",
-        socket=re.compile(r"nvidiaGPU[^/]*\.sock"),
-        asked=lambda settings: settings.gpu.enabled,
-        instead="gpu.enabled: false",
-    ),
-    Rival(
-        who="GKE's TPU plugin",
-        socket=re.compile(r"tpu-[0-9]+\.sock"),
-        asked=lambda settings: settings.tpu.enabled,
-        instead="tpu.enabled: false",
-    ),
+    Rival("NVIDIA's device plugin", re.compile(r"nvidia-(gpu|mig)[^/]*\.sock"), _GPUS),
+    Rival("GKE's GPU plugin", re.compile(r"nvidiaGPU[^/]*\.sock"), _GPUS),
+    Rival("GKE's TPU plugin", re.compile(r"tpu-[0-9]+\.sock"), _TPUS),
 )
-
-
-class DraDriver(Struct, frozen=True, kw_only=True):
-    """A driver of Kubernetes' dynamic resource allocation that hands out the same hardware."""
-
-    name: str
-    asked: Callable[[Settings], bool]
-    instead: str
-
-
+"""Device plugins, in kubelet's plugin folder."""
 DRA_DRIVERS = (
-    DraDriver(
-        name="gpu.nvidia.com",
-        asked=lambda settings: settings.gpu.enabled,
-        instead="gpu.enabled: false",
-    ),
-    DraDriver(
-        name="tpu.google.com",
-        asked=lambda settings: settings.tpu.enabled,
-        instead="tpu.enabled: false",
-    ),
+    Rival("gpu.nvidia.com", re.compile(r"gpu\.nvidia\.com-.*"), _GPUS),
+    Rival("tpu.google.com", re.compile(r"tpu\.google\.com-.*"), _TPUS),
 )
+"""Drivers for Kubernetes' dynamic resource allocation, in kubelet's plugins_registry."""
 
 
 def plugin_findings(node: Node, folder: Path) -> Iterator[Finding]:
@@ -78,7 +56,7 @@ def plugin_findings(node: Node, folder: Path) -> Iterator[Finding]:
     try:
         names = list_names(folder)
     except HostError as error:
-        yield _AREA.warn(check="other-plugins", reason=str(error), remedy="run the doctor as root")
+        yield _OTHER_PLUGINS.warn(str(error), remedy="run the doctor as root")
         return
     yield from _rivals(node, folder, names)
     yield from _dra_drivers(node)
@@ -86,34 +64,37 @@ def plugin_findings(node: Node, folder: Path) -> Iterator[Finding]:
         yield from _ours(node, folder, names)
 
 
+def _served(
+    node: Node, folder: Path, names: tuple[str, ...], rivals: tuple[Rival, ...]
+) -> Iterator[tuple[Rival, Path, int]]:
+    """Yield each of *rivals* whose socket is in *folder*, and who answers; 0 for an unknown pid.
+
+    A socket that nobody answers on is left over: kubelet removes it at its next start.
+    """
+    for name in names:
+        rival = next((each for each in rivals if each.socket.fullmatch(name)), None)
+        if rival is None or not rival.hardware.wanted(node.settings):
+            continue
+        answer = ask_socket(folder / name) if node.live else None
+        if answer is None or not answer.problem:
+            yield rival, folder / name, answer.pid if answer is not None else 0
+
+
 def _rivals(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]:
     found = False
-    for name in names:
-        rival = next((each for each in RIVALS if each.socket.fullmatch(name)), None)
-        if rival is None or not rival.asked(node.settings):
-            continue
-        pid, problem = _ask(folder / name) if node.live else (0, "")
-        if problem:
-            continue  # nobody serves it any more: kubelet removes it at its next start
+    for rival, path, pid in _served(node, folder, names, RIVALS):
         found = True
-        who = f"{rival.who} serves {folder / name}" + (f", pid {pid}" if pid else "")
-        remedy = (
-            f"remove it from this node, or set {rival.instead}: two plugins of one resource push "
-            "each other out of kubelet, and neither knows what the other granted"
+        reason = f"{rival.who} serves {path}" + (f", pid {pid}" if pid else "")
+        if not node.live:
+            reason = f"{path} is a socket of {rival.who}; a copy does not tell whether it is served"
+        yield _OTHER_PLUGINS.warn_or_fail(
+            reason,
+            remedy=f"remove it from this node, or set {rival.hardware.leave}: two plugins for one "
+            "resource replace each other in kubelet, and neither knows what the other granted",
+            fails=node.live,
         )
-        if node.live:
-            yield _AREA.fail(check="other-plugins", reason=who, remedy=remedy)
-        else:
-            yield _AREA.warn(
-                check="other-plugins",
-                reason=f"{folder / name} is a socket of {rival.who}; whether it is served a copy "
-                "does not tell",
-                remedy=remedy,
-            )
     if not found:
-        yield _AREA.ok(
-            check="other-plugins", reason=f"no plugin is known in {folder} that rivals holdfast"
-        )
+        yield _OTHER_PLUGINS.ok(f"no known plugin in {folder} advertises what holdfast does")
 
 
 def _dra_drivers(node: Node) -> Iterator[Finding]:
@@ -121,63 +102,42 @@ def _dra_drivers(node: Node) -> Iterator[Finding]:
     home = Path(node.settings.kubelet.pod_resources_socket).parent.parent
     folder = node.path(str(home / "plugins_registry"))
     if not folder.is_dir():
-        return  # mostly not mounted where the daemon runs
-    names = list_names(folder)
-    found = False
-    for driver in DRA_DRIVERS:
-        sockets = [name for name in names if name.startswith(f"{driver.name}-")]
-        if not (sockets and driver.asked(node.settings)):
-            continue
-        if node.live and all(_ask(folder / name)[1] for name in sockets):
-            continue
-        found = True
-        yield _AREA.warn(
-            check="dra-drivers",
-            reason=f"{folder / sockets[0]} is of the DRA driver {driver.name}, which hands out the "
-            "same devices: neither it nor kubelet knows of holdfast's locks",
-            remedy=f"remove it from this node, or set {driver.instead}",
+        return  # usually not mounted where the daemon runs
+    found: dict[Rival, Path] = {}
+    for rival, path, _ in _served(node, folder, list_names(folder), DRA_DRIVERS):
+        found.setdefault(rival, path)
+    for rival, path in found.items():
+        yield _DRA_DRIVERS.warn(
+            f"{path} is a socket of the DRA driver {rival.who}, which hands out the same devices. "
+            "Neither it nor kubelet knows holdfast's locks",
+            remedy=f"remove it from this node, or set {rival.hardware.leave}",
         )
     if not found:
-        yield _AREA.ok(
-            check="dra-drivers", reason=f"no DRA driver in {folder} hands out what holdfast does"
-        )
+        yield _DRA_DRIVERS.ok(f"no DRA driver in {folder} hands out what holdfast does")
 
 
 def _ours(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield whether our own sockets answer, as kubelet's dialling back would find."""
+    """Yield whether our own sockets answer, as kubelet would find when it connects."""
     prefix = f"{node.settings.kubelet.socket_prefix}-"
     ours = [name for name in names if name.startswith(prefix) and name.endswith(".sock")]
-    daemon, down = _ask(node.path(node.settings.state_dir) / CONTROL_SOCKET)
-    if down:
-        left = f"; {len(ours)} sockets of ours in {folder} are stale" if ours else ""
-        yield _AREA.ok(check="own-sockets", reason=f"no daemon runs that could serve one{left}")
+    daemon = ask_socket(node.path(node.settings.state_dir) / CONTROL_SOCKET)
+    if daemon.problem:
+        left = f"; {len(ours)} sockets of ours in {folder} are left over" if ours else ""
+        yield _OWN_SOCKETS.ok(f"no daemon runs that could serve one{left}")
         return
-    silent = {name: problem for name in ours if (problem := _ask(folder / name)[1])}
-    for name, problem in silent.items():
-        yield _AREA.fail(
-            check="own-sockets",
-            reason=f"the daemon{_pid(daemon)} runs, but nobody answers on {folder / name} "
-            f"({problem}): kubelet cannot reach it",
-            remedy="read the daemon's log; it makes the socket anew within seconds, or else "
+    who = f"the daemon, pid {daemon.pid}," if daemon.pid else "the daemon"
+    silent = {name: answer for name in ours if (answer := ask_socket(folder / name)).problem}
+    for name, answer in silent.items():
+        yield _OWN_SOCKETS.fail(
+            f"{who} runs, but nobody answers on {folder / name} ({answer.problem}): kubelet cannot "
+            "reach it",
+            remedy="the daemon makes the socket again within seconds; if not, read its log and "
             "restart it",
         )
     if not ours:
-        yield _AREA.warn(
-            check="own-sockets",
-            reason=f"the daemon{_pid(daemon)} runs, and serves no resource in {folder}",
+        yield _OWN_SOCKETS.warn(
+            f"{who} runs, but serves no resource in {folder}",
             remedy="see `holdfast status`: there are no devices, or kubelet.pluginDir is another",
         )
     elif not silent:
-        yield _AREA.ok(check="own-sockets", reason=f"{len(ours)} sockets of ours answer")
-
-
-def _pid(pid: int) -> str:
-    return f", pid {pid}," if pid else ""
-
-
-def _ask(path: Path) -> tuple[int, str]:
-    """Return the pid of who answers on *path*, or why nobody does."""
-    try:
-        return listener(path), ""
-    except OSError as error:
-        return 0, error.strerror or str(error)
+        yield _OWN_SOCKETS.ok(f"{len(ours)} sockets of ours answer")

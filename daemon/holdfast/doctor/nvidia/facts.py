@@ -1,4 +1,4 @@
-"""What a node shows of NVIDIA's driver: its version, its library, its nodes and its daemons."""
+"""What a node shows of NVIDIA's driver: its version, library, nodes and daemons."""
 
 import os
 import re
@@ -9,8 +9,14 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from holdfast.doctor.node import Node
+from holdfast.doctor.programs import running
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import list_names, read_bytes, read_text
+from holdfast.host.files.kernelfile import (
+    device_number,
+    names_or_empty,
+    read_bytes,
+    text_or_empty,
+)
 from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.proc.procfs import Procfs
@@ -20,7 +26,7 @@ from holdfast.model.nvidia.roots import DeviceRoot, DriverFacts, device_root
 OPERATOR = "/run/nvidia/driver"
 """Where GPU Operator's driver container has its root."""
 OPERATOR_DEV = f"{OPERATOR}/dev"
-"""Where it has its nodes."""
+"""Where that container has its nodes."""
 _VERSION = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([0-9]+(?:\.[0-9]+)+)")
 _LIBRARY_VERSION = re.compile(r"\.so\.([0-9]+(?:\.[0-9]+)+)$")
 _CACHED = re.compile(rb"\0(/[^\0]*/libnvidia-ml\.so\.1)\0")
@@ -35,15 +41,16 @@ _SOCKETS = {
     "nvidia-fabricmanager": "nv-fabricmanager",
     "nvidia-persistenced": "nvidia-persistenced",
 }
-"""The folders below /run of the daemons' sockets, and the daemons."""
+"""The folders below /run that have the daemons' sockets, and the daemons' programs."""
 _COMM = 15
-"""As much of a program's name as the kernel keeps."""
+"""How many letters of a program's name the kernel keeps."""
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
-    """A device node of the driver's; `wanted` is the major number that the kernel gave its driver.
+    """A device node of the driver.
 
-    None of `major`: there is no such device. None of `wanted`: the kernel has no such driver.
+    `major` is None if there is no such device. `wanted` is the major number that the kernel gave
+    the driver, None if the kernel has no such driver.
     """
 
     path: str
@@ -51,29 +58,29 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     wanted: int | None
     needed: bool = True
     unified: bool = False
-    """Whether it is that of unified memory, which CUDA opens first."""
+    """Whether it is the node of unified memory, which CUDA opens first."""
 
 
 class NvidiaFacts(Struct, frozen=True, kw_only=True):
-    """All that findings about NVIDIA's driver are made of."""
+    """The facts behind the findings about NVIDIA's driver."""
 
     driver: DriverFacts
     root: DeviceRoot
     version: str = ""
     libraries: Mapping[str, str] = field(default_factory=dict)
-    """Each library found, as the node calls it, with the version in its name; "" without one."""
+    """Each library by its path on the node, with the version in its name, empty without one."""
     nodes: tuple[NodeFacts, ...] = ()
-    """In the chosen root: of each GPU, of unified memory, and of MIG's capabilities."""
+    """The nodes of each GPU, of unified memory and of MIG's capabilities, in the chosen root."""
     gpus: Mapping[str, str] = field(default_factory=dict)
-    """The PCI functions that are GPUs of NVIDIA, each with its kernel driver; "" without one."""
+    """NVIDIA's GPUs by PCI address, each with its kernel driver, empty without one."""
     switches: tuple[str, ...] = ()
-    """The PCI functions that are NVSwitches."""
+    """The PCI addresses of NVSwitches."""
     daemons: Mapping[str, str] = field(default_factory=dict)
-    """What shows of each of the driver's daemons: a socket or a process; "" where nothing does."""
+    """A socket or process of each of the driver's daemons, empty if it has neither."""
 
 
 def nvidia_facts(node: Node) -> NvidiaFacts:
-    """Look at *node*; nothing of it is needed, and nothing raises."""
+    """Look at *node*, whatever of it is there. Never raises."""
     files = _files(node)
     driver = files.look()
     root = device_root(driver)
@@ -91,17 +98,13 @@ def nvidia_facts(node: Node) -> NvidiaFacts:
 
 
 def loaded_version(host: HostRoot) -> str:
-    """Return the version of the driver that the kernel has loaded; "" without one."""
-    try:
-        said = read_text(host.proc / "driver/nvidia/version") or ""
-        match = _VERSION.search(said)
-        return match[1] if match else read_text(host.sys / "module/nvidia/version") or ""
-    except HostError:
-        return ""
+    """Return the version of the loaded driver; empty if none is."""
+    match = _VERSION.search(text_or_empty(host.proc / "driver/nvidia/version"))
+    return match[1] if match else text_or_empty(host.sys / "module/nvidia/version")
 
 
 def of_node(node: Node, path: str | Path) -> str:
-    """Return *path*, which may lie below the root of a copy, as the node calls it."""
+    """Return *path*, which may be below the root of a copy, as the node calls it."""
     return str(path) if node.live else "/" + str(path).removeprefix(str(node.root)).lstrip("/")
 
 
@@ -115,7 +118,7 @@ def _files(node: Node) -> NvidiaFiles:
 
 
 def _libraries(node: Node, driver: DriverFacts) -> Iterator[tuple[str, str]]:
-    """Yield the libraries in the order in which the daemon tries them, the loader's own last."""
+    """Yield the libraries in the order in which the daemon tries them, the loader's last."""
     own = NvidiaFiles(node.host, driver_root=str(node.root)).look().libraries
     for path in (*driver.libraries, *own):
         match = _LIBRARY_VERSION.search(path.name)
@@ -148,19 +151,16 @@ def _nodes(node: Node, folder: Path, host: str) -> Iterator[NodeFacts]:
             unified=name == _UVM[0],
         )
     caps = procfs.char_major(_CAPS)
-    for name in _names(folder / _CAPS):
+    for name in names_or_empty(folder / _CAPS):
         found = _major(folder / _CAPS / name)
         yield NodeFacts(path=f"{host}/{_CAPS}/{name}", major=found, wanted=caps)
 
 
 def _minors(host: HostRoot) -> Iterator[int]:
-    """Yield the minor number of each GPU that the driver has."""
+    """Yield the minor number of each GPU of the driver."""
     folder = host.proc / "driver/nvidia/gpus"
-    for address in _names(folder):
-        try:
-            match = _MINOR.search(read_text(folder / address / "information") or "")
-        except HostError:
-            continue
+    for address in names_or_empty(folder):
+        match = _MINOR.search(text_or_empty(folder / address / "information"))
         if match is not None:
             yield int(match[1])
 
@@ -184,27 +184,10 @@ def _daemon(node: Node, name: str, program: str) -> str:
                 return path
         except OSError:
             continue
-    procfs = Procfs(node.host)
-    try:
-        for pid in procfs.pids():
-            facts = procfs.process(pid)
-            if facts is not None and facts.comm == program[:_COMM]:
-                return f"process {pid}"
-    except HostError:
-        pass
-    return ""
-
-
-def _names(folder: Path) -> tuple[str, ...]:
-    try:
-        return list_names(folder)
-    except HostError:
-        return ()
+    found = next(running(node.host, {program[:_COMM]}), None)
+    return "" if found is None else f"process {found.process.pid}"
 
 
 def _major(path: Path) -> int | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return os.major(found.st_rdev) if stat.S_ISCHR(found.st_mode) else None
+    rdev = device_number(path)
+    return None if rdev is None else os.major(rdev)

@@ -1,15 +1,15 @@
-"""What nvidia-container-runtime starts in the end: it only changes a container and hands it on."""
+"""Which runtime nvidia-container-runtime starts: it changes a container, and hands it on."""
 
 from msgspec import Struct
 
-from holdfast.doctor.containerd.files import Unreadable, read_toml
+from holdfast.doctor.containerd.facts import Unreadable, read_toml
 from holdfast.doctor.containerd.merge import table
 from holdfast.doctor.node import Node
 from holdfast.doctor.programs import find_program, is_program
 
 PROGRAM = "nvidia-container-runtime"
 TOOLKIT = "/usr/local/nvidia/toolkit"
-"""Where GPU Operator's toolkit container leaves its programs."""
+"""Where GPU Operator's toolkit container installs its programs."""
 CONFIGS = (
     f"{TOOLKIT}/.config/{PROGRAM}/config.toml",
     f"/etc/{PROGRAM}/config.toml",
@@ -19,15 +19,15 @@ _DEFAULT = ("docker-runc", "runc", "crun")
 
 
 class LowLevel(Struct, frozen=True, kw_only=True):
-    """What one nvidia-container-runtime hands containers on to."""
+    """The runtime to which one nvidia-container-runtime hands containers on."""
 
     config: str = ""
-    """Its configuration; empty: there is none, and it goes by its defaults."""
+    """Its configuration; empty if there is none, and it uses its defaults."""
     problem: str = ""
     """Why the configuration cannot be read."""
     runtimes: tuple[str, ...] = _DEFAULT
     starts: str = ""
-    """The first of `runtimes` that is on the node: the one that it starts; empty: none is."""
+    """The first of `runtimes` on the node, which is the one it starts; empty if none is there."""
 
     def starts_any(self, name: str) -> bool:
         """Tell whether it starts a program whose name begins with *name*."""
@@ -35,14 +35,14 @@ class LowLevel(Struct, frozen=True, kw_only=True):
 
 
 def low_level(node: Node, program: str, folders: tuple[str, ...]) -> LowLevel | None:
-    """Return what *program* starts; None where it is not nvidia-container-runtime.
+    """Return what *program* starts; None if it is not nvidia-container-runtime.
 
-    *folders*: where it looks for programs.
+    *folders* are where it looks for programs.
     """
     folder, _, name = program.rpartition("/")
     if name not in _NAMES:
         return None
-    # The one of GPU Operator is a script that sets where its configuration and programs are.
+    # GPU Operator's is a script that sets where its configuration and programs are.
     operators = folder == TOOLKIT
     config = CONFIGS[0] if operators else CONFIGS[1]
     if not node.path(config).is_file():

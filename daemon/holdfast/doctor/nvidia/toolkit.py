@@ -1,21 +1,20 @@
-"""Judges whether somebody on the node acts on what gpu.deviceListStrategy tells of a GPU."""
+"""Checks whether a runtime on the node acts on what gpu.deviceListStrategy says of a GPU."""
 
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from holdfast.doctor.area import Area
-from holdfast.doctor.containerd.facts import ContainerdFacts
-from holdfast.doctor.containerd.files import Unreadable, read_toml
+from holdfast.doctor.containerd.facts import ContainerdFacts, Unreadable, read_toml
 from holdfast.doctor.containerd.merge import RuntimeTable
-from holdfast.doctor.finding import Finding
+from holdfast.doctor.finding import Check, Finding
 from holdfast.doctor.gvisor.facts import is_gvisor, shim_config
 from holdfast.doctor.node import Node
 from holdfast.doctor.nvidia.runtime import CONFIGS, PROGRAM, TOOLKIT
 from holdfast.doctor.programs import find_program
 from holdfast.settings.hardware import Gpu
 
-_AREA = Area("nvidia")
+_TOOLKIT = Check("nvidia", "toolkit")
+_TOOLKIT_CONFIG = Check("nvidia", "toolkit-config")
 _HOOKS = (
     "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json",
     "/etc/containers/oci/hooks.d/oci-nvidia-hook.json",
@@ -29,17 +28,17 @@ class ToolkitFacts(Struct, frozen=True, kw_only=True):
     """What the node has of NVIDIA's container toolkit."""
 
     program: str = ""
-    """nvidia-container-runtime; empty: not found."""
+    """The path of nvidia-container-runtime; empty if it was not found."""
     runtimes: tuple[str, ...] = ()
-    """containerd's runtimes that start it."""
+    """The runtimes of containerd that start it."""
     default: bool = False
     """Whether containerd's default runtime is one of them."""
     hook: str = ""
     """The hook with which other runtimes start it."""
     containerd: bool = False
-    """Whether containerd's configuration can be told at all."""
+    """Whether containerd's configuration is known."""
     other: str = ""
-    """The runtime that runs this node's pods in its place, whose configuration is not read."""
+    """Another runtime that runs this node's pods, whose configuration is not read."""
     config: str = ""
     problem: str = ""
     variables: bool = True
@@ -49,7 +48,7 @@ class ToolkitFacts(Struct, frozen=True, kw_only=True):
 
 
 def toolkit_facts(node: Node, containerd: ContainerdFacts) -> ToolkitFacts:
-    """Look at *node*; nothing of it is needed, and nothing raises."""
+    """Look at *node*, whatever of it is there. Never raises."""
     named = tuple(
         each.name
         for each in containerd.cri.runtimes
@@ -75,24 +74,23 @@ def toolkit_facts(node: Node, containerd: ContainerdFacts) -> ToolkitFacts:
 
 
 def _wrapper(node: Node, runtime: RuntimeTable, folders: tuple[str, ...]) -> str:
-    """Return what gVisor's shim runs in place of runsc; "" where it runs runsc itself."""
+    """Return what gVisor's shim runs in place of runsc; empty if it runs runsc itself."""
     config = shim_config(node, runtime, folders)
     return config.binary if config is not None else ""
 
 
 def toolkit_findings(facts: ToolkitFacts, gpu: Gpu) -> Iterator[Finding]:
-    """Yield whether what *gpu* tells a runtime of a container's GPUs reaches somebody."""
+    """Yield whether a runtime acts on what *gpu* says of a container's GPUs."""
     asked = [each for each in gpu.device_list_strategy if each in _NEED_IT]
     told = f"gpu.deviceListStrategy is {', '.join(gpu.device_list_strategy)}"
     if not asked:
-        yield _AREA.ok(check="toolkit", reason=f"{told}, which needs no {PROGRAM}")
+        yield _TOOLKIT.ok(f"{told}, which needs no {PROGRAM}")
         return
     yield _started(facts, told, nodes=gpu.pass_device_specs)
     if facts.problem:
-        yield _AREA.fail(
-            check="toolkit-config",
-            reason=f"cannot read {facts.config}: {facts.problem}",
-            remedy=f"mend it: {PROGRAM} does not start with it",
+        yield _TOOLKIT_CONFIG.fail(
+            f"cannot read {facts.config}: {facts.problem}",
+            remedy=f"correct it: {PROGRAM} does not start with it",
         )
     elif facts.config:
         yield from _accepted(facts, asked)
@@ -103,57 +101,38 @@ def _started(facts: ToolkitFacts, told: str, *, nodes: bool) -> Finding:
     if facts.runtimes:
         names = ", ".join(facts.runtimes)
         how = "by default" if facts.default else f"for pods whose RuntimeClass has handler {names}"
-        return _AREA.ok(check="toolkit", reason=f"{told}: containerd starts {PROGRAM} {how}")
+        return _TOOLKIT.ok(f"{told}: containerd starts {PROGRAM} {how}")
     if facts.hook:
-        return _AREA.ok(check="toolkit", reason=f"{told}: {facts.hook} has runtimes start it")
+        return _TOOLKIT.ok(f"{told}: {facts.hook} has runtimes start it")
     if facts.containerd and not nodes:
-        return _AREA.fail(
-            check="toolkit",
-            reason=(
-                f"{told}, and no runtime of containerd's starts {PROGRAM} ({where}): a pod gets "
-                "neither its GPU's nodes nor the driver's libraries"
-            ),
-            remedy=(
-                "install NVIDIA's container toolkit and run `nvidia-ctk runtime configure "
-                "--runtime=containerd`, or use a CDI strategy"
-            ),
+        return _TOOLKIT.fail(
+            f"{told}, but no runtime of containerd starts {PROGRAM} ({where}): a pod gets neither "
+            "its GPU's nodes nor the driver's libraries",
+            remedy="install NVIDIA's container toolkit and run `nvidia-ctk runtime configure "
+            "--runtime=containerd`, or use a CDI strategy",
         )
     unread = f"; the configuration of {facts.other} is not read" if facts.other else ""
-    return _AREA.warn(
-        check="toolkit",
-        reason=(
-            f"{told}, and nothing seen here starts {PROGRAM} ({where}{unread}): a pod may get no "
-            "libraries of the driver's"
-        ),
-        remedy=(
-            "have the node's runtime start it, for instance with `nvidia-ctk runtime configure`, "
-            "or use a CDI strategy"
-        ),
+    return _TOOLKIT.warn(
+        f"{told}, but nothing seen here starts {PROGRAM} ({where}{unread}): a pod may get none of "
+        "the driver's libraries",
+        remedy="have the node's runtime start it, for example with `nvidia-ctk runtime configure`, "
+        "or use a CDI strategy",
     )
 
 
 def _accepted(facts: ToolkitFacts, asked: Sequence[str]) -> Iterator[Finding]:
-    """Yield whether the toolkit listens to what it is told."""
+    """Yield whether the toolkit accepts the strategy."""
     if "envvar" in asked and not facts.variables:
-        yield _AREA.fail(
-            check="toolkit-config",
-            reason=(
-                f"{facts.config} has {_VARIABLES} = false, and gpu.deviceListStrategy is envvar: a "
-                "pod without privileges gets no GPU"
-            ),
-            remedy="use gpu.deviceListStrategy volume-mounts, or set it to true",
+        yield _TOOLKIT_CONFIG.fail(
+            f"{facts.config} has {_VARIABLES} = false, and gpu.deviceListStrategy is envvar: a pod "
+            "without privileges gets no GPU",
+            remedy=f"use gpu.deviceListStrategy volume-mounts, or set {_VARIABLES} = true",
         )
     elif "volume-mounts" in asked and not facts.mounts:
-        yield _AREA.fail(
-            check="toolkit-config",
-            reason=(
-                f"{facts.config} does not set {_MOUNTS} = true, and gpu.deviceListStrategy is "
-                "volume-mounts: a pod gets no GPU"
-            ),
+        yield _TOOLKIT_CONFIG.fail(
+            f"{facts.config} does not set {_MOUNTS} = true, and gpu.deviceListStrategy is "
+            "volume-mounts: a pod gets no GPU",
             remedy=f"set {_MOUNTS} = true in {facts.config}, or use gpu.deviceListStrategy envvar",
         )
     else:
-        yield _AREA.ok(
-            check="toolkit-config",
-            reason=f"{facts.config} lets pods have GPUs by {' and '.join(asked)}",
-        )
+        yield _TOOLKIT_CONFIG.ok(f"{facts.config} lets pods have GPUs by {' and '.join(asked)}")

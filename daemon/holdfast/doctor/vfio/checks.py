@@ -5,8 +5,7 @@ import stat
 from collections.abc import Iterator
 
 from holdfast.discovery.snapshot import Snapshot
-from holdfast.doctor.area import Area
-from holdfast.doctor.finding import Finding
+from holdfast.doctor.finding import Check, Finding
 from holdfast.doctor.node import Node
 from holdfast.doctor.vfio.functions import function_findings, unknown_findings, wanted
 from holdfast.errors import HostError
@@ -15,7 +14,11 @@ from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.root import HostRoot
 from holdfast.model.vfio.viability import is_vfio_driver
 
-_AREA = Area("vfio")
+_DEVICES = Check("vfio", "devices")
+_IOMMU = Check("vfio", "iommu")
+_NO_IOMMU = Check("vfio", "no-iommu")
+_MODULE = Check("vfio", "module")
+_CONTAINER = Check("vfio", "container")
 _OFF = frozenset({"intel_iommu=off", "amd_iommu=off", "iommu=off"})
 _ANYBODY = stat.S_IROTH | stat.S_IWOTH
 
@@ -26,21 +29,16 @@ def vfio_findings(node: Node) -> Iterator[Finding]:
     try:
         snapshot = Snapshot(root, Sysfs(root))
     except HostError as error:
-        yield _AREA.warn(
-            check="devices",
-            reason=str(error),
-            remedy="run the doctor as root, with the host's /sys",
-        )
+        yield _DEVICES.warn(str(error), remedy="run the doctor as root, with the host's /sys")
         return
     found = wanted(snapshot, node.settings)
     functions = snapshot.functions
     names = [f"{each.function.address} ({each.model})" for each in (*found.vfio, *found.accel)]
     where = root.sys / "bus/pci/devices"
-    yield _AREA.ok(
-        check="devices",
-        reason=f"to be granted: {', '.join(names)}"
+    yield _DEVICES.ok(
+        f"to be granted: {', '.join(names)}"
         if names
-        else f"no TPU and no function of a pool among {len(functions)} PCI functions in {where}",
+        else f"no TPU and no function of a pool among {len(functions)} PCI functions in {where}"
     )
     yield from unknown_findings(functions.values())
     if found.vfio:
@@ -56,17 +54,16 @@ def _iommu(root: HostRoot) -> Finding:
     try:
         groups = len(list_names(folder))
     except HostError as error:
-        return _AREA.warn(check="iommu", reason=str(error), remedy="run the doctor as root")
+        return _IOMMU.warn(str(error), remedy="run the doctor as root")
     if groups:
-        return _AREA.ok(check="iommu", reason=f"it is on: {folder} has {groups} groups")
+        return _IOMMU.ok(f"it is on: {folder} has {groups} groups")
     line = text_or_empty(root.proc / "cmdline").split()
     told = [word for word in line if word in _OFF]
     why = f"; the kernel was started with {' '.join(told)}" if told else ""
     amd = "AuthenticAMD" in text_or_empty(root.proc / "cpuinfo")
     word = "amd_iommu=on" if amd else "intel_iommu=on"
-    return _AREA.fail(
-        check="iommu",
-        reason=f"it is off: {folder} has no group{why}",
+    return _IOMMU.fail(
+        f"it is off: {folder} has no group{why}",
         remedy=f"turn it on in the firmware (VT-d, AMD-Vi) and start the kernel with {word} "
         "iommu=pt; a virtual machine needs a virtual IOMMU from its host",
     )
@@ -81,20 +78,18 @@ def _no_iommu(root: HostRoot) -> Finding:
         if text_or_empty(groups / name / "name") == "vfio-noiommu"
     ]
     if unsafe:
-        return _AREA.fail(
-            check="no-iommu",
-            reason=f"groups {', '.join(unsafe)} in {groups} have no IOMMU: their devices could "
+        return _NO_IOMMU.fail(
+            f"groups {', '.join(unsafe)} in {groups} have no IOMMU: their devices could "
             "write anywhere in the node's memory, and holdfast grants none of them",
             remedy="turn the IOMMU on, set enable_unsafe_noiommu_mode to N and bind them again",
         )
     if text_or_empty(path) in {"Y", "1"}:
-        return _AREA.warn(
-            check="no-iommu",
-            reason=f"{path} is Y: a device without an IOMMU would be bound all the same",
+        return _NO_IOMMU.warn(
+            f"{path} is Y: a device without an IOMMU would be bound all the same",
             remedy=f"echo N > {path}, and remove it from /etc/modprobe.d and the kernel's command "
             "line",
         )
-    return _AREA.ok(check="no-iommu", reason="VFIO takes no device without an IOMMU")
+    return _NO_IOMMU.ok("VFIO takes no device without an IOMMU")
 
 
 def _modules(root: HostRoot) -> Iterator[Finding]:
@@ -102,22 +97,18 @@ def _modules(root: HostRoot) -> Iterator[Finding]:
     folder = root.sys / "bus/pci/drivers"
     drivers = [name for name in names_or_empty(folder) if is_vfio_driver(name)]
     if not drivers:
-        yield _AREA.fail(
-            check="module",
-            reason=f"{folder} has neither vfio-pci nor a variant of it: no such driver is loaded",
+        yield _MODULE.fail(
+            f"{folder} has neither vfio-pci nor a variant of it: no such driver is loaded",
             remedy=load,
         )
     elif not (root.sys / "module/vfio_iommu_type1").is_dir():
-        yield _AREA.warn(
-            check="module",
-            reason="vfio_iommu_type1 is not loaded: unless the kernel loads it at the first use, "
+        yield _MODULE.warn(
+            "vfio_iommu_type1 is not loaded: unless the kernel loads it at the first use, "
             "no program can map memory for its device",
             remedy="modprobe vfio_iommu_type1",
         )
     else:
-        yield _AREA.ok(
-            check="module", reason=f"{', '.join(drivers)} and vfio_iommu_type1 are loaded"
-        )
+        yield _MODULE.ok(f"{', '.join(drivers)} and vfio_iommu_type1 are loaded")
 
 
 def _container(node: Node) -> Finding:
@@ -128,29 +119,25 @@ def _container(node: Node) -> Finding:
         raise  # the daemon may see what we may not
     except OSError as error:
         if not node.live and not path.parent.is_dir():
-            return _AREA.warn(
-                check="container",
-                reason=f"{path} is not there: a copy has no device nodes",
+            return _CONTAINER.warn(
+                f"{path} is not there: a copy has no device nodes",
                 remedy="run the doctor on the node itself to have its nodes checked",
             )
-        return _AREA.fail(
-            check="container",
-            reason=f"{path} cannot be looked at ({error.strerror}): no program can open a group "
+        return _CONTAINER.fail(
+            f"{path} cannot be looked at ({error.strerror}): no program can open a group "
             "without it",
             remedy="modprobe vfio; where the daemon runs in a container mount the host's /dev/vfio",
         )
     if not stat.S_ISCHR(found.st_mode):
-        return _AREA.fail(
-            check="container",
-            reason=f"{path} is not a character device",
+        return _CONTAINER.fail(
+            f"{path} is not a character device",
             remedy="remove it, and let the kernel make it again: modprobe -r vfio; modprobe vfio",
         )
     if found.st_mode & _ANYBODY != _ANYBODY:
-        return _AREA.warn(
-            check="container",
-            reason=f"{path} has mode {stat.S_IMODE(found.st_mode):o}: pods that are not root "
+        return _CONTAINER.warn(
+            f"{path} has mode {stat.S_IMODE(found.st_mode):o}: pods that are not root "
             "cannot open it",
             remedy=f"chmod 666 {path}: it gives nothing away, the groups' nodes do",
         )
     number = f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
-    return _AREA.ok(check="container", reason=f"{path} is there ({number})")
+    return _CONTAINER.ok(f"{path} is there ({number})")

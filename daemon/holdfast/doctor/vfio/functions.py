@@ -12,8 +12,7 @@ from holdfast.discovery.pools import pool_matches
 from holdfast.discovery.snapshot import Snapshot
 from holdfast.discovery.tpu import TpuMatches, accel_faults, tpu_matches
 from holdfast.discovery.vfio import Match, incomplete_chips, no_group, unreadable
-from holdfast.doctor.area import Area
-from holdfast.doctor.finding import Finding
+from holdfast.doctor.finding import Check, Finding
 from holdfast.doctor.node import Node
 from holdfast.host.files.kernelfile import text_or_empty
 from holdfast.host.pci.sysfs import PciFunction
@@ -22,7 +21,13 @@ from holdfast.model.tpu.generations import GENERATIONS, GOOGLE_VENDOR, NOT_CHIPS
 from holdfast.model.vfio.viability import NodeFacts, function_faults, group_faults, node_faults
 from holdfast.settings import Settings
 
-_AREA = Area("vfio")
+_UNKNOWN_DEVICE = Check("vfio", "unknown-device")
+_DRIVER = Check("vfio", "driver")
+_GROUP = Check("vfio", "group")
+_NODE = Check("vfio", "node")
+_ACCEL = Check("vfio", "accel")
+_READABLE = Check("vfio", "readable")
+_CHIP = Check("vfio", "chip")
 _ACCELERATOR = 0x12
 """The PCI class of processing accelerators."""
 _OTHERS = stat.S_IROTH | stat.S_IWOTH
@@ -50,9 +55,8 @@ def unknown_findings(functions: Iterable[PciFunction]) -> Iterator[Finding]:
             and each.device not in NOT_CHIPS
             and generation_of(each.vendor, each.device, each.subsystem_device) is None
         ):
-            yield _AREA.warn(
-                check="unknown-device",
-                reason=f"{each.address} is a Google accelerator with the unknown id "
+            yield _UNKNOWN_DEVICE.warn(
+                f"{each.address} is a Google accelerator with the unknown id "
                 f"{each.device:04x}; known are {', '.join(GENERATIONS)}. It is not granted",
                 remedy="install a newer holdfast, or name its id in a pool (pools[].devices)",
             )
@@ -61,18 +65,16 @@ def unknown_findings(functions: Iterable[PciFunction]) -> Iterator[Finding]:
 def function_findings(node: Node, snapshot: Snapshot, found: TpuMatches) -> Iterator[Finding]:
     """Yield what keeps each of the *found* functions from being granted, or one OK for all."""
     both = (*found.vfio, *found.accel)
-    yield from _failed(
-        check="readable", faults=unreadable(each.function for each in both), remedy=_RESCAN
-    )
-    yield from _failed(check="chip", faults=incomplete_chips(both), remedy=_RESCAN)
+    yield from _failed(_READABLE, unreadable(each.function for each in both), _RESCAN)
+    yield from _failed(_CHIP, incomplete_chips(both), _RESCAN)
     if found.vfio:
         functions = [each.function for each in found.vfio]
         yield from list(_drivers(node, snapshot, functions)) or [
-            _AREA.ok(check="driver", reason=f"all {len(functions)} functions are on VFIO drivers")
+            _DRIVER.ok(f"all {len(functions)} functions are on VFIO drivers")
         ]
         groups = sorted({each.iommu_group for each in functions if each.iommu_group is not None})
         yield from list(_groups(snapshot, functions, groups)) or [
-            _AREA.ok(check="group", reason=f"{len(groups)} IOMMU groups can be opened")
+            _GROUP.ok(f"{len(groups)} IOMMU groups can be opened")
         ]
         # A group without a function on VFIO has no node. The driver is then the fault to report.
         with_node = [
@@ -83,11 +85,11 @@ def function_findings(node: Node, snapshot: Snapshot, found: TpuMatches) -> Iter
         yield from _accel(node, snapshot, each)
 
 
-def _failed(*, check: str, faults: Iterable[Fault], remedy: str) -> Iterator[Finding]:
-    """Yield a finding for each fault; *remedy* serves where the fault's text names none."""
+def _failed(check: Check, faults: Iterable[Fault], remedy: str = "") -> Iterator[Finding]:
+    """Yield a finding for each fault; *remedy* is for faults whose text names none."""
     for fault in faults:
         reason, _, told = fault.text.partition("; ")
-        yield _AREA.fail(check=check, reason=reason, remedy=told or remedy)
+        yield check.fail(reason, remedy=told or remedy)
 
 
 def _drivers(node: Node, snapshot: Snapshot, functions: Sequence[PciFunction]) -> Iterator[Finding]:
@@ -99,14 +101,12 @@ def _drivers(node: Node, snapshot: Snapshot, functions: Sequence[PciFunction]) -
             reason = fault.text.partition("; ")[0]
             if facts.was_bound:
                 remedy = "end the process that holds the device: `holdfast holders` names it"
-                yield _AREA.fail(check="driver", reason=reason, remedy=remedy)
+                yield _DRIVER.fail(reason, remedy=remedy)
                 continue
             folder = node.host.sys / "bus/pci/devices" / each.address
             override = text_or_empty(folder / "driver_override").replace("(null)", "")
-            yield _AREA.fail(
-                check="driver",
-                reason=f"{reason}; driver_override is {override or 'not set'}",
-                remedy=_bind(each),
+            yield _DRIVER.fail(
+                f"{reason}; driver_override is {override or 'not set'}", remedy=_bind(each)
             )
 
 
@@ -123,12 +123,10 @@ def _groups(
     snapshot: Snapshot, functions: Sequence[PciFunction], groups: Sequence[int]
 ) -> Iterator[Finding]:
     missing = (no_group(each) for each in functions if each.iommu_group is None)
-    yield from _failed(check="group", faults=missing, remedy="")
+    yield from _failed(_GROUP, missing)
     for group in groups:
         others = (each for each in snapshot.members(group) if each not in functions)
-        for found in _failed(
-            check="group", faults=group_faults(group, map(snapshot.facts, others)), remedy=""
-        ):
+        for found in _failed(_GROUP, group_faults(group, map(snapshot.facts, others))):
             slot = "put the card into a slot with its own group (ACS)"
             yield replace(found, remedy=f"{found.remedy}; or {slot}")
 
@@ -137,24 +135,18 @@ def _nodes(node: Node, nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
     wrong = False
     for each in nodes:
         if _left_out_of_copy(node, each):
-            yield _AREA.warn(
-                check="node",
-                reason=f"a copy has no device nodes: {each.path} and others are not checked",
+            yield _NODE.warn(
+                f"a copy has no device nodes: {each.path} and others are not checked",
                 remedy="run the doctor on the node itself",
             )
             return
-        subject = f"IOMMU group {each.path.rpartition('/')[2]}"
-        for finding in (
-            *_failed(
-                check="node", faults=node_faults(each, subject), remedy="mount the host's /dev"
-            ),
-            *_mode(node, each),
-        ):
+        faults = node_faults(each, f"IOMMU group {each.path.rpartition('/')[2]}")
+        for finding in (*_failed(_NODE, faults, "mount the host's /dev"), *_mode(node, each)):
             wrong = True
             yield finding
     if nodes and not wrong:
         reason = f"the nodes of {len(nodes)} groups are there, with the kernel's numbers"
-        yield _AREA.ok(check="node", reason=reason)
+        yield _NODE.ok(reason)
 
 
 def _mode(node: Node, facts: NodeFacts) -> Iterator[Finding]:
@@ -162,9 +154,8 @@ def _mode(node: Node, facts: NodeFacts) -> Iterator[Finding]:
         return
     mode = stat.S_IMODE(node.host.node(facts.path).stat().st_mode)
     if mode & _OTHERS:
-        yield _AREA.warn(
-            check="node",
-            reason=f"{facts.path} has mode {mode:o}: any process of the host can open the device "
+        yield _NODE.warn(
+            f"{facts.path} has mode {mode:o}: any process of the host can open the device "
             "without holdfast, which then finds it busy",
             remedy=f"chmod 600 {facts.path}, and remove the udev rule that opens it",
         )
@@ -177,10 +168,10 @@ def _accel(node: Node, snapshot: Snapshot, match: Match) -> Iterator[Finding]:
     path = "" if accel is None else f"/dev/{accel.name}"
     if accel is None or not _left_out_of_copy(node, snapshot.node(path, accel.rdev)):
         faults = accel_faults(snapshot, function)
-        if wrong := list(_failed(check="accel", faults=faults, remedy="look at its driver")):
+        if wrong := list(_failed(_ACCEL, faults, "look at its driver")):
             yield from wrong
             return
-    yield _AREA.ok(check="accel", reason=f"{function.address} is {path}")
+    yield _ACCEL.ok(f"{function.address} is {path}")
 
 
 def _left_out_of_copy(node: Node, facts: NodeFacts) -> bool:

@@ -1,4 +1,4 @@
-"""Finds device nodes in CDI specs that have no mode, which some releases of gVisor die of."""
+"""Which devices are handed over by CDI name, and device nodes without a mode in CDI specs."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,24 +7,38 @@ import yaml
 
 from holdfast.doctor.node import Node
 from holdfast.errors import HostError
-from holdfast.host.files.kernelfile import list_names, read_bytes
+from holdfast.host.files.kernelfile import names_or_empty, read_bytes
+from holdfast.model.nvidia.grant import DeviceList
+from holdfast.settings import Settings
 
 CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
-"""Where containerd looks for CDI specs unless it is told."""
+"""Where containerd looks for CDI specs by default."""
+
+
+def handed_over_by_name(settings: Settings) -> tuple[str, ...]:
+    """Return what *settings* want handed over by CDI name."""
+    vfio = settings.tpu.enabled or settings.pools
+    found = ["TPUs and pools"] if settings.device_list_strategy == "cdi" and vfio else []
+    return (*found, "GPUs") if gpus_by_name(settings) else tuple(found)
+
+
+def gpus_by_name(settings: Settings) -> bool:
+    """Tell whether *settings* want GPUs handed over by CDI name."""
+    gpu = settings.gpu
+    return gpu.enabled and any(DeviceList(each).is_cdi for each in gpu.device_list_strategy)
 
 
 def nodes_without_mode(node: Node, folders: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the spec files in *folders* with such a node; what cannot be read has none."""
+    """Return the spec files in *folders* that have a device node without a mode.
+
+    Some releases of gVisor panic on such a node. Files that cannot be read count as having none.
+    """
     return tuple(_files(node, CDI_DIRS if folders is None else folders))
 
 
 def _files(node: Node, folders: Sequence[str]) -> Iterator[str]:
     for folder in folders:
-        try:
-            names = list_names(node.path(folder))
-        except HostError:
-            continue
-        for name in names:
+        for name in names_or_empty(node.path(folder)):
             if name.endswith((".json", ".yaml")) and any(_bare(_spec(node, f"{folder}/{name}"))):
                 yield f"{folder}/{name}"
 
@@ -38,7 +52,7 @@ def _spec(node: Node, path: str) -> object:
 
 
 def _bare(spec: object) -> Iterator[bool]:
-    """Yield for each device node of *spec* whether it has no mode."""
+    """Yield, for each device node of *spec*, whether it has no mode."""
     if not isinstance(spec, Mapping):
         return
     devices = spec.get("devices")
