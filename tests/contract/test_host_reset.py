@@ -12,7 +12,7 @@ from holdfast.model.devices import Device, DeviceKind, DeviceNode, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.reclaim.reset import ResetPolicy
 from holdfast.model.use.free import Opened
-from holdfast.reclaim.trial import Findings, Trial
+from holdfast.reclaim.resetter import Findings, Trial
 
 ONE, TWO = PciAddress("0000:c0:02.0"), PciAddress("0000:c0:02.1")
 

@@ -13,7 +13,7 @@ _KUBELET = "daemon/holdfast/model/kubelet.py"
 _RECONCILE = "daemon/holdfast/model/book/reconcile.py"
 _LEAKS = "daemon/holdfast/reclaim/leaks.py"
 _RESET = "daemon/holdfast/model/reclaim/reset.py"
-_TRIAL = "daemon/holdfast/reclaim/trial.py"
+_RESETTER = "daemon/holdfast/reclaim/resetter.py"
 _GATE = "daemon/holdfast/allocation/gate.py"
 _FREE = "daemon/holdfast/model/use/free.py"
 _GPU_IDLE = "daemon/holdfast/model/nvidia/idle.py"
@@ -446,7 +446,7 @@ GUARDS = (
         name="reset-policy",
         why="nothing is reset where the operator did not ask for it",
         edits=(
-            Edit(_TRIAL, "if self.policy is not ResetPolicy.NEVER:", "if True:"),
+            Edit(_RESETTER, "if self.policy is not ResetPolicy.NEVER:", "if True:"),
             Edit(_RESET, "if policy is ResetPolicy.NEVER:", "if False:"),
         ),
         tests=(f"{_RESETS}::test_by_default_nothing_is_reset_but_what_was_forced_is_checked",),

@@ -134,8 +134,8 @@ async def test_a_pod_that_lives_keeps_its_device_unless_its_own_name_is_typed(
             (["--yes"], "kubelet counts pod default/lives"),
             (["--yes", "--force"], "name the pod whose processes are ended"),
             (["--force"], "name the pod whose processes are ended"),
-            (["--force", "--pod", "other"], "not other's"),
-            (["--force", "--pod", "live"], "not live's"),
+            (["--force", "--pod", "other"], "not to other"),
+            (["--force", "--pod", "live"], "not to live\n"),
         ):
             done = await _release(node, device, *words)
             assert done.returncode == 1, words

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fakes.books import X, Y
-from holdfast.model.reclaim.release import ByHand
+from holdfast.model.reclaim.ending import ByHand
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.settings.sections import Reclaim

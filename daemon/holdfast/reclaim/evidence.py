@@ -9,14 +9,15 @@ from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.model.reclaim.ending import (
+    ByHand,
     EndFacts,
     Member,
     RuntimeSeen,
+    Warrant,
     runtime_seen,
     why_spare,
     why_stale,
 )
-from holdfast.model.reclaim.release import ByHand, Warrant
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.clock import Clock
 from holdfast.settings.sections import Reclaim

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import DeviceName, PodUid
-from holdfast.model.reclaim.ending import Member, in_the_way
+from holdfast.model.reclaim.ending import ByHand, Member, Warrant, in_the_way
 from holdfast.model.reclaim.plan import Attempt, ReclaimStep, next_step, retry_pause
-from holdfast.model.reclaim.release import ByHand, Warrant
 from holdfast.model.use.free import ReleaseFacts
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.signals import Signals

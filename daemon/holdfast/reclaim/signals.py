@@ -15,9 +15,8 @@ from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import PodUid
-from holdfast.model.reclaim.ending import Member, whole_cgroup
+from holdfast.model.reclaim.ending import Member, Warrant, whole_cgroup
 from holdfast.model.reclaim.plan import ReclaimStep
-from holdfast.model.reclaim.release import Warrant
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.pods import Pods
 

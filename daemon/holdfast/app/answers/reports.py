@@ -14,7 +14,7 @@ from holdfast.model.node.memory import HolderMemory, Memory
 from holdfast.model.use.free import judge_kernel
 from holdfast.model.use.holding import cause
 from holdfast.model.use.use import Holder
-from holdfast.reclaim.byhand import Shown
+from holdfast.reclaim.handrelease import Shown
 
 Report = dict[str, Any]
 

@@ -45,7 +45,7 @@ from holdfast.model.gate.promise import gpu_names_in, names_of_ours
 from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, DeviceName, ResourceName
 from holdfast.model.nvidia.slice_placement import SlicePolicy
 from holdfast.model.tpu.env import TpuHostFacts
-from holdfast.reclaim.byhand import HandRelease
+from holdfast.reclaim.handrelease import HandRelease
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.reclaimer import Reclaimer

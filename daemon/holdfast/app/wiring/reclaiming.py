@@ -12,8 +12,8 @@ from holdfast.host.use.look import Look
 from holdfast.kubelet.books import KubeletBooks
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.reclaim.leak import HeldUp
-from holdfast.reclaim.byhand import HandRelease
 from holdfast.reclaim.evidence import Evidence
+from holdfast.reclaim.handrelease import HandRelease
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods

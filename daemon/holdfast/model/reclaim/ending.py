@@ -1,12 +1,12 @@
 """May this process be ended? The guards that keep a signal from hitting somebody's work."""
 
 from collections.abc import Iterable, Sequence
+from enum import Enum
 
 from msgspec import Struct
 
 from holdfast.model.book.book import PodRecord
 from holdfast.model.ids import PodUid, ProcessId
-from holdfast.model.reclaim.release import ByHand
 from holdfast.model.reclaim.runtime_state import RuntimeState
 from holdfast.model.use.sandbox import SANDBOXES, Sandbox
 from holdfast.model.use.use import Holder
@@ -105,6 +105,30 @@ def runtime_seen(
         state=state,
         only_pause_at=None if at_work else since,
     )
+
+
+class ByHand(Enum):
+    """What a person asked to be done with the processes of one pod."""
+
+    NOTHING = "nothing"
+
+    RELEASE = "release"
+    """End what is left of a pod that is over, without the waiting; it must not be at work."""
+
+    FORCE = "force"
+    """End what holds the device, although its pod lives: the person typed the pod's name."""
+
+
+class Warrant(Struct, frozen=True, kw_only=True):
+    """On whose word, and on which evidence, processes of a pod may be ended.
+
+    `complete`: the scan that found them was. `only` are the processes that are meant, None for
+    whatever is left of the pod.
+    """
+
+    complete: bool
+    by_hand: ByHand = ByHand.NOTHING
+    only: frozenset[ProcessId] | None = None
 
 
 class EndFacts(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Releases a device because a person asked: shows who has it, and ends that by the same guards."""
+"""Releases a device by hand (`holdfast release`): shows who holds it, and ends those holders."""
 
 import asyncio
 
@@ -14,9 +14,9 @@ from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import Asker
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import ProcessId
-from holdfast.model.reclaim.ending import Member, in_the_way, may_be_at_work
+from holdfast.model.reclaim.ending import ByHand, Member, Warrant, in_the_way, may_be_at_work
+from holdfast.model.reclaim.handrelease import HandFacts, HandVerdict, judge_by_hand
 from holdfast.model.reclaim.plan import ReclaimStep
-from holdfast.model.reclaim.release import ByHand, HandFacts, HandVerdict, Warrant, judge_by_hand
 from holdfast.model.use.free import KernelFacts
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.pods import Pods
@@ -52,7 +52,7 @@ class Shown(Struct, frozen=True, kw_only=True):
 
 
 class Begun(Struct, frozen=True, kw_only=True):
-    """What a release did, in words; `follows`: the watcher has to go on with it, at once."""
+    """What a release did, for people; `follows`: the watcher has to go on with it, at once."""
 
     text: str
     follows: bool = False
@@ -186,7 +186,7 @@ class HandRelease:
         def decide(draft: Draft) -> None:
             if not draft.is_as(lock):
                 raise RequestRefusedError(
-                    f"cannot release {lock.device}: its lock has just changed"
+                    f"cannot release {lock.device}: its lock has just changed; look again"
                 )
             draft.tell(lock.device, lock.keys, evidence)
 

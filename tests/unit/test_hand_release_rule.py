@@ -9,8 +9,16 @@ from fakes.books import BOOT, INIT, KUBELET, NOW, SHIM, X, Y, keys, name
 from holdfast.model.book.book import PodRecord
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import ProcessId
-from holdfast.model.reclaim.ending import RUNTIMES, SHIMS, EndFacts, Member, Parent, why_spare
-from holdfast.model.reclaim.release import ByHand, HandFacts, judge_by_hand
+from holdfast.model.reclaim.ending import (
+    RUNTIMES,
+    SHIMS,
+    ByHand,
+    EndFacts,
+    Member,
+    Parent,
+    why_spare,
+)
+from holdfast.model.reclaim.handrelease import HandFacts, judge_by_hand
 from holdfast.model.reclaim.runtime_state import RuntimeState
 from holdfast.model.use.sandbox import Sandbox
 

@@ -1,24 +1,11 @@
-"""May a device be released by hand? What a person is shown, and when their word is not enough."""
-
-from enum import Enum
+"""May a device be released by hand? When it may, when `--force` is needed, and why not."""
 
 from msgspec import Struct
 
 from holdfast.model.book.book import PodRecord
 from holdfast.model.book.locks import DeviceLock, LockState
-from holdfast.model.ids import DeviceName, ProcessId
-
-
-class ByHand(Enum):
-    """What a person asked to be done with the processes of one pod."""
-
-    NOTHING = "nothing"
-
-    RELEASE = "release"
-    """End what is left of a pod that is over, without the waiting; it must not be at work."""
-
-    FORCE = "force"
-    """End what holds the device, although its pod lives: the person typed the pod's name."""
+from holdfast.model.ids import DeviceName
+from holdfast.model.reclaim.ending import ByHand
 
 
 class HandFacts(Struct, frozen=True, kw_only=True):
@@ -48,10 +35,10 @@ class HandVerdict(Struct, frozen=True, kw_only=True):
 
 
 def judge_by_hand(facts: HandFacts) -> HandVerdict:
-    """Return what a person's word is enough for.
+    """Return what may be ended because a person asked for it.
 
-    It stands in for the waiting, and for the mode; never for who a process is. Nothing is ended of
-    a pod that lives, or that may, unless the person names that very pod.
+    The request replaces the waiting and the mode, and no guard on who a process is. Nothing is
+    ended of a pod that lives, or that may live, unless the person names that very pod.
     """
     device, lock = facts.device, facts.lock
     if lock is None:
@@ -85,7 +72,8 @@ def judge_by_hand(facts: HandFacts) -> HandVerdict:
         return HandVerdict(refusal=alive, forced=True)
     if facts.typed not in names_of(facts.pod):
         return HandVerdict(
-            refusal=f"{device} is pod {facts.pod}'s, not {facts.typed or 'a pod without a name'}'s",
+            refusal=f"{device} belongs to pod {facts.pod}, not to "
+            f"{facts.typed or 'a pod without a name'}",
             forced=True,
         )
     return HandVerdict(order=ByHand.FORCE)
@@ -106,15 +94,3 @@ def _alive(facts: HandFacts, lock: DeviceLock, pod: PodRecord) -> str | None:
     if facts.at_work is not None:
         return f"pod {pod} is still running: {facts.at_work}"
     return None
-
-
-class Warrant(Struct, frozen=True, kw_only=True):
-    """On whose word, and on which evidence, processes of a pod may be ended.
-
-    `complete`: the scan that found them was. `only` are the processes that are meant, None for
-    whatever is left of the pod.
-    """
-
-    complete: bool
-    by_hand: ByHand = ByHand.NOTHING
-    only: frozenset[ProcessId] | None = None
