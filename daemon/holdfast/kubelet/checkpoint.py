@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -87,10 +88,13 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
 
 class Contents(Struct, frozen=True, kw_only=True):
-    """What one checkpoint says."""
+    """What one checkpoint says. `plain_lists`: without NUMA nodes, as before Kubernetes 1.20."""
 
     entries: tuple[CheckpointEntry, ...]
     registered: Mapping[ResourceName, frozenset[DeviceId]]
+    has_checksum: bool
+    """Whether there is one; only kubelet can tell whether it is right."""
+    plain_lists: bool
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -112,6 +116,7 @@ class _Data(msgspec.Struct, frozen=True):
 
 class _File(msgspec.Struct, frozen=True):
     data: _Data = msgspec.field(name="Data")
+    checksum: Any = msgspec.field(name="Checksum", default=None)
 
 
 def parse(content: bytes) -> Contents:
@@ -130,12 +135,15 @@ def parse(content: bytes) -> Contents:
         raise KubeletError(f"it is not whole JSON ({error})") from error
     except RecursionError as error:
         raise KubeletError("it is nested too deep") from error
+    entries = file.data.entries or ()
     return Contents(
-        entries=tuple(_entry(each) for each in file.data.entries or ()),
+        entries=tuple(_entry(each) for each in entries),
         registered={
             ResourceName(resource): frozenset(map(DeviceId, ids or ()))
             for resource, ids in (file.data.registered or {}).items()
         },
+        has_checksum=type(file.checksum) is int,
+        plain_lists=any(isinstance(each.ids, list) for each in entries),
     )
 
 
