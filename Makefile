@@ -50,13 +50,13 @@ help:
 	@echo "make guards   remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
 	@echo "make mutants  change the rules line by line, and see a test fail each time (N= samples, FILE= selects)"
 	@echo "make bench    measure against the budgets; writes build/bench.json"
-	@echo "make chart    check the chart; write its schema, docs/configuration.md and the plain manifests anew"
+	@echo "make chart    check the chart; write its schema, docs/configuration.md and the plain manifests"
 	@echo "make image    build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"
-	@echo "make pictures run the demo, record it, and draw docs/pictures anew"
+	@echo "make pictures run the demo, record it, and draw docs/pictures"
 	@echo "make sizes    modules and lines per room at some commits (REVISIONS= names them)"
-	@echo "make proto    write daemon/holdfast/_pb anew from proto/"
-	@echo "make lock     resolve the dependencies anew into requirements*.lock"
-	@echo "make format   format the code and mend what ruff can mend"
+	@echo "make proto    generate daemon/holdfast/_pb from proto/"
+	@echo "make lock     resolve the dependencies into requirements*.lock"
+	@echo "make format   format the code and fix what ruff can fix"
 	@echo "make clean    remove what these targets made"
 
 demo: $(STAMP)

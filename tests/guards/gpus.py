@@ -49,7 +49,7 @@ GPU_GUARDS = (
     ),
     Guard(
         name="gpu-health-boot",
-        why="a reboot mends nothing that a person has to mend",
+        why="a reboot clears nothing that a person has to repair",
         edits=(Edit(_HEALTH, "if mark.cure is Cure.OPERATOR)", "if False)"),),
         tests=(f"{_RULE}::test_what_takes_a_new_beginning_is_cleared_by_one_that_was_seen",),
     ),
@@ -61,7 +61,7 @@ GPU_GUARDS = (
     ),
     Guard(
         name="gpu-hangs",
-        why="an NVML that does not come back is never taken for one that names nobody",
+        why="an NVML call that hangs never counts as an answer without processes",
         edits=(
             Edit(
                 "daemon/holdfast/host/nvidia/use.py",
@@ -100,7 +100,7 @@ GPU_GUARDS = (
     ),
     Guard(
         name="gpu-divided",
-        why="what a pod has of a GPU that was divided anew since is nobody else's",
+        why="what a pod has of a GPU that was divided again since goes to no other pod",
         edits=(
             Edit(
                 "daemon/holdfast/model/nvidia/devices.py",

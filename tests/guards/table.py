@@ -45,13 +45,13 @@ _EVIDENCE_OF_ANOTHER = Edit(_RECONCILE, "if record.counted_by != view.kubelet:",
 GUARDS = (
     Guard(
         name="mode",
-        why="nothing is ended where the operator did not allow it",
+        why="nothing is ended unless the operator allowed it",
         edits=(Edit(_ENDING, "if not facts.terminate:", "if False:"),),
         tests=(f"{_SIGNALS}::test_where_nothing_may_be_ended_nothing_is",),
     ),
     Guard(
         name="complete-scan",
-        why="a scan that could not see everything proves nobody guilty",
+        why="a scan that could not see everything proves nothing against a process",
         edits=(Edit(_ENDING, "if not facts.scan_complete:", "if False:"),),
         tests=(f"{_SIGNALS}::test_a_scan_that_could_not_see_everything_proves_nobody_guilty",),
     ),
@@ -110,7 +110,7 @@ GUARDS = (
     ),
     Guard(
         name="living-parent",
-        why="a shim can have any name: whoever lives outside the pod and is parent there spares it",
+        why="a shim can have any name: a parent process outside the pod spares the pod",
         edits=(
             Edit(
                 _ENDING,
@@ -137,7 +137,7 @@ GUARDS = (
     ),
     Guard(
         name="young-parent",
-        why="the pid of a parent that ended can be another's by now, whose parent tells nothing",
+        why="the pid of a parent that ended can belong to another process now",
         edits=(Edit(_PARENTS, " or parent.process.start_ticks > child.process.start_ticks", ""),),
         tests=(
             f"{_SIGNALS}::test_a_parent_that_is_younger_than_its_child_is_taken_for_another_process",
@@ -151,7 +151,7 @@ GUARDS = (
     ),
     Guard(
         name="machine",
-        why="what runs in a virtual machine no parent tells, whatever its monitor is called",
+        why="no parent process shows what runs in a virtual machine",
         edits=(Edit(_PARENTS, "if role is None and procfs.runs_a_machine(pid):", "if False:"),),
         tests=(
             f"{_SIGNALS}::test_a_machine_is_spared_under_any_name_for_only_its_runtime_knows_what_runs_in_it",
@@ -230,7 +230,7 @@ GUARDS = (
     ),
     Guard(
         name="start-time",
-        why="a pid counts only with its start time: it may be another process by now",
+        why="a pid counts only with its start time: it may be another process now",
         edits=(
             Edit(
                 _PIDFD,
@@ -260,7 +260,7 @@ GUARDS = (
     ),
     Guard(
         name="fence",
-        why="a lock that moved meanwhile may be somebody else's by now",
+        why="a lock that changed meanwhile may belong to another pod now",
         edits=(
             Edit(_EVIDENCE, "if self._ledger.book.value.locks.get(lock.device) != lock or ", "if "),
         ),
@@ -289,7 +289,7 @@ GUARDS = (
     ),
     Guard(
         name="fresh",
-        why="what kubelet said more than a second ago may be untrue by now",
+        why="kubelet's answer from more than a second ago may be outdated",
         edits=(Edit(_ENDING, "if age >= limit:", "if False:"),),
         tests=(f"{_SIGNALS}::test_nobody_is_signalled_on_evidence_that_is_more_than_a_second_old",),
     ),
@@ -309,7 +309,7 @@ GUARDS = (
     ),
     Guard(
         name="after-a-list",
-        why="a checkpoint that kubelet wrote for no List of ours does not tell that a pod is over",
+        why="a checkpoint from before our List call does not show that a pod has ended",
         edits=(
             Edit(
                 _RECONCILE,
@@ -324,7 +324,7 @@ GUARDS = (
     ),
     Guard(
         name="no-devices",
-        why="a pod that kubelet's checkpoint has without devices is there all the same",
+        why="a pod that is in kubelet's checkpoint without devices still exists",
         edits=(
             Edit(
                 _KUBELET,
@@ -338,7 +338,7 @@ GUARDS = (
     ),
     Guard(
         name="let-go",
-        why="kubelet has to let go of the pod by its own word",
+        why="kubelet itself has to say that it dropped the pod",
         edits=(
             Edit(_ENDING, "if pod.let_go_at is None or facts.let_go_at is None:", "if False:"),
             Edit(_ENDING, "if facts.now - facts.let_go_at < facts.let_go_grace:", "if False:"),
@@ -395,7 +395,7 @@ GUARDS = (
     ),
     Guard(
         name="asked-after-refusal",
-        why="trying to end a cgroup as one takes time: before pids are signalled all is asked anew",
+        why="the attempt to kill a whole cgroup takes time: before single pids all is checked again",
         edits=(
             Edit(
                 _ENDS,
@@ -432,7 +432,7 @@ GUARDS = (
     ),
     Guard(
         name="reset-forced",
-        why="nothing is reset that its pod let go of by itself",
+        why="a device that its pod released by itself is not reset",
         edits=(
             Edit(
                 _RESET,
@@ -469,7 +469,7 @@ GUARDS = (
     ),
     Guard(
         name="gpu-former-pod",
-        why="whatever a program is called, its pod was granted the GPU and has to let go of it",
+        why="whatever a program is called, the pod that was granted the GPU has to release it",
         edits=(
             Edit(_GPU_FREE, "if holder.pod is not None and holder.pod in to.pods:", "if False:"),
         ),
@@ -487,7 +487,7 @@ GUARDS = (
     ),
     Guard(
         name="gpu-nvml-fails",
-        why="what NVML fails to tell is never taken for nobody",
+        why="a failed NVML query never counts as an answer without processes",
         edits=(
             Edit(
                 _GPU_FREE,
@@ -509,7 +509,7 @@ GUARDS = (
     ),
     Guard(
         name="gpu-nvml-fails-after-pod",
-        why="nor does the lock of a pod that is over become free",
+        why="nor does the lock of a pod that has ended become free",
         edits=(
             Edit(_FREE, "or kernel.final or facts", "or facts"),
             Edit(_FREE, "if kernel.final or kernel.freedom", "if kernel.freedom"),
@@ -561,7 +561,7 @@ GUARDS = (
     ),
     Guard(
         name="gpu-works",
-        why="a GPU that works for nobody is not handed over without a word",
+        why="a GPU that is busy without a known process is not granted without a note",
         edits=(
             Edit(_GPU_FREE, "if sight.busy and not sight.restless:", "if False:"),
             Edit(_GPU_FREE, "    if sight.busy:\n", "    if False:\n"),
@@ -584,7 +584,7 @@ GUARDS = (
     ),
     Guard(
         name="gpu-unexplained",
-        why="a GPU whose name no CDI spec explains is given to nobody by it",
+        why="a GPU without a CDI spec is granted to no pod by CDI name",
         edits=(
             Edit(
                 _GPU_FOUND,
@@ -607,7 +607,7 @@ GUARDS = (
     ),
     Guard(
         name="gpu-promise-another",
-        why="a name that leads to another GPU by now starts nothing",
+        why="a name that now leads to another GPU starts no container",
         edits=(Edit(_PROMISE, "    if led == own:", "    if True:"),),
         tests=(f"{_GPU_NAMES}::test_an_index_that_is_anothers_since_the_boot_starts_nothing",),
     ),

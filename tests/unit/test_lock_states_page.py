@@ -27,10 +27,12 @@ def test_every_state_has_moves_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("state", list(LockState), ids=lambda state: state.value)
-def test_every_state_has_a_paragraph_that_tells_what_kubelet_is_told(state: LockState) -> None:
+def test_every_state_has_a_paragraph_that_says_what_is_reported_to_kubelet(
+    state: LockState,
+) -> None:
     found = re.search(rf"^\*\*{state.value}\*\*: (.+?)\n\n", _PAGE, re.MULTILINE | re.DOTALL)
     assert found is not None
-    assert re.search(r"Kubelet is\s+told (Healthy|Unhealthy)", found.group(1))
+    assert re.search(r"reported\s+to\s+kubelet\s+as\s+(Healthy|Unhealthy)", found.group(1))
 
 
 @pytest.mark.parametrize("row", _ROWS, ids=lambda row: f"{row[0]} to {row[1]}")

@@ -367,7 +367,7 @@ def test_our_own_sockets_must_answer_while_the_daemon_runs(folder: Path) -> None
     ours = folder / "dp/holdfast-google-com_tpu.sock"
     control = folder / "state/control.sock"
     with _process("holdfast", folder, [control, ours]):
-        assert _live(folder)["own-sockets"].reason == "1 sockets of ours answer"
+        assert _live(folder)["own-sockets"].reason == "1 sockets of holdfast answer"
 
         ours.unlink()
         nothing = _live(folder)["own-sockets"]
@@ -381,7 +381,7 @@ def test_our_own_sockets_must_answer_while_the_daemon_runs(folder: Path) -> None
 
     down = _live(folder)["own-sockets"]
     assert down.level is Level.OK
-    assert "1 sockets of ours" in down.reason
+    assert "1 sockets of holdfast" in down.reason
 
 
 @pytest.mark.skipif(

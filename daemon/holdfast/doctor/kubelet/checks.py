@@ -80,7 +80,7 @@ def _folder(node: Node, folder: Path) -> Finding:
     if mount is not None and mount.kind in IN_MEMORY:
         return _PLUGIN_FOLDER.warn(
             f"{folder} is on {mount.kind}: a reboot loses kubelet's checkpoint",
-            remedy="nothing, if the node's image is made so: its pods get devices anew",
+            remedy="nothing, if the node's image is made so: its pods get devices again",
         )
     on = f", on {mount.kind}" if mount is not None else ""
     return _PLUGIN_FOLDER.ok(f"{folder} is there{on}")

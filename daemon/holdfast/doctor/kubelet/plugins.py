@@ -122,7 +122,7 @@ def _ours(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]
     ours = [name for name in names if name.startswith(prefix) and name.endswith(".sock")]
     daemon = ask_socket(node.path(node.settings.state_dir) / CONTROL_SOCKET)
     if daemon.problem:
-        left = f"; {len(ours)} sockets of ours in {folder} are left over" if ours else ""
+        left = f"; {len(ours)} sockets of holdfast in {folder} are left over" if ours else ""
         yield _OWN_SOCKETS.ok(f"no daemon runs that could serve one{left}")
         return
     who = f"the daemon, pid {daemon.pid}," if daemon.pid else "the daemon"
@@ -140,4 +140,4 @@ def _ours(node: Node, folder: Path, names: tuple[str, ...]) -> Iterator[Finding]
             remedy="see `holdfast status`: there are no devices, or kubelet.pluginDir is another",
         )
     elif not silent:
-        yield _OWN_SOCKETS.ok(f"{len(ours)} sockets of ours answer")
+        yield _OWN_SOCKETS.ok(f"{len(ours)} sockets of holdfast answer")

@@ -1,0 +1,150 @@
+"""What people read is plain English: no phrase of the old dialect, no link that leads nowhere.
+
+Scanned are the pages, the alerts and the dashboard, the help of commands, settings and metrics, and
+every text in the daemon's code that can reach a person: log events, errors, reasons, remedies.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from holdfast.cli.commands import commands
+from holdfast.settings import schema
+from holdfast.telemetry.metrics import Metrics
+
+_ROOT = Path(__file__).parents[2]
+_PAGES = [
+    *_ROOT.glob("*.md"),
+    *(_ROOT / "docs").glob("*.md"),
+    *(_ROOT / "deploy").rglob("*.md"),
+]
+_HISTORY = {"CHANGELOG.md"}  # it quotes the words of former versions
+_OTHERS = [
+    *(_ROOT / "deploy").glob("*/*.yaml"),
+    *(_ROOT / "deploy").glob("*/*.json"),
+    *(_ROOT / "deploy").glob("*/*.service"),
+    *(_ROOT / "deploy/helm/holdfast").rglob("*.txt"),
+    _ROOT / "deploy/helm/holdfast/values.yaml",
+    _ROOT / "Makefile",
+]
+_DIALECT = (
+    "for ever",
+    "whom",
+    "besides",
+    "by now",
+    "of ours",
+    "told of",
+    "nobody's",
+    "anew",
+    "mend",
+    "mends",
+    "guilty",
+    "in truth",
+)
+_FOUND = re.compile(rf"\b({'|'.join(_DIALECT)})\b", re.IGNORECASE)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_MOST_WORDS = 20
+
+
+def _named(paths: list[Path]) -> dict[str, str]:
+    files = sorted(path for path in paths if path.name not in _HISTORY)
+    return {str(path.relative_to(_ROOT)): path.read_text("utf-8") for path in files}
+
+
+def _help() -> Iterator[str]:
+    for command in (commands, *commands.commands.values()):
+        yield command.help or ""
+        for option in command.params:
+            yield (isinstance(option, click.Option) and option.help) or ""
+
+
+def _metrics() -> Iterator[str]:
+    for family in Metrics().registry.collect():
+        yield family.documentation
+
+
+def _texts(source: str) -> Iterator[str]:
+    """Yield every text in *source* that is not a docstring."""
+    tree = ast.parse(source)
+    docstrings = {
+        id(statement.value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        for statement in node.body
+        if isinstance(statement, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            yield str(node.value)
+
+
+def _code() -> dict[str, str]:
+    files = (_ROOT / "daemon/holdfast").rglob("*.py")
+    return {
+        str(file.relative_to(_ROOT)): "\n".join(_texts(file.read_text("utf-8")))
+        for file in sorted(files)
+        if "_pb" not in file.parts
+    }
+
+
+_READ = {
+    **{name: re.sub(r"`[^`]*`", "", page) for name, page in _named(_PAGES).items()},
+    **_named(_OTHERS),
+    **_code(),
+    "the help of the commands": "\n".join(_help()),
+    "the help of the metrics": "\n".join(_metrics()),
+    "the settings": json.dumps(schema()),
+}
+
+
+def test_there_is_much_to_read() -> None:
+    assert len(_READ) > 200
+    for name in ("README.md", "docs/operations.md", "deploy/alerts/holdfast.yaml", "the settings"):
+        assert len(_READ[name]) > 1000
+    assert "device not free yet" in _READ["daemon/holdfast/reclaim/reclaimer.py"], "log events"
+    assert "ends the drain" in _READ["README.md"]
+    assert "readiness check" in _READ["the help of the commands"]
+
+
+@pytest.mark.parametrize("name", _READ)
+def test_it_is_written_in_plain_english(name: str) -> None:
+    assert sorted(set(_FOUND.findall(_READ[name]))) == []
+
+
+def test_a_phrase_of_the_dialect_is_found() -> None:
+    (text,) = _texts('def f() -> str:\n    """Anew."""\n    return "it was made anew, for whom"\n')
+
+    assert _FOUND.findall(text) == ["anew", "whom"]
+
+
+def _anchors(page: str) -> set[str]:
+    """Return the anchors of a page's headings, by the rule of GitHub."""
+    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("name", _named(_PAGES))
+def test_every_link_of_a_page_leads_somewhere(name: str) -> None:
+    page = _ROOT / name
+    for link in _LINK.findall(page.read_text("utf-8")):
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(target.read_text("utf-8")), link
+
+
+def test_the_glossary_is_short_and_its_words_are_used() -> None:
+    glossary = (_ROOT / "docs/architecture.md").read_text("utf-8").partition("## Glossary\n")[2]
+    words = re.findall(r"^\| ([\w ]+) \| .+ \|$", glossary, re.MULTILINE)[1:]
+    pages = "\n".join(_READ[name] for name in _named(_PAGES)).replace(glossary, "")
+
+    assert 0 < len(words) <= _MOST_WORDS
+    assert words == sorted(words, key=str.lower)
+    assert [word for word in words if word.lower() not in pages.lower()] == []
