@@ -238,6 +238,16 @@ def test_entries_of_other_plugins_and_entries_without_devices_are_nobodys() -> N
     assert _after(Book(), view).allocations == {}
 
 
+def test_a_pod_is_not_adopted_under_a_name_that_is_not_ours_any_more() -> None:
+    """Its lock is still in the book, so that its hardware is known."""
+    former = type(WHOLE)("example.com/former")
+    book = book_of(allocated(_D0, resource=former, pod=X, active=True))
+    draft = drafted(book)
+    draft.end(book.allocations[1], "it is over")
+    view = seen(entry(X, "d0", resource=former))
+    assert _after(draft.book, view, sightings={X: _LIVING}).allocations == {}
+
+
 def test_a_pod_whose_hardware_is_gone_keeps_its_lock() -> None:
     book = book_of(allocated(silicon(gone="z"), pod=X, active=True))
     after = _after(book, seen(entry(X, "gone")), sightings={X: _LIVING})

@@ -68,6 +68,10 @@ def test_books_that_cannot_be_read_name_nobody() -> None:
     assert after.allocations[1].pod is None
 
 
+def test_books_that_cannot_be_read_adopt_nobody() -> None:
+    assert _after(Book(), unreadable(seen(entry(X, "d0")))).allocations == {}
+
+
 def _seen_before(boot: BootId = BOOT) -> Callable[[Draft], None]:
     """Return a step after which the cgroup of pod X has been seen to exist, in *boot*."""
     record = PodRecord(uid=X, boot=boot, cgroup="/kubepods/pod", inode=7)

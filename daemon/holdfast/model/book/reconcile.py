@@ -124,7 +124,7 @@ def _adopt(draft: Draft, observed: Observed) -> None:
     if not observed.view.readable:
         return
     for entry in observed.view.entries:
-        if entry.resource not in observed.inventory.resources or not entry.devices:
+        if entry.resource not in observed.inventory.resources:
             continue
         devices = _devices_of(entry, draft, observed.inventory)
         live = draft.claims.naming(entry.resource, devices)
