@@ -120,6 +120,50 @@ async def test_a_holder_that_closes_the_node_and_lives_on_is_noticed_within_five
         assert agent.lives
 
 
+async def test_devices_that_are_to_be_freed_together_are_looked_at_together(
+    watch: Watched,
+) -> None:
+    """Each look at every process is expensive; what was seen ahead is used once."""
+    watch.node.tree.write(CHIP, "enable", "0")
+    devices = [replace(watch.device, name=_name(letter)) for letter in "abc"]
+    await watch.kernel.look_ahead(devices, {})
+    ahead = watch.look.last_scan
+    assert ahead is not None
+    for each in devices:
+        facts = await watch.kernel.facts(each, {}, enabled=(), to_free=True)
+        assert judge_kernel(facts).freedom is Freedom.FREE
+    assert watch.look.last_scan is ahead
+    await watch.kernel.facts(devices[0], {}, enabled=(), to_free=True)
+    assert watch.look.last_scan is not ahead
+
+
+async def test_what_was_seen_ahead_is_not_used_once_enable_says_something_else(
+    watch: Watched,
+) -> None:
+    devices = [watch.device, replace(watch.device, name=_name("b"))]
+    watch.node.tree.write(CHIP, "enable", "0")
+    await watch.kernel.look_ahead(devices, {})
+    ahead = watch.look.last_scan
+    watch.node.tree.write(CHIP, "enable", "1")
+    facts = await watch.kernel.facts(watch.device, {}, enabled=BUSY, to_free=True)
+    assert watch.look.last_scan is not ahead
+    assert facts.enabled == BUSY
+
+
+async def test_what_was_seen_ahead_of_one_beat_is_not_used_in_the_next(watch: Watched) -> None:
+    watch.node.tree.write(CHIP, "enable", "0")
+    devices = [replace(watch.device, name=_name(letter)) for letter in "ab"]
+    await watch.kernel.look_ahead(devices, {})
+    ahead = watch.look.last_scan
+    await watch.kernel.look_ahead(devices[:1], {})
+    await watch.kernel.facts(devices[0], {}, enabled=(), to_free=True)
+    assert watch.look.last_scan is not ahead
+
+
+def _name(letter: str) -> DeviceName:
+    return DeviceName(ResourceName("google.com/tpu"), DeviceId(letter))
+
+
 async def test_known_holders_are_looked_at_again_once_a_second_while_somebody_waits(
     watch: Watched, holder: int
 ) -> None:

@@ -5,7 +5,7 @@ reclaimer acts.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import structlog
 
@@ -168,6 +168,7 @@ class Watcher:
             device: text for device, text in self._unrecorded.items() if device in self._not_free
         }
         self._uncounted.keep({lock.pod for lock in ending})
+        await self._look_ahead(ending, book, sightings)
         rest: list[tuple[DeviceLock, ReleaseFacts]] = []
         for lock in ending:
             if detained := await self._resetter.detains(lock):
@@ -188,6 +189,14 @@ class Watcher:
                 rest.append((lock, facts))
         for lock, facts in rest:
             await self._reclaimer.step(lock, facts, self._not_free[lock.device])
+
+    async def _look_ahead(
+        self, ending: Iterable[DeviceLock], book: Book, sightings: Sightings
+    ) -> None:
+        found = self._inventory.value.get
+        over = [each for each in ending if not _may_live(self._former_pod(each, book, sightings))]
+        devices = [device for each in over if (device := found(each.device)) is not None]
+        await self._kernel.look_ahead(devices, book.locks)
 
     async def _free(self, lock: DeviceLock, facts: ReleaseFacts, reason: str) -> None:
         cleared = self._resetter.clears(lock, self._inventory.value.get(lock.device), facts.kernel)
@@ -224,14 +233,12 @@ class Watcher:
             return KernelFacts()
         if device is None:  # unplugged: nothing is left that anybody could hold
             return KernelFacts(holders=())
-        counted = pod is not None and pod.counted is not False and not pod.unreadable
-        alive = pod is not None and (counted or bool(pod.processes or pod.unlisted))
         return await self._kernel.facts(
             device,
             book.locks,
             enabled=(await self._kernel.enabled([device]))[device.name],
             pids=(pod.processes or ()) if pod is not None else (),
-            to_free=not alive,
+            to_free=not _may_live(pod),
         )
 
     def _former_pod(self, lock: DeviceLock, book: Book, sightings: Sightings) -> FormerPod | None:
@@ -266,6 +273,14 @@ class Watcher:
 
 def _waits_to_be_free(lock: DeviceLock) -> bool:
     return lock.state in ENDING or lock.state is LockState.FOREIGN
+
+
+def _may_live(pod: FormerPod | None) -> bool:
+    """Tell whether kubelet counts the pod, or a process of it lives or may live."""
+    if pod is None:
+        return False
+    counted = pod.counted is not False and not pod.unreadable
+    return counted or bool(pod.processes or pod.unlisted)
 
 
 def _heir(lock: DeviceLock, book: Book) -> PodUid | None:
