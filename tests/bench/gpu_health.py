@@ -9,9 +9,10 @@ from pathlib import Path
 
 from bench.figures import Figure
 from bench.rig import Place, Rig, rig
-from fakes.gpus import SimulatedGpus
-from fakes.nvml import CONTROL, Node, build, uuid
+from fakes.nvml import build
 from holdfast.model.nvidia.gpu import GPU_RESOURCE
+from simulated.gpus import SimulatedGpus
+from simulated.nvml import CONTROL, uuid
 
 _GPUS = 8
 _PASSES = 63
@@ -35,9 +36,10 @@ async def xid_to_unhealthy(place: Place, *, n: int = 15) -> list[Figure]:
         }
         async with rig(place, gpu=settings) as made:
             gpus = SimulatedGpus(made.node, control)
-            gpus.show(Node(init=9))
             gpus.arrive(_GPUS)
-            await made.until(lambda: len(_healthy(made)) == _GPUS, "kubelet has every GPU")
+            await made.until(
+                lambda: len(made.healthy(GPU_RESOURCE)) == _GPUS, "kubelet has every GPU"
+            )
             await asyncio.sleep(1.0)  # events are only heard once the daemon listens
             for sample in range(n):
                 wanted = uuid(sample % _GPUS)
@@ -45,7 +47,9 @@ async def xid_to_unhealthy(place: Place, *, n: int = 15) -> list[Figure]:
                 gpus.xid(wanted, _PASSES)
                 seen = await made.until(partial(_is_ill, made, wanted), "the GPU is unhealthy")
                 samples.append((seen - began) * 1000)
-                await made.until(lambda: len(_healthy(made)) == _GPUS, "the GPU is well again")
+                await made.until(
+                    lambda: len(made.healthy(GPU_RESOURCE)) == _GPUS, "the GPU is well again"
+                )
     return [
         Figure(
             name="xid_to_unhealthy",
@@ -57,9 +61,4 @@ async def xid_to_unhealthy(place: Place, *, n: int = 15) -> list[Figure]:
 
 
 def _is_ill(made: Rig, gpu: str) -> bool:
-    return gpu not in _healthy(made)
-
-
-def _healthy(made: Rig) -> frozenset[str]:
-    endpoint = made.kubelet.devices.endpoints.get(GPU_RESOURCE)
-    return frozenset() if endpoint is None else frozenset(endpoint.healthy)
+    return gpu not in made.healthy(GPU_RESOURCE)

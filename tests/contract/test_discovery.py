@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hosttree import HostTree
 from holdfast.discovery.inventory import Offered, take_inventory
 from holdfast.discovery.snapshot import Snapshot
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.model.devices import Device, DeviceKind, FaultKind, Inventory, pci_key
 from holdfast.model.ids import PciAddress, ResourceName
 from holdfast.model.vfio.pools import PoolSpec
+from simulated.hosttree import HostTree
 
 _NIC = ResourceName("example.com/nic")
 _NICS = Offered(tpu=None, pools=(PoolSpec(resource=_NIC, devices=("8086:1572",)),))

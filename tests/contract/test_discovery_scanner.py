@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hosttree import HostTree
 from holdfast.discovery.inventory import Offered
 from holdfast.discovery.scanner import Scanner
 from holdfast.host.pci.sysfs import Sysfs
@@ -19,6 +18,7 @@ from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Discovery
 from holdfast.settings.types import Duration, Interval
 from manual_clock import ManualClock
+from simulated.hosttree import HostTree
 from waiting import until
 
 

@@ -12,9 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.gpu_health import DEADLINE, QUIET, Follower, Told, following, kept_of_gpus
-from fakes.nvml import Event, Node, Slice, build, cards, uuid
+from fakes.nvml import build
 from holdfast.host.nvidia.driver import driver_load
 from holdfast.host.root import HostRoot
+from simulated.nvml import Event, Node, Slice, cards, uuid
 from waiting import wait_until
 
 GPU_IS_LOST, UNKNOWN = 15, 999

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.nvml import CONTROL, Card, Node, Slice, build, cards, uuid, write
+from fakes.nvml import build
+from simulated.nvml import CONTROL, Card, Node, Slice, cards, uuid, write
 
 GPU_IS_LOST = 15
 

@@ -12,7 +12,6 @@ import pytest
 
 from fakes.books import entry, seen
 from fakes.gpunode import MIB, POD, Gpus, gpus_on, opened_nvml
-from fakes.nvml import GIB, cards
 from holdfast.allocation.gate import Gate
 from holdfast.errors import GateRefusedError
 from holdfast.host.cgroup.cgroups import Cgroups
@@ -40,6 +39,7 @@ from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings import sections
 from holdfast.settings.types import Duration, Interval
+from simulated.nvml import GIB, cards
 from waiting import until, wait_until
 
 BOOT = BootId("boot")

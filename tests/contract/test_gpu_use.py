@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.gpunode import MIB, POD, Gpus, gpus_on, opened_nvml
-from fakes.nvml import GIB, Slice, cards, uuid
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.use.look import Look
@@ -20,6 +19,7 @@ from holdfast.model.use.free import Opened, judge_kernel
 from holdfast.model.use.use import Grip
 from holdfast.model.use.verdict import Freedom
 from holdfast.runtime.lane import Lane
+from simulated.nvml import GIB, Slice, cards, uuid
 
 UNKNOWN = 999
 

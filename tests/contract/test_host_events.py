@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from inotify_simple import flags
 
-from fakes.hosttree import HostTree
 from fakes.proctree import ProcTree
 from holdfast.errors import HostError
 from holdfast.host.files.inotify import PathWatcher
@@ -25,6 +24,7 @@ from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import ProcessId
 from holdfast.model.use.free import Opened
+from simulated.hosttree import HostTree
 from waiting import until
 
 REAL = Procfs(HostRoot.under())

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.nvml import CONTROL, GIB, Event, Node, Slice, build, cards, uuid, write
+from fakes.nvml import build
+from simulated.nvml import CONTROL, GIB, Event, Node, Slice, cards, uuid, write
 
 GPU_IS_LOST, NOT_SUPPORTED, UNKNOWN = 15, 3, 999
 Ask = Callable[..., Any]

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.hosttree import HostTree
 from holdfast.host.pci.reset import FunctionControl, Written
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.reclaim.reset import ResetPolicy
 from holdfast.model.use.free import Opened
 from holdfast.reclaim.resetter import Findings, Trial
+from simulated.hosttree import HostTree
 
 ONE, TWO = PciAddress("0000:c0:02.0"), PciAddress("0000:c0:02.1")
 

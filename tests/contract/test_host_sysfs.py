@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hosttree import HostTree
 from holdfast.host.pci.sysfs import PciFunction, Sysfs
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import PciAddress
+from simulated.hosttree import HostTree
 
 ONE = PciAddress("0000:00:05.0")
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from fakes.nvml import CONTROL, build, uuid
+from fakes.nvml import build
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
 from holdfast.errors import HostError
 from simulated import nvml
 from simulated.gpunode import VISIBLE, GpuNode
+from simulated.nvml import CONTROL, uuid
 from simulated.pods import Container, Pod, PodSpec, Workload
 from simulated.runtime import Runtime
 from waiting import until

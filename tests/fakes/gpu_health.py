@@ -19,7 +19,6 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from fakes.nvml import CONTROL, Node, write
 from holdfast.discovery.nvidia.health import GpuHealthWatch
 from holdfast.discovery.nvidia.looks import GpuUsers, HealthTimes
 from holdfast.host.nvidia.nvml import Nvml
@@ -34,6 +33,7 @@ from holdfast.model.nvidia.xids import xid_checks
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from simulated.nvml import CONTROL, Node, write
 
 QUIET = 0.4
 DEADLINE = 0.5

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fakes.nvml import CONTROL, Card, Node, build, cards, uuid, write
+from fakes.nvml import build
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.proc.pidfd import Pidfds
@@ -24,6 +24,7 @@ from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
 from simulated.node import SimulatedNode
+from simulated.nvml import CONTROL, Card, Node, cards, uuid, write
 
 MIB = 1 << 20
 PATH = "/dev/vfio/10"

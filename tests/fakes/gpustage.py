@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fakes.gpus import SimulatedGpus
-from fakes.nvml import uuid
 from fakes.stage import Stage, asks
+from simulated.gpus import SimulatedGpus
+from simulated.nvml import uuid
 from simulated.pods import PodSpec
 
 GPU = "nvidia.com/gpu"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from fakes.hosttree import HostTree
 from holdfast.cli import main
 from holdfast.doctor.finding import Level
+from simulated.hosttree import HostTree
 
 CHIP = "0000:00:05.0"
 SECOND = "0000:00:06.0"

@@ -1,4 +1,4 @@
-"""A GPU node as NVML shows it: a stub library, without which a test is skipped."""
+"""Builds the stub of NVML, without which a test is skipped."""
 
 import os
 from pathlib import Path
@@ -7,34 +7,6 @@ import pytest
 
 from holdfast.errors import HostError
 from simulated import nvml
-from simulated.nvml import (
-    ALL_EVENTS,
-    CONTROL,
-    GIB,
-    XID,
-    Card,
-    Event,
-    Node,
-    Slice,
-    cards,
-    uuid,
-    write,
-)
-
-__all__ = [
-    "ALL_EVENTS",
-    "CONTROL",
-    "GIB",
-    "XID",
-    "Card",
-    "Event",
-    "Node",
-    "Slice",
-    "build",
-    "cards",
-    "uuid",
-    "write",
-]
 
 
 def build(folder: Path, *, version: str = "") -> Path:

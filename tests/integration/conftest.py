@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from fakes.gpus import SimulatedGpus
 from fakes.gpustage import RECLAIM, GpuStage
-from fakes.nvml import CONTROL, Node, build
+from fakes.nvml import build
 from fakes.stage import stage
+from simulated.gpus import SimulatedGpus
+from simulated.nvml import CONTROL
 
 
 @pytest.fixture(scope="session")
@@ -48,8 +49,6 @@ def gpu_stage(driver_root: Path, short_path: Path, monkeypatch: pytest.MonkeyPat
         async with stage(
             short_path, chips=chips, own_process=True, gpu=settings, **changes
         ) as node:
-            gpus = SimulatedGpus(node.node, control)
-            gpus.show(Node(init=9))
-            yield GpuStage(node, gpus)
+            yield GpuStage(node, SimulatedGpus(node.node, control))
 
     return made

@@ -15,9 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.gpustage import GPU, GpuStage, wants
-from fakes.nvml import Slice, uuid
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.model.nvidia.names import GPU_KIND, IMEX_KIND
+from simulated.nvml import Slice, uuid
 from simulated.pods import Pod
 
 SPEC = "k8s.device-plugin.nvidia.com-gpu.json"

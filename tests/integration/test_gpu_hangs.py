@@ -12,8 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from fakes.gpustage import GpuStage, wants
-from fakes.nvml import uuid
 from fakes.stage import pod
+from simulated.nvml import uuid
 
 _STEP = 1.0
 """How long each call hangs, in seconds: some calls make one reading, which is far above _PATIENCE."""

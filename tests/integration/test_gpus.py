@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from fakes.gpu_health import kept_of_gpus
 from fakes.gpustage import GPU, RECLAIM, wants
-from fakes.nvml import GIB, Node, Slice, build, uuid
+from fakes.nvml import build
 from fakes.stage import TPU, asks, end, pod
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.ledger.store import read_only
+from simulated.nvml import GIB, Node, Slice, uuid
 from simulated.pods import PodSpec
 
 NOT_SUPPORTED, LOST = 3, 15

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.gpustage import RECLAIM, GpuStage, wants
-from fakes.nvml import Slice, uuid
 from fakes.stage import asks, end
+from simulated.nvml import Slice, uuid
 from simulated.pods import PodSpec
 
 LOST = 15

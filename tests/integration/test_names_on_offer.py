@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from fakes.gpustage import GPU
-from fakes.nvml import Slice
 from fakes.stage import TPU, Stage, pod, stage
+from simulated.nvml import Slice
 
 _SLICE = "nvidia.com/mig-1g.10gb"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from simulated import driver
+from simulated.gpus import NOT_LOADED, SimulatedGpus, address
 from simulated.node import SimulatedNode
-from simulated.nvml import LIBRARY, Card, Event, Node, cards, write
+from simulated.nvml import LIBRARY, Card, Event, Node, cards
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 """What NVIDIA's container runtime reads to know which GPUs a container is to have."""
@@ -18,9 +18,8 @@ _MIB = 1 << 20
 _IDLE = 5 * _MIB
 _CONTEXT = 512 * _MIB
 """What a process that computes on a GPU takes of its memory."""
-_NOT_LOADED, _LOST = 9, 15
-"""NVML's codes: the driver is not loaded, the GPU is lost."""
-_VERSION = Node().driver
+_LOST = 15
+"""NVML's code: the GPU is lost."""
 _FELL_OFF = 79
 
 
@@ -34,19 +33,15 @@ class GpuNode(SimulatedNode):
         """Build the node below *folder*; *library* is the built stub of NVML."""
         super().__init__(folder, chips=chips)
         self._library = library
-        self._shown: Node | None = None
-        self._events: tuple[Event, ...] = ()
-        self._past = 0
-        self._loaded = False
-        self._lost: set[int] = set()
-        self._cards = cards(gpus, used=_IDLE)
         self._rdevs: dict[int, int] = {}
         self.control = folder / "nvml"
         self.driver_root = self.root.run / "nvidia/driver"
-        self._show()
-        for index, card in enumerate(self._cards):
+        self._gpus = SimulatedGpus(
+            self, self.control, Node(init=NOT_LOADED, cards=cards(gpus, used=_IDLE))
+        )
+        for index, card in enumerate(self._gpus.stub.cards):
             self.tree.function(
-                driver.address(card),
+                address(card),
                 vendor=_VENDOR,
                 device=_H100,
                 class_code=_CLASS,
@@ -57,31 +52,27 @@ class GpuNode(SimulatedNode):
     @property
     def uuids(self) -> tuple[str, ...]:
         """Return the GPUs' UUIDs, in NVML's order."""
-        return tuple(card.uuid for card in self._cards)
+        return tuple(card.uuid for card in self._gpus.stub.cards)
 
     def load_driver(self) -> None:
         """Let NVIDIA's driver appear, as a driver container makes it: nodes, library, /proc."""
         folder = self.driver_root / "usr/lib64"
         folder.mkdir(parents=True)
         shutil.copy2(self._library, folder / LIBRARY)
-        for card in self._cards:
-            self.tree.bind(driver.address(card), "nvidia")
-        self._loaded = True
-        self._show()
-        self._rdevs = driver.load(self, self._cards, _VERSION)
+        for card in self._gpus.stub.cards:
+            self.tree.bind(address(card), "nvidia")
+        self._rdevs = self._gpus.load()
 
     def fall_off(self, index: int) -> None:
         """Let a GPU fall off the bus: an Xid, and from then on no answer but that it is lost."""
-        self._lost.add(index)
-        self._events += (Event(uuid=self._cards[index].uuid, xid=_FELL_OFF),)
-        self._show()
+        lost = self._gpus.changed(index, lambda card: replace(card, errors={"*": _LOST}))
+        event = Event(uuid=self.uuids[index], xid=_FELL_OFF)
+        self._gpus.show(replace(lost, events=(*lost.events, event)))
 
     def reset(self, index: int) -> None:
         """Let a GPU be reset: it answers again, and nobody hears of its past any more."""
-        self._lost.discard(index)
-        self._past += len(self._events)
-        self._events = ()
-        self._show()
+        well = self._gpus.changed(index, lambda card: replace(card, errors={}))
+        self._gpus.show(replace(well, past=well.past + len(well.events), events=()))
 
     def visible(self, variables: Mapping[str, str]) -> list[str]:
         """Return the GPUs' nodes that NVIDIA's container runtime adds for *variables*.
@@ -98,27 +89,17 @@ class GpuNode(SimulatedNode):
 
     def _keep(self) -> None:
         super()._keep()
-        self._show()
+        cards = tuple(map(self._used, range(len(self.uuids)), self._gpus.stub.cards))
+        if cards != self._gpus.stub.cards:
+            self._gpus.show(replace(self._gpus.stub, cards=cards))
 
-    def _show(self) -> None:
-        """Let NVML answer as things are."""
-        shown = Node(
-            cards=tuple(self._card(index) for index in range(len(self._cards))),
-            init=0 if self._loaded else _NOT_LOADED,
-            events=self._events,
-            past=self._past,
-        )
-        if shown != self._shown:
-            write(self.control, shown)
-            self._shown = shown
-
-    def _card(self, index: int) -> Card:
+    def _used(self, index: int, card: Card) -> Card:
+        """Return *card* as the processes show it that have its node open."""
         users = self.users(index)
         return replace(
-            self._cards[index],
+            card,
             used=_IDLE + _CONTEXT * len(users),
             processes=tuple(("compute", pid, _CONTEXT) for pid in users),
-            errors={"*": _LOST} if index in self._lost else {},
         )
 
     def _opened(self, pid: int) -> set[int]:

@@ -1,61 +1,127 @@
-"""What a node shows of NVIDIA's driver besides NVML: device nodes, /proc/devices, /proc/driver."""
+"""NVIDIA's GPUs and driver on a simulated node: NVML, device nodes, /proc, kept true together."""
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
 
 from simulated.node import SimulatedNode
-from simulated.nvml import Card
+from simulated.nvml import Card, Event, Node, cards, write
 
+NOT_LOADED = 9
+"""NVML's code: the driver is not loaded."""
 _SHARED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 _PROC = "driver/nvidia"
 _VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Mar  5 22:23:56 2024\n"
 
 
-def load(node: SimulatedNode, cards: Sequence[Card], version: str) -> dict[int, int]:
-    """Let the driver of *cards* appear; return which GPU each device number stands for.
+@dataclass
+class SimulatedGpus:
+    """The GPUs of *node*; `control` is the file that the stub of NVML answers from."""
 
-    /proc/driver/nvidia comes last: by it a daemon knows that there is a driver.
-    """
-    paths = [f"/dev/nvidia{index}" for index in range(len(cards))]
-    for path in (*paths, *_SHARED):
-        if not node.node(path).exists():
-            node.tree.terminal(path)
-    # The nodes are terminals, so that their major is the driver's on this node.
-    major = os.major(node.node(_SHARED[0]).stat().st_rdev)
-    drivers = "".join(f"{major} {name}\n" for name in ("nvidia", "nvidiactl", "nvidia-uvm"))
-    (node.root.proc / "devices").write_text(f"Character devices:\n{drivers}\nBlock devices:\n")
-    if (node.root.proc / _PROC).exists():
-        tell_version(node, version)
-    else:
-        _make_proc(node, cards, version)
-    return {node.node(path).stat().st_rdev: index for index, path in enumerate(paths)}
+    node: SimulatedNode
+    control: Path
+    stub: Node = field(default_factory=lambda: Node(init=NOT_LOADED))
+    """What NVML answers; the driver is not there at first."""
 
+    def __post_init__(self) -> None:
+        self.show(self.stub)
 
-def tell_version(node: SimulatedNode, version: str) -> None:
-    """Let the kernel say that its driver is of *version*, as when it was replaced."""
-    (node.root.proc / _PROC / "version").write_text(_VERSION.format(version))
+    def arrive(self, count: int, **changes: object) -> None:
+        """Load the driver of *count* GPUs, each with *changes*."""
+        self.show(replace(self.stub, cards=cards(count, **changes)))
+        self.load()
 
+    def load(self) -> dict[int, int]:
+        """Load the driver: NVML, the device nodes, then /proc, by which a daemon knows of it.
 
-def unload(node: SimulatedNode) -> None:
-    """Let the driver be gone from the kernel; its nodes stay, as they do."""
-    shutil.rmtree(node.root.proc / _PROC)
+        Return which GPU each device number stands for.
+        """
+        self.show(replace(self.stub, init=0))
+        paths = [f"/dev/nvidia{index}" for index in range(len(self.stub.cards))]
+        for path in (*paths, *_SHARED):
+            if not self.node.node(path).exists():
+                self.node.tree.terminal(path)
+        # The nodes are terminals, so that their major is the driver's on this node.
+        major = os.major(self.node.node(_SHARED[0]).stat().st_rdev)
+        drivers = "".join(f"{major} {name}\n" for name in ("nvidia", "nvidiactl", "nvidia-uvm"))
+        proc = self.node.root.proc
+        (proc / "devices").write_text(f"Character devices:\n{drivers}\nBlock devices:\n")
+        if (proc / _PROC).exists():
+            self._tell_version()
+        else:
+            self._make_proc()
+        return {self.node.node(path).stat().st_rdev: index for index, path in enumerate(paths)}
+
+    def replace_driver(self, version: str) -> None:
+        """Load another version of the kernel's driver, so fast that nobody sees it missing."""
+        self.show(replace(self.stub, driver=version))
+        self._tell_version()
+
+    def leave(self) -> None:
+        """Unload the driver; its device nodes stay, as they do."""
+        shutil.rmtree(self.node.root.proc / _PROC)
+        self.show(replace(self.stub, init=NOT_LOADED))
+
+    def add_capabilities(self, *lines: str) -> None:
+        """Let the driver have these capabilities of MIG slices."""
+        devices = self.node.root.proc / "devices"
+        devices.write_text(devices.read_text().replace(":\n", ":\n237 nvidia-caps\n", 1))
+        folder = self.node.root.proc / "driver/nvidia-caps"
+        folder.mkdir(exist_ok=True)
+        (folder / "mig-minors").write_text("\n".join(lines))
+
+    def add_imex_channel(self) -> None:
+        """Let the node have IMEX channel 0."""
+        folder = self.node.root.dev / "nvidia-caps-imex-channels"
+        folder.mkdir(exist_ok=True)
+        self.node.tree.terminal("/dev/nvidia-caps-imex-channels/channel0")
+
+    def show(self, stub: Node) -> None:
+        """Let NVML answer as *stub* from now on."""
+        self.stub = stub
+        write(self.control, stub)
+
+    def change(self, index: int, change: Callable[[Card], Card]) -> None:
+        """Change one GPU."""
+        self.show(self.changed(index, change))
+
+    def changed(self, index: int, change: Callable[[Card], Card]) -> Node:
+        """Return what NVML would answer if one GPU were changed."""
+        before = enumerate(self.stub.cards)
+        changed = tuple(change(card) if place == index else card for place, card in before)
+        return replace(self.stub, cards=changed)
+
+    def xid(self, uuid: str, number: int) -> None:
+        """Let the driver report an Xid."""
+        self.show(replace(self.stub, events=(*self.stub.events, Event(uuid, number))))
+
+    def node_of(self, uuid: str) -> Path:
+        """Return the device node of a GPU."""
+        minor = next(card.minor for card in self.stub.cards if card.uuid == uuid)
+        return self.node.node(f"/dev/nvidia{minor}")
+
+    def _tell_version(self) -> None:
+        version = _VERSION.format(self.stub.driver)
+        (self.node.root.proc / _PROC / "version").write_text(version)
+
+    def _make_proc(self) -> None:
+        """Make the driver's folder, and show it only when it is whole."""
+        proc = self.node.root.proc / "driver/.nvidia"
+        (proc / "gpus").mkdir(parents=True)
+        for index, card in enumerate(self.stub.cards):
+            about = proc / "gpus" / address(card)
+            about.mkdir()
+            (about / "information").write_text(
+                f"Model: \t\t {card.name}\nGPU UUID: \t {card.uuid}\nDevice Minor: \t {index}\n"
+            )
+        (proc / "version").write_text(_VERSION.format(self.stub.driver))
+        proc.rename(self.node.root.proc / _PROC)
 
 
 def address(card: Card) -> str:
     """Return a card's PCI address as sysfs writes it."""
     return card.bus.lower().removeprefix("0000")
-
-
-def _make_proc(node: SimulatedNode, cards: Sequence[Card], version: str) -> None:
-    """Make the driver's folder, and show it only when it is whole."""
-    proc = node.root.proc / "driver/.nvidia"
-    (proc / "gpus").mkdir(parents=True)
-    for index, card in enumerate(cards):
-        about = proc / "gpus" / address(card)
-        about.mkdir()
-        (about / "information").write_text(
-            f"Model: \t\t {card.name}\nGPU UUID: \t {card.uuid}\nDevice Minor: \t {index}\n"
-        )
-    (proc / "version").write_text(_VERSION.format(version))
-    proc.rename(node.root.proc / _PROC)
