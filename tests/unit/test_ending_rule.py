@@ -204,7 +204,7 @@ def test_a_cgroup_is_killed_whole_only_where_all_of_it_is_old_and_nothing_of_it_
 def test_kubelets_word_is_good_for_less_than_a_second(
     asked: float, now: float, reason: str | None
 ) -> None:
-    assert why_stale(asked=asked, now=now) == reason
+    assert why_stale(asked=asked, now=now, limit=1.0) == reason
 
 
 def test_what_is_in_the_way_is_what_holds_the_device_or_lives_on_of_this_pod() -> None:

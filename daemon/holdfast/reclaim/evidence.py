@@ -29,8 +29,8 @@ Judge = Callable[[Member, Sequence[Member]], str | None]
 class Evidence:
     """Knows since when kubelet and the runtime have let go of each pod, by the monotonic clock.
 
-    It is kept in memory alone, so a daemon that starts begins each grace anew: it did not see
-    whether the evidence stood while it was down.
+    It is kept in memory only. After a restart each grace period starts again, because the daemon
+    did not see what happened while it was down.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Evidence:
         return members
 
     def forget(self, pod: PodUid) -> None:
-        """Drop what is remembered of *pod*: a later end of it is another one."""
+        """Forget *pod*: when it ends again, its grace periods start again."""
         self._runtime.pop(pod, None)
         self._kubelet.pop(pod, None)
 
@@ -85,16 +85,16 @@ class Evidence:
         return self._ledger.book.value.pods.get(pod)
 
     def why_stale(self, asked_at: float) -> str | None:
-        """Return why kubelet's word is too old to act on, None where it is not; from any thread.
+        """Return why kubelet's answer is too old to act on, or None; from any thread.
 
-        *asked_at* is a moment after which kubelet wrote it, in seconds since the machine booted.
+        *asked_at* is a moment after which kubelet gave it, in seconds since the machine booted.
         """
         return why_stale(asked=asked_at, now=self._clock.uptime(), limit=self.settings.evidence_age)
 
     def stands(self, lock: DeviceLock, warrant: Warrant) -> bool:
         """Tell, from any thread, whether the lock has not moved and its pod is not counted again.
 
-        Books that cannot be read do not tell that it is not.
+        While kubelet's books cannot be read, the pod may be counted.
         """
         if self._ledger.book.value.locks.get(lock.device) != lock or lock.pod is None:
             return False
@@ -102,9 +102,9 @@ class Evidence:
         return warrant.by_hand is ByHand.FORCE or not _may_count(view, lock.pod)
 
     def judging(self, lock: DeviceLock, warrant: Warrant) -> Judge:
-        """Return who judges the processes of the lock's pod, by all that is known at this moment.
+        """Return a judge of the processes of the lock's pod, by all that is known at this moment.
 
-        The judge may be asked from any thread: what the loop owns is taken down here.
+        It may be called from any thread: what belongs to the event loop is read here.
         """
         pod = lock.pod
         if pod is None:
@@ -162,7 +162,7 @@ class Evidence:
 class Uncounted:
     """Remembers since when kubelet's books have been without each pod, by the monotonic clock.
 
-    It is kept in memory alone, as the rest of the evidence is.
+    It is kept in memory only, as the rest of the evidence is.
     """
 
     def __init__(self, clock: Clock) -> None:

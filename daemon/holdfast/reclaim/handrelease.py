@@ -26,7 +26,7 @@ from holdfast.runtime.watched import Watched
 
 
 class Shown(Struct, frozen=True, kw_only=True):
-    """One device as a person is to see it before they agree: its lock, its pod, who has it."""
+    """One device as a person sees it before they agree: its lock, its pod, who has it."""
 
     target: Target
     lock: DeviceLock | None
@@ -59,7 +59,7 @@ class Begun(Struct, frozen=True, kw_only=True):
 
 
 class HandRelease:
-    """Looks at one device anew for each request; nothing is remembered between two of them."""
+    """Looks at the device again for each request, and remembers nothing between requests."""
 
     def __init__(
         self,

@@ -39,10 +39,10 @@ class _Seen(Struct, frozen=True, kw_only=True):
 
 
 class KernelWatch:
-    """Asks the cheap question (`enable`) each time, and the dear one (a scan) only when due.
+    """Reads `enable` each time, which is cheap, and scans processes, which is not, only when due.
 
     Holders are followed by pidfd, a few of many; `exited` is called on the loop when one ends. One
-    that closes the device and lives on tells nobody: what those few have is looked at again.
+    that closes the device and keeps running gives no event, so those few are looked at again.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class KernelWatch:
             self._ahead = {each.name for each in due}
 
     async def tried(self, device: Device, facts: KernelFacts) -> KernelFacts:
-        """Return *facts*, just seen, with the kernel's own word on a device that is in use by none.
+        """Return *facts*, just seen, with an exclusive open of a device that seems unused.
 
         What is enabled without a holder is passed on, or in the kernel's own hands, or it was left
         enabled: an exclusive open tells. So it does where not everybody could be seen. Only for a
@@ -190,7 +190,7 @@ class KernelWatch:
             return False  # as long as one of them holds it: see _may_have_let_go
         if kept_by_driver(seen.facts):
             return True
-        # Held by nobody we can see, or seen with gaps, which may pass: looking again tells little.
+        # No holder was found, or the look had gaps, which may pass: another look rarely shows more.
         if enabled or seen.facts.gaps:
             return age >= self.rescan_pause
         return to_free
@@ -240,7 +240,7 @@ class KernelWatch:
 
     def _follow(self) -> None:
         # While one of those that are followed lives the device is in use, whoever else exits; when
-        # one exits all are looked for anew. So a few will do, of thousands that inherited the file.
+        # one exits all are looked for again. So a few are enough, of thousands with the same file.
         wanted = {
             each.process for holders in self.holders.values() for each in holders[:_MOST_FOLLOWED]
         }
@@ -257,5 +257,5 @@ class KernelWatch:
     def _drop(self, process: ProcessId) -> None:
         for name, seen in list(self._seen.items()):
             if any(each.process == process for each in seen.facts.holders or ()):
-                # What is left is to be looked at anew: others may have the same open file.
+                # Look again at the rest: others may have the same open file.
                 del self._seen[name]

@@ -1,4 +1,7 @@
-"""Ends the sandbox of a living pod that stands in its own way, where the operator allows that."""
+"""Ends a running pod's own leaking gVisor sandbox (`reclaim.leakedSandbox: restart`).
+
+The sandbox keeps the device, so that the pod's next container cannot start on it.
+"""
 
 import signal
 from collections.abc import Callable
@@ -37,7 +40,7 @@ class LeakedSandboxes:
     """Follows the starts that are held up by their own pod, and ends what held them up.
 
     Kubelet then makes the pod a new sandbox. Nothing is ended on remembered evidence: with the
-    pidfds open everything is asked anew.
+    pidfds open, everything is asked again.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class LeakedSandboxes:
         self.observe: Callable[[str], None] = lambda _outcome: None
 
     async def run(self) -> None:
-        """Follow, for ever."""
+        """Follow the starts until cancelled."""
         while True:
             changes = Changes([self._starts])
             starts = self._starts.value if self._may_restart else frozenset[HeldUp]()
@@ -135,7 +138,7 @@ class LeakedSandboxes:
         )
 
     async def _agreed(self, start: HeldUp, opened: frozenset[ProcessId]) -> LeakFacts | None:
-        """Ask everything anew; return it where every guard agrees on ending just *opened*."""
+        """Ask everything again; return it where every guard agrees on ending just *opened*."""
         facts = await self._facts(start)
         reason = why_keep(facts)
         if reason is None and {each.process for each in facts.members} != opened:

@@ -1,4 +1,4 @@
-"""The pods that have something: their cgroups, their processes, and a word when one empties."""
+"""The cgroups of pods that have devices: the processes in them, and a call when one empties."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 class Reclaimer:
     """Drives one attempt for each pod: SIGTERM, then SIGKILL, then quarantine, then again.
 
-    Nothing is ended on remembered evidence: after the pidfd is open, everything is asked anew.
+    Nothing is ended on remembered evidence: once the pidfds are open, everything is asked again.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Reclaimer:
             self._said.pop((device, about), None)
 
     def start_over(self, pods: Iterable[PodUid]) -> None:
-        """Drop what is remembered of *pods*, which are not over: a later end is another one.
+        """Forget *pods*, which are not over.
 
-        Else it would skip the grace and the SIGTERM that an earlier end of the same UID had.
+        A later end of the same UID must not skip the grace and the SIGTERM of the earlier one.
         """
         for pod in pods:
             self._attempts.pop(pod, None)
@@ -60,8 +60,8 @@ class Reclaimer:
     def retry(self, pod: PodUid, order: ByHand = ByHand.NOTHING) -> None:
         """Begin a new attempt at the next step, without the pause that is left of the last one.
 
-        *order* is the word on which it may act: good for this one attempt, and no longer than one
-        takes. A word that was given for what is there now says nothing of what comes later.
+        *order* is what a person allowed. It counts for this one attempt only, and no longer than an
+        attempt takes: it was given for what is there now.
         """
         self._attempts.pop(pod, None)
         self._orders[pod] = order, self._clock.monotonic() + self.patience
@@ -99,7 +99,7 @@ class Reclaimer:
         elif step in {ReclaimStep.TERMINATE, ReclaimStep.KILL} and blockers:
             warrant = Warrant(complete=not facts.kernel.gaps, by_hand=self._order(lock.pod))
             await self._end(lock, blockers, step, attempt, warrant)
-        elif step is ReclaimStep.KILL:  # nobody is left to end, and yet the kernel says in use
+        elif step is ReclaimStep.KILL:  # no process is left, and yet the kernel shows it in use
             self._attempts[lock.pod] = replace(attempt, killed_at=self._clock.monotonic())
 
     async def _end(
@@ -144,7 +144,7 @@ class Reclaimer:
         return order if self._clock.monotonic() < until else ByHand.NOTHING
 
     async def signal(self, lock: DeviceLock, step: ReclaimStep, warrant: Warrant) -> bool:
-        """Signal whom *warrant* means and every guard agrees on; tell whether anybody was."""
+        """Signal those that *warrant* means and every guard agrees on; tell whether any was."""
         sent = await self._signals.send(lock, step, warrant)
         for done, outcome in sent.outcomes:
             self.observe(done, outcome)

@@ -316,7 +316,7 @@ class Resetter:
         for each in found.did:
             self.observe(each.step, each.outcome)
             if each.outcome == FORBIDDEN and not self._told_forbidden:
-                self._told_forbidden = True  # it is so for every device, until we are started anew
+                self._told_forbidden = True  # the same for every device, until a restart
                 log.warning("device reset not permitted", reason=each.text)
         did = [each.text for each in found.did]
         took = round(it.ended - it.began, 3)

@@ -1,7 +1,7 @@
 """Ends what is left of a pod: each process by its pidfd, or the pod's cgroup as one.
 
 Nothing is ended on remembered evidence. Once the pidfds are open, and no pid can become another
-process's, everything is asked anew.
+process's, everything is asked again.
 """
 
 import signal
@@ -133,7 +133,7 @@ class Sent(Struct, frozen=True, kw_only=True):
 
 
 class _Order(Struct, frozen=True, kw_only=True):
-    """Whom to end, how, and on whose word; `opened` are those whose pidfd is held.
+    """Which processes to end, how, and by which permission; `opened` are those whose pidfd is held.
 
     `asked_at`: after that moment, in seconds since the machine booted, kubelet wrote what it said.
     """
@@ -155,7 +155,7 @@ class _Agreed(Struct, frozen=True, kw_only=True):
 
 
 class Signals:
-    """Sends signals on evidence that is asked for anew, and does not grow old under way."""
+    """Sends signals on evidence that was just asked for, and is dropped where it grows old."""
 
     def __init__(self, *, evidence: Evidence, pods: Pods, pidfds: Pidfds) -> None:
         """End processes of *pods* that *evidence* allows to be ended."""
@@ -194,7 +194,7 @@ class Signals:
 
     async def _carry_out(self, order: _Order) -> Sent:
         agreed = await self._agreed(order)
-        # A sandbox has nobody in it that could mind a SIGTERM: it is ended as one, at once.
+        # Nothing in a sandbox could handle a SIGTERM: it is ended as one, at once.
         at_once = order.step is ReclaimStep.KILL or any(each.sandbox for each in agreed.members)
         all_of_it = at_once and len(agreed.victims) == len(agreed.members)
         if agreed.victims and all_of_it:

@@ -39,7 +39,7 @@ class Users:
         self._free: frozenset[DeviceName] = frozenset()
 
     async def look_at_free(self, enabled: Enabled, *, at_all: bool) -> None:
-        """Find devices in use that we granted to nobody; *at_all*: scan every process now."""
+        """Find devices in use that were granted to no pod; *at_all*: scan every process now."""
         book, now = self._ledger.book.value, self._clock.monotonic()
         free = [each for each in self._inventory.value.devices if not book.lock_on(each.keys)]
         seen: dict[DeviceName, KernelFacts] = {}

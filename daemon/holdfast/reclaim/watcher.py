@@ -113,7 +113,7 @@ class Watcher:
         await self._reconcile(await self._sight())
 
     async def run(self) -> None:
-        """Beat for ever."""
+        """Beat until cancelled."""
         while True:
             changes = Changes([self._ledger.book, self._books.view, self._inventory, self.nudges])
             try:
@@ -177,7 +177,7 @@ class Watcher:
             facts = await self._facts(lock, book, sightings)
             verdict = judge_release(facts)
             if verdict.freedom is Freedom.FREE:
-                # Why it is free is no reason why it is not: what keeps it now is told below.
+                # What may keep it from now on is that its release cannot be recorded: see _free.
                 self._not_free[lock.device] = self._unrecorded.pop(lock.device, "")
                 await self._free(lock, facts, verdict.reason)
                 continue
@@ -210,7 +210,7 @@ class Watcher:
             text = f"its release cannot be recorded: {reason}"
             self._not_free[lock.device] = self._unrecorded[lock.device] = text
 
-        # Where it moved while we looked, the next beat judges it anew.
+        # Where it moved while we looked, the next beat judges it again.
         await self._ledger.if_unmoved(
             lock, lambda draft: _free(draft, lock, evidence), failed=failed
         )

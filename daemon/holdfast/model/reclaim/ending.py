@@ -19,7 +19,7 @@ RUNTIMES = frozenset({"containerd", "crio", "dockerd", "kubelet"})
 class Parent(Struct, frozen=True, kw_only=True):
     """The nearest ancestor of a process that is outside its pod's cgroup.
 
-    `is_init`: it is the first process of the node, which adopts what nobody else is parent of.
+    `is_init`: it is the first process of the node, which becomes the parent of every orphan.
     """
 
     pid: int
@@ -54,7 +54,7 @@ class Member(Struct, frozen=True, kw_only=True):
 
     @property
     def is_orphan(self) -> bool:
-        """Tell whether nobody outside the pod is its parent, or its parents' parent."""
+        """Tell whether its nearest ancestor outside the pod is the node's init."""
         return self.parent is not None and self.parent.is_init
 
     @property
@@ -120,7 +120,7 @@ class ByHand(Enum):
 
 
 class Warrant(Struct, frozen=True, kw_only=True):
-    """On whose word, and on which evidence, processes of a pod may be ended.
+    """By which permission, and on which evidence, processes of a pod may be ended.
 
     `complete`: the scan that found them was. `only` are the processes that are meant, None for
     whatever is left of the pod.
@@ -152,7 +152,7 @@ class EndFacts(Struct, frozen=True, kw_only=True):
     granted_to: PodUid | None
     pod: PodRecord | None
     let_go_at: float | None
-    """Since when the evidence in `pod` that kubelet let go of it has stood before our eyes."""
+    """Since when this daemon has seen the evidence in `pod` that kubelet let go of it."""
     kubelet: ProcessId | None
     members: tuple[Member, ...]
     runtime_gone_at: float | None
@@ -171,9 +171,10 @@ def why_spare(facts: EndFacts) -> str | None:
     """Return why the process must not be ended, or None when every guard agrees.
 
     Absence is not proof: an API server that is down, a kubelet that restarts or a lost checkpoint
-    makes a living pod vanish from kubelet's list. So kubelet must have let go of the pod, by its
-    own hand and word, and the runtime too. A person's word stands in for the mode and the waiting,
-    and with force for what kubelet and the runtime say; it never makes a process another's.
+    makes a living pod vanish from kubelet's list. So kubelet must have let go of the pod, in
+    its checkpoint and in its answer, and the runtime too. A release by hand replaces the mode and
+    the waiting, and with force what kubelet and the runtime say; it never changes whose a process
+    is.
     """
     if facts.by_hand is not ByHand.NOTHING:
         forced = facts.by_hand is ByHand.FORCE
@@ -262,7 +263,7 @@ def _sign(member: Member) -> str:
 def may_be_at_work(members: Sequence[Member], runtime: RuntimeState | None) -> str | None:
     """Return how a container of the pod runs, or why one may; None where that is out of question.
 
-    This is what a person's word does not stand in for, unless they name the pod.
+    A release by hand does not overrule this, unless the person names the pod.
     """
     working = at_work(members, runtime)
     if working is not None:
@@ -329,11 +330,11 @@ def whole_cgroup(members: tuple[Member, ...], let_go_at: float) -> bool:
     )
 
 
-def why_stale(*, asked: float, now: float, limit: float = 1.0) -> str | None:
-    """Return why kubelet's word is too old to act on, or None when it is not; all in seconds.
+def why_stale(*, asked: float, now: float, limit: float) -> str | None:
+    """Return why kubelet's answer is too old to act on, or None when it is not; all in seconds.
 
     *asked* is a moment after which kubelet wrote the checkpoint without the pod, and *now* the
-    present one, both by the clock that nobody sets.
+    present one, both in seconds since the machine booted.
     """
     age = now - asked
     if age >= limit:
@@ -344,7 +345,7 @@ def why_stale(*, asked: float, now: float, limit: float = 1.0) -> str | None:
 def in_the_way(
     holders: Iterable[Holder], pod: PodUid, members: Iterable[Member]
 ) -> tuple[Member, ...]:
-    """Return what keeps a device from being free: its holders, and what lives on of its pod."""
+    """Return what keeps a device from being free: its holders, and what still runs of its pod."""
     known: dict[ProcessId, Member] = {each.process: each for each in members}
     for holder in holders:
         known.setdefault(

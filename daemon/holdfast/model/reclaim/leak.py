@@ -1,4 +1,4 @@
-"""The one case in which a living pod's sandbox may be ended: it stands in the pod's own way."""
+"""The one case in which a running pod's sandbox may be ended: it blocks the pod's own start."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ from holdfast.model.use.use import Grip, Holder
 
 
 class HeldUp(Struct, frozen=True, kw_only=True):
-    """A container start that waits at the gate for nobody but its own pod's processes."""
+    """A container start that waits at the gate only for processes of its own pod."""
 
     pod: PodUid
     device: DeviceName
@@ -55,7 +55,7 @@ def why_keep(facts: LeakFacts) -> str | None:
     """Return why the pod's sandbox must not be ended, or None when every guard agrees.
 
     Kubelet has not let go of this pod. But while a start of it waits at the gate, kubelet starts
-    nothing else of it; and a sandbox in which only pause runs has nobody's work in it.
+    nothing else of it; and a sandbox in which only pause runs does no work.
     """
     return _permission(facts) or _identity(facts) or _leak(facts) or _idle(facts) or _times(facts)
 

@@ -20,8 +20,8 @@ class ReclaimStep(Enum):
 class Attempt(Struct, frozen=True, kw_only=True):
     """One try to end what holds a device; times are monotonic seconds, None: not done.
 
-    It lives in memory alone. A daemon that starts anew begins a new attempt: asking a process that
-    was asked already to end does no harm.
+    It lives in memory only. After a restart a new attempt begins: to ask a process twice to end
+    does no harm.
     """
 
     number: int = 1

@@ -63,8 +63,8 @@ def why_not_reset(
 ) -> str | None:
     """Return why a function is not to be reset, or None when it may be.
 
-    *idle*: it was just proven that nobody uses it. *guarded*: its groups are open in our hands, so
-    that nobody can begin to. The kernel resets a function that is in use without a word.
+    *idle*: it was just proven that nobody uses it. *guarded*: this daemon has its groups open, so
+    that no process can begin to use it. The kernel also resets a function that is in use.
     """
     if policy is ResetPolicy.NEVER:
         return "reclaim.reset is never"
@@ -107,8 +107,8 @@ def why_dead(look: FunctionLook) -> str | None:
 def may_rebind(look: FunctionLook, *, allowed: bool) -> bool:
     """Tell whether a function that is ours may be bound to vfio-pci again.
 
-    Only where a rescan left it without any driver and without a word for which one it is: a driver
-    that has it, or that somebody chose for it, is not ours to overrule.
+    Only where a rescan left it without a driver and without a driver override: a driver that
+    has it, or that somebody chose for it, is not overruled.
     """
     return allowed and look.present and look.driver is None and not look.override
 
@@ -150,8 +150,8 @@ def next_trial_step(state: LockState, trial: TrialState, *, retry_due: bool = Fa
     """Return what is due for a lock in *state*; *retry_due*: the pause after a failure is over.
 
     What is at work is waited for in any case, since it cannot be recalled; but no release begins a
-    trial that was not forced. A daemon that starts anew has forgotten the trial and begins it
-    again: an idle function can be reset twice.
+    trial that was not forced. After a restart the trial is forgotten and begins again: an
+    idle function can be reset twice.
     """
     if trial in {TrialState.RUNNING, TrialState.OVERDUE}:
         late = trial is TrialState.OVERDUE and state is LockState.RECLAIMING
