@@ -1,4 +1,4 @@
-"""Pods' cgroups: finding them by UID, listing what lives in them, and ending them as one."""
+"""Pods' cgroups: finding them by UID, listing their processes, and ending them as a whole."""
 
 import contextlib
 import errno
@@ -17,21 +17,21 @@ from holdfast.model.ids import PodUid
 from holdfast.model.node.cgroup_names import is_root, pod_of, pod_paths
 
 _DEEPEST = 6
-"""How far below the top kubelet's cgroup is looked for: kind nests it five deep."""
+"""How many levels down kubelet's cgroup is searched for; kind nests it five deep."""
 
 _SEARCH_PAUSE = 5.0
-"""Seconds between searches of the whole tree while it has no cgroup of kubelet's."""
+"""Seconds between searches of the whole tree while it has no kubelet cgroup."""
 
-# Version 1 has a tree for each controller; kubelet makes the pods' folders in all of them. The
-# first ones are never left out of a kernel that runs containers.
+# Version 1 has one tree for each controller, and kubelet makes the pods' folders in all of them.
+# Every kernel that runs containers has the first ones.
 _V1_TREES = ("pids", "memory", "cpu,cpuacct", "cpu", "cpuset", "freezer", "devices", "systemd")
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ESRCH})
 
 
 class PodCgroup(Struct, frozen=True, kw_only=True):
-    """A pod's cgroup. `path` is absolute in the host's tree; `pids` also lists what is below.
+    """A pod's cgroup. `path` is absolute in the host's tree; `pids` include those below it.
 
-    `unlisted` says what of it could not be read, so that there may be others; empty: nothing.
+    `unlisted` says which part could not be read, so that there may be more pids; empty if none.
     """
 
     path: str
@@ -58,12 +58,12 @@ class Cgroups:
 
     @property
     def is_private(self) -> bool:
-        """Tell whether this process is in a cgroup namespace of its own."""
+        """Tell whether this process has its own cgroup namespace."""
         namespace = link_or_none(self._proc / "self/ns/cgroup")
         return namespace not in {None, INIT_CGROUP_NAMESPACE}
 
     def pod(self, uid: PodUid) -> PodCgroup | None:
-        """Return the cgroup of the pod, or None when it has none now."""
+        """Return the pod's cgroup, or None if it has none now."""
         folder = self._find(uid)
         if folder is None:
             return None
@@ -75,16 +75,16 @@ class Cgroups:
         return PodCgroup(path=self._name(folder), inode=inode, pids=pids, unlisted=unlisted)
 
     def inode(self, path: str) -> int | None:
-        """Return the inode of the cgroup at *path*, or None when there is none (any more)."""
+        """Return the inode of the cgroup at *path*, or None if there is none."""
         try:
             return self._folder(path).stat().st_ino
         except OSError:
             return None
 
     def members(self, path: str) -> tuple[int, ...]:
-        """Return the pids in the cgroup at *path* and below; none where it is gone.
+        """Return the pids in the cgroup at *path* and below; none if it is gone.
 
-        Raise HostError where one of them cannot be read.
+        Raise HostError if a part of it cannot be read.
         """
         pids, unlisted = _pids_below(self._folder(path))
         if unlisted:
@@ -92,25 +92,25 @@ class Cgroups:
         return pids
 
     def events_path(self, path: str) -> Path | None:
-        """Return the file that the kernel touches when the cgroup empties; None where none is."""
+        """Return the file that changes when the cgroup becomes empty; None if there is none."""
         events = self._folder(path) / "cgroup.events"
         return events if events.exists() else None
 
     def of_process(self, pid: int) -> str:
-        """Return the cgroup of a process, absolute in the host's tree; empty when it is gone."""
+        """Return the cgroup of a process, absolute in the host's tree; empty if it is gone."""
         return self.absolute(cgroup_of(text_or_empty(self._proc / str(pid) / "cgroup")))
 
     def absolute(self, path: str) -> str:
         """Return *path* as the host calls it.
 
         In a private cgroup namespace the kernel writes paths relative to that namespace's root,
-        as ``/../../pod…``. Where a path cannot be made absolute it is returned as it is.
+        as ``/../../pod…``. A path that cannot be made absolute is returned unchanged.
         """
         if not path.startswith("/.."):
             return path
         uid, _ = pod_of(path)
         folder = self._find(uid) if uid is not None else None
-        if folder is not None:  # a pod's cgroup is the only one of its name
+        if folder is not None:  # no two cgroups of pods have one name
             below = path.split("/")
             at = next(i for i, part in enumerate(below) if pod_of("/".join(below[: i + 1]))[0])
             return "/".join((self._name(folder), *below[at + 1 :]))
@@ -118,23 +118,23 @@ class Cgroups:
         return path if own is None else os.path.normpath(f"{own}{path}")
 
     def kill(self, path: str, inode: int) -> None:
-        """End every process in the cgroup and below as one.
+        """Kill all processes in the cgroup and below at once.
 
-        Raise HostError where the kernel cannot (version 1, before Linux 5.14), or when *path* is
-        not the cgroup with *inode* any more.
+        Raise HostError if the kernel cannot (version 1, before Linux 5.14), or if *path* is no
+        longer the cgroup with *inode*.
         """
         self._write(path, inode, "cgroup.kill", b"1")
 
     def freeze(self, path: str, inode: int, *, frozen: bool) -> None:
-        """Stop every process in the cgroup and below, or let them go on.
+        """Freeze all processes in the cgroup and below, or let them run again.
 
-        Raise HostError where the kernel cannot (version 1), or when *path* is not the cgroup with
-        *inode* any more.
+        Raise HostError if the kernel cannot (version 1), or if *path* is no longer the cgroup with
+        *inode*.
         """
         self._write(path, inode, "cgroup.freeze", b"1" if frozen else b"0")
 
     def _write(self, path: str, inode: int, name: str, content: bytes) -> None:
-        """Write into the cgroup; its folder is held open so that it cannot become another one."""
+        """Write into the cgroup. Its open folder makes sure that it stays the same cgroup."""
         what = f"cannot write {name} of cgroup {path}"
         try:
             folder = os.open(self._folder(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -159,8 +159,8 @@ class Cgroups:
             found = _pod_below(root, uid)
             if found is not None:
                 return found
-        # Not where pods were seen before. Kubelet makes its cgroup at its start, mostly at the top;
-        # the whole tree is searched only while none is known, and not at each question.
+        # It is not where pods were before. Kubelet makes its cgroup when it starts, usually at the
+        # top. The whole tree is searched only while none is known, and not for each call.
         known = tuple(root for root in self._kubepods if root.is_dir())
         depth = 1
         if not known and self._monotonic() >= self._search_again:
@@ -191,9 +191,9 @@ class Cgroups:
         return f"/{folder.relative_to(self._tree_of(folder))}"
 
     def namespace_root(self) -> str | None:
-        """Return where the root of our own cgroup namespace is in the host's tree, if it shows.
+        """Return where our own cgroup namespace begins in the host's tree, if that shows.
 
-        It takes a walk through the tree until it was found.
+        Until it is found, each call walks through the tree.
         """
         if self._own is not None:
             return self._own
@@ -213,10 +213,10 @@ class Cgroups:
 
 
 def cgroup_of(text: str) -> str:
-    """Return the path that the text of a cgroup file names, of the hierarchy with the pods.
+    """Return the path in the text of a /proc cgroup file, of the hierarchy that has the pods.
 
-    Version 2 has one line ``0::/path``; version 1 one for each controller, where the pods' are
-    all the same and others may stay at the top.
+    Version 2 has one line ``0::/path``. Version 1 has one line for each controller: those of
+    pods are all the same, and others may name the top.
     """
     paths = [line.split(":", 2)[2] for line in text.splitlines() if line.count(":") > 1]
     named = (path for path in paths if pod_of(path)[0] is not None)
@@ -225,7 +225,7 @@ def cgroup_of(text: str) -> str:
 
 
 def _roots(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield every cgroup below *folder* that kubelet keeps its pods in."""
+    """Yield each cgroup below *folder* in which kubelet keeps its pods."""
     try:
         names = [entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
     except OSError:
@@ -253,9 +253,9 @@ def _folder_with(folder: Path, pid: int) -> Path | None:
 
 
 def _pids_below(folder: Path) -> tuple[tuple[int, ...], str]:
-    """Return the pids in a cgroup and below, and what of it could not be read, empty for nothing.
+    """Return the pids in a cgroup and below, and which part could not be read; empty if none.
 
-    What cannot be read may have processes as well as not.
+    A part that cannot be read may have processes.
     """
     pids: set[int] = set()
     problems: list[str] = []
@@ -273,7 +273,7 @@ def _pids_below(folder: Path) -> tuple[tuple[int, ...], str]:
 
 
 def _pids_in(folder: str) -> list[int]:
-    """Return the pids in one cgroup; raise HostError where they cannot be read."""
+    """Return the pids in one cgroup; raise HostError if they cannot be read."""
     name = f"{folder}/cgroup.procs"
     try:
         return [int(word) for word in (read_text(name) or "").split()]

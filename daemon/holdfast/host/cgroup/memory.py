@@ -21,7 +21,7 @@ _IPC_LOCK = 14
 
 
 class _Files(Struct, frozen=True, kw_only=True):
-    """What a version of the memory controller calls its files."""
+    """The names of files in one version of the memory controller."""
 
     limit: str
     usage: str
@@ -41,13 +41,14 @@ _V1 = _Files(
     cache=("total_active_file", "total_inactive_file"),
 )
 _V1_HIERARCHY = "hierarchical_memory_limit"
-"""The tightest limit of all ancestors, also of those that no mount shows us."""
+"""The tightest limit of all ancestors, including those that no mount shows us."""
 
 
 class MemoryReader:
-    """Reads limits and use below one root. It blocks: run it on a lane. Never raises.
+    """Reads memory limits and use below one root. It blocks: run it on a lane. Never raises.
 
-    What is unreadable or odd counts as no limit, for a wrong one would stop what works.
+    What cannot be read or makes no sense counts as no limit, because a wrong limit would stop
+    something that works.
     """
 
     def __init__(self, root: HostRoot) -> None:
@@ -59,13 +60,12 @@ class MemoryReader:
     def own(self) -> Memory:
         """Return what this process may use.
 
-        From a private cgroup namespace the limits above it show only where the host's tree is
-        mounted.
+        In a private cgroup namespace, the limits above it show only if the host's tree is mounted.
         """
         return self._memory("self", ours=True)
 
     def of_process(self, pid: int) -> Memory:
-        """Return what process *pid* may use; without any cgroup where its own is out of sight."""
+        """Return what process *pid* may use; without any cgroup if its own cannot be seen."""
         return self._memory(str(pid), ours=False)
 
     def resident(self) -> int | None:
@@ -73,7 +73,7 @@ class MemoryReader:
         return _kib(field_of(self._text("self/status"), "VmRSS"))
 
     def memlock(self, pid: int) -> Memlock | None:
-        """Return how much *pid* may lock; None where that cannot be read."""
+        """Return how much memory *pid* may lock; None if that cannot be read."""
         match = re.search(r"^Max locked memory +(\S+)", self._text(f"{pid}/limits"), re.MULTILINE)
         if match is None or not (match[1] == "unlimited" or _NUMBER.fullmatch(match[1])):
             return None
@@ -88,7 +88,7 @@ class MemoryReader:
     def _memory(self, process: str, *, ours: bool) -> Memory:
         node = self._text("meminfo")
         found = tuple(self._around(self._text(f"{process}/cgroup"), ours=ours))
-        # The host's own root is a cgroup that tells nothing: it is seen, and limits nobody.
+        # The host's root cgroup has no limits. It counts only if there is no other.
         telling = tuple(each for each in found if each != CgroupMemory(path=each.path))
         return Memory(
             total=_kib(field_of(node, "MemTotal")) or None,
@@ -97,13 +97,13 @@ class MemoryReader:
         )
 
     def _around(self, text: str, *, ours: bool) -> Iterator[CgroupMemory]:
-        """Yield the cgroup that *text* names and every one above it, as far as they show."""
+        """Yield the cgroup that *text* names and those above it, as far as they show."""
         mount = self._root.cgroup
         for line in text.splitlines():
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             if controllers == "":
-                # Both can be: version 2 alone, or beside version 1, mostly without memory then.
+                # Version 2 can be alone, or beside version 1, then usually without memory.
                 for tree in (mount, mount / "unified"):
                     yield from self._up(tree, path, _V2, ours=ours)
             elif "memory" in controllers.split(","):
@@ -114,7 +114,7 @@ class MemoryReader:
         if place is None or not (tree / place.lstrip("/")).is_dir():
             if not ours:
                 return
-            # Seen from a container, our path may not be below the mount: its top is ourselves.
+            # In a container our path may not be below the mount: then its top is our own cgroup.
             place = "/"
         inside = PurePosixPath(place.lstrip("/"))
         lowest = None
@@ -129,7 +129,7 @@ class MemoryReader:
             yield CgroupMemory(path=UNSEEN, limit=beyond)
 
     def _place(self, tree: Path, path: str) -> str | None:
-        """Return where the cgroup that a process calls *path* is below *tree*; None: nowhere."""
+        """Return where a process's cgroup *path* is below *tree*; None if it is not there."""
         mount = mounted_at(mounts(self._root), tree)
         # Which cgroup, as this process calls it, is at the top of *tree*, if that shows.
         top = mount.top if mount is not None and mount.kind.startswith("cgroup") else None
@@ -138,14 +138,14 @@ class MemoryReader:
             return None if found is None or found.startswith("/..") else found
         if top is None or top.startswith("/.."):
             return os.path.normpath(f"{self._namespace()}{path}")
-        # A part of the tree alone may be mounted, as older runtimes give containers theirs.
+        # Older runtimes mount only a container's own part of the tree.
         if top == "/" or not PurePosixPath(path).is_relative_to(top):
             return path
         return f"/{PurePosixPath(path).relative_to(top)}"
 
     def _namespace(self) -> str:
-        """Return where our own cgroup namespace begins, empty where it is the host's."""
-        if self._own is None:  # looked for once: it takes a walk through the tree
+        """Return where our own cgroup namespace begins; empty if it is the host's."""
+        if self._own is None:  # searched once, because that walks through the tree
             private = self._cgroups.is_private
             self._own = (self._cgroups.namespace_root() if private else None) or ""
         return self._own
@@ -155,7 +155,7 @@ class MemoryReader:
 
 
 def _read(folder: Path, name: str, files: _Files) -> CgroupMemory:
-    """Return what the cgroup tells; the files are not there where the controller is off."""
+    """Return what one cgroup says; it has no such files if the controller is off."""
     used = _number(text_or_empty(folder / files.usage))
     stat = text_or_empty(folder / "memory.stat")
     cache = sum(_line_of(stat, each) or 0 for each in files.cache)
@@ -181,5 +181,5 @@ def _kib(text: str) -> int | None:
 
 
 def _number(text: str) -> int | None:
-    """Return the number; version 1's sentinel for "no limit" is one, above every node's memory."""
+    """Return the number. Version 1's number for "no limit" is larger than any node's memory."""
     return int(text) if _NUMBER.fullmatch(text) else None

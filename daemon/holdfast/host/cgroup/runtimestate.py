@@ -1,4 +1,4 @@
-"""The files in which container runtimes keep which containers they run: containerd's, runsc's."""
+"""The state files of container runtimes, which name the containers that run: containerd, runsc."""
 
 import os
 import re
@@ -15,17 +15,17 @@ from holdfast.model.node.cgroup_names import pod_of
 from holdfast.model.reclaim.runtime_state import RuntimeState, RuntimeTask, state_of
 
 _BUNDLES = ("containerd", "k3s/containerd")
-"""Where containerd keeps its state: by default, and where k3s and its kin have it."""
+"""Where containerd keeps its state: by default, and with k3s and RKE2."""
 _TASKS = "io.containerd.runtime.v2.task"
-"""The folder with one for each namespace, in which each container that has a task has its own."""
+"""It has a folder for each namespace, and that one a folder for each container with a task."""
 _RUNSC = ("containerd/runsc", "k3s/containerd/runsc", "runsc")
-"""Where runsc keeps its state: below its shim's root for each namespace; alone (CRI-O): here."""
+"""Where runsc keeps its state: below its shim's root for each namespace, or (CRI-O) in the last."""
 
 _STATE_FILE = re.compile(r"(?P<id>.+)_sandbox:(?P<sandbox>.+)\.state")
 _LARGEST = 4 << 20
-"""Some hundred times what a runtime writes of a container; what is longer is not understood."""
+"""About a hundred times what a runtime writes for a container; longer files are not parsed."""
 _STOPPED = frozenset({4, "stopped"})
-"""What runsc writes of a container that has ended: a number, or the word for it."""
+"""What runsc writes for a container that has ended: a number or a word."""
 
 _KINDS = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
 _SANDBOX = "io.kubernetes.cri.sandbox-id"
@@ -79,9 +79,9 @@ class RuntimeFiles:
     def _file(
         self, path: Path, parse: Callable[[Path, bytes], RuntimeTask]
     ) -> Iterator[tuple[str, tuple[tuple[int, int], RuntimeTask]]]:
-        """Yield what *path* says, read anew only where it changed.
+        """Yield what *path* says; it is read again only if it changed.
 
-        Without the file no container runs: it is being made, or already gone.
+        Without the file no container runs: it is being created, or already gone.
         """
         try:
             facts = os.stat(path)
@@ -100,7 +100,7 @@ class RuntimeFiles:
 
 
 def _bundle(path: Path, content: bytes) -> RuntimeTask:
-    """Return the container of a bundle, as containerd made it for its shim."""
+    """Return the container of a bundle, which containerd makes for its shim."""
     name = path.parent.name
     try:
         spec = msgspec.json.decode(content, type=_Spec)
@@ -112,7 +112,7 @@ def _bundle(path: Path, content: bytes) -> RuntimeTask:
 
 
 def _saved(path: Path, content: bytes) -> RuntimeTask:
-    """Return the container of a state file of runsc's, whose name has its id and its sandbox's."""
+    """Return the container of a runsc state file, whose name has its id and its sandbox's."""
     match = _STATE_FILE.fullmatch(path.name)
     name, sandbox = match.group("id", "sandbox") if match is not None else (path.name, None)
     try:
@@ -132,17 +132,17 @@ def _saved(path: Path, content: bytes) -> RuntimeTask:
 def _is_pause(spec: _Spec) -> bool:
     """Tell whether kubelet asked for it as a sandbox.
 
-    The first container of one that somebody else made can be a program.
+    In a sandbox that kubelet did not ask for, the first container can be a program.
     """
     notes = spec.annotations or {}
     return any(notes.get(kind) == "sandbox" for kind in _KINDS)
 
 
 def _pod(spec: _Spec) -> PodUid | None:
-    """Return the pod that a container is of, by its annotations or its cgroup."""
+    """Return the pod of a container, by its annotations or its cgroup."""
     uid = (spec.annotations or {}).get(_POD)
     if uid:
         return PodUid(uid)
-    # systemd's driver writes slice:prefix:name where the others write a path.
+    # systemd's cgroup driver writes slice:prefix:name, the others write a path.
     path = spec.linux.cgroupsPath if spec.linux is not None else ""
     return pod_of(path.replace(":", "/"))[0]

@@ -15,25 +15,25 @@ _SUFFIXES = (".json", ".yaml")
 
 
 class SpecFolder:
-    """Our files in a folder that others write to as well, told by how their names begin.
+    """Our files in a folder that other programs write to as well, known by their names' prefix.
 
-    A file is replaced whole or not at all, and only when its content changes: each change makes
-    every runtime on the node read the folder anew.
+    A file is replaced whole or not at all, and only if its content changes: each change makes
+    every runtime on the node read the folder again.
     """
 
     def __init__(self, folder: Path, *, prefix: str, joint: str = "_") -> None:
-        """Count as ours what begins with *prefix* and *joint*."""
+        """Our files are those whose names begin with *prefix* and *joint*."""
         self._folder = folder
         self._prefix = f"{prefix}{joint}"
 
     def hold(self, files: Mapping[str, str]) -> tuple[str, ...]:
-        """Let our files be exactly *files*, by the end of their names; return which ones changed.
+        """Make our files exactly *files*, by the end of their names; return which ones changed.
 
-        The folder itself is never made: in a container that lacks the host's, it would be one that
-        no runtime reads. Raise HostError with what to do; files before it may have been changed.
+        The folder itself is never made: in a container without the host's folder, no runtime
+        would read it. Raise HostError with what to do; some files may have been changed before.
         """
         wanted = {f"{self._prefix}{name}": text.encode() for name, text in files.items()}
-        # Not by Path, which lets errors through that mean neither yes nor no.
+        # Path.is_dir would raise some errors.
         if wanted and not os.path.isdir(self._folder):
             raise HostError(
                 f"cannot write CDI specs to {self._folder}: there is no such folder; make it on "
@@ -52,9 +52,9 @@ class SpecFolder:
         return tuple(changed)
 
     def rivals(self, kinds: Collection[str]) -> Mapping[str, Path]:
-        """Return the names of *kinds* that files of others explain too, each with such a file.
+        """Return the names of *kinds* that other programs' files define too, each with such a file.
 
-        Runtimes then take neither explanation. Files that make no sense are nothing to them.
+        Runtimes then use neither definition. They ignore files that make no sense.
         """
         found: dict[str, Path] = {}
         for name in list_names(self._folder):
@@ -62,9 +62,9 @@ class SpecFolder:
                 continue
             try:
                 content = read_bytes(self._folder / name) or b""
-            except HostError:  # a folder by that name, which runtimes pass over
+            except HostError:  # a folder of that name, which runtimes skip
                 continue
-            # Specs of GPUs are long, and YAML is slow: most files need not be understood.
+            # Specs of GPUs are long, and YAML is slow: most files need not be parsed.
             if any(kind.encode() in content for kind in kinds):
                 names = (each for each in _names(content) if each.partition("=")[0] in kinds)
                 found |= dict.fromkeys(names, self._folder / name)
@@ -72,8 +72,8 @@ class SpecFolder:
 
     def _write(self, name: str, content: bytes) -> bool:
         path = self._folder / name
-        # Runtimes read *.json and *.yaml only, so a temporary file of a crash means nothing to
-        # them; it has our prefix, and goes with the next call.
+        # Runtimes read only *.json and *.yaml, so they ignore a temporary file that a crash left.
+        # It has our prefix, and the next call removes it.
         temporary = path.with_name(f"{name}.tmp")
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
@@ -109,9 +109,9 @@ class SpecFolder:
 
 
 def _names(content: bytes) -> Iterator[str]:
-    """Yield the names that a spec explains; none where it is no spec."""
+    """Yield the names that a spec defines; none if it is no spec."""
     try:
-        # Every scalar as it is spelled (0000:00:05.0 would be a number to others). JSON is YAML.
+        # Each scalar as a string (other loaders take 0000:00:05.0 for a number). JSON is YAML.
         spec = yaml.BaseLoader(content).get_single_data()
     except (yaml.YAMLError, RecursionError):
         return

@@ -1,4 +1,4 @@
-"""Changes below a folder or of a file, on the loop (the only importer of inotify_simple)."""
+"""Changes in a folder or of a file, on the event loop. Only this module imports inotify_simple."""
 
 import asyncio
 import errno
@@ -10,7 +10,7 @@ from inotify_simple import INotify, flags
 from holdfast.errors import HostError
 
 Changed = Callable[[str, int], None]
-"""Called with the name inside the watched folder (empty: the watched thing itself) and a mask."""
+"""Called with the name in the watched folder (empty: the watched path itself) and a mask."""
 
 _FOLDER = (
     flags.CREATE
@@ -26,10 +26,10 @@ _FILE = flags.MODIFY | flags.DELETE_SELF
 
 
 class PathWatcher:
-    """One inotify instance for all paths. Events may be lost: who watches also looks by itself."""
+    """One inotify instance for all paths. Events can be lost, so callers also look regularly."""
 
     def __init__(self) -> None:
-        """Start to listen on the running loop; raise HostError where the kernel refuses."""
+        """Start to listen on the running loop; raise HostError if the kernel refuses."""
         try:
             self._inotify = INotify(nonblocking=True)
         except OSError as error:
@@ -40,11 +40,11 @@ class PathWatcher:
         self._loop.add_reader(self._inotify.fd, self._read)
 
     def watch(self, path: Path, changed: Changed) -> Callable[[], None]:
-        """Call *changed* at each change of a folder's entries or of a file; return what ends it.
+        """Call *changed* for each change in a folder or of a file; return what ends the watch.
 
-        The watch ends with what it is on: the last call then has IGNORED in its mask, and a folder
-        made again is to be watched again. Raise HostError when *path* is not there or cannot be
-        watched.
+        The watch also ends when *path* is removed: the last call then has IGNORED in its mask. A
+        folder that is made again must be watched again. Raise HostError if *path* is not there or
+        cannot be watched.
         """
         try:
             mask = _FOLDER if path.is_dir() else _FILE
@@ -68,7 +68,7 @@ class PathWatcher:
             del self._callbacks[watch]
             try:
                 self._inotify.rm_watch(watch)
-            except OSError:  # the kernel took it away together with the path
+            except OSError:  # the kernel ended it when the path was removed
                 return
 
     def _read(self) -> None:

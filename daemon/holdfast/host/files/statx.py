@@ -1,4 +1,4 @@
-"""Tells the device number of a file without waking the filesystem that it is on."""
+"""The device number of a file, without asking the filesystem's server."""
 
 import ctypes
 import os
@@ -25,11 +25,11 @@ _MODE_BITS = 0xFFFF
 
 
 class DeviceNumbers:
-    """Asks for device numbers by statx(2), which os.stat cannot do.
+    """Reads device numbers by statx(2), which os.stat cannot do.
 
-    stat() of an open file on NFS or FUSE waits for its server, so one dead server would stop every
-    look at the node's processes; with AT_STATX_DONT_SYNC the kernel answers from what it has. Not
-    for two threads at once: the answers share a buffer.
+    stat(2) of an open file on NFS or FUSE waits for its server, so one dead server would stop
+    each look at the node's processes. With AT_STATX_DONT_SYNC the kernel answers from its cache.
+    Not for two threads at once: the answers share a buffer.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class DeviceNumbers:
     def of(self, folder: int | None, path: bytes) -> int | None:
         """Return the device number of the character device at *path*, 0 for other files.
 
-        *folder* is an open directory that *path* starts from. None: it cannot be looked at.
+        *folder* is an open directory that *path* starts from. None if *path* cannot be looked at.
         """
         if self.waits:
             return _by_stat(folder, path)
@@ -65,7 +65,7 @@ class DeviceNumbers:
         return os.makedev(words[_RDEV_MAJOR], words[_RDEV_MINOR])
 
     def file_at(self, path: bytes) -> "FileAt | None":
-        """Return which file is at *path*; None: it cannot be looked at."""
+        """Return which file is at *path*; None if it cannot be looked at."""
         rdev = self.of(None, path)
         if rdev is None:
             return None
@@ -81,7 +81,7 @@ class DeviceNumbers:
 
 
 class FileAt(Struct, frozen=True, kw_only=True):
-    """One file: the device it is, 0 for none, the device its filesystem is on, and its inode."""
+    """One file: its device number, 0 for none, the device of its filesystem, and its inode."""
 
     rdev: int
     filesystem: int

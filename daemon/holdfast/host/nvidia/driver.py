@@ -23,14 +23,14 @@ LIBRARY_FOLDERS = (
     "lib/x86_64-linux-gnu",
     "lib/aarch64-linux-gnu",
 )
-"""Where distributions keep libraries, below a root."""
+"""Where distributions have libraries, below a root."""
 OPERATOR = "nvidia/driver"
 """Where GPU Operator mounts the driver container's root, below /run."""
 _VALIDATIONS, _READY = "nvidia/validations", ".driver-ctr-ready"
-"""The folder below /run in which GPU Operator's containers tell of themselves, and the file that is
-there while its driver container is up: it takes it away before it unloads the driver."""
+"""The folder below /run in which GPU Operator's containers leave status files, and the file of the
+driver container: it is there while the driver is up, and removed before the driver is unloaded."""
 _IMEX, _IMEX_MAJOR = "nvidia-caps-imex-channels/channel0", "nvidia-caps-imex-channels"
-# In the order in which drivers have called the device over time.
+# The names that drivers have used for the device over time.
 _MAJORS = ("nvidia-frontend", "nvidia", "nvidiactl")
 _CONTROL: Mapping[str, tuple[str, ...]] = {
     "nvidiactl": _MAJORS,
@@ -38,13 +38,13 @@ _CONTROL: Mapping[str, tuple[str, ...]] = {
     "nvidia-uvm-tools": ("nvidia-uvm",),
     "nvidia-modeset": ("nvidia-modeset", *_MAJORS),
 }
-"""What /proc/devices may call the driver of each node."""
+"""The names in /proc/devices that the driver of each node may have."""
 _CAPS, _MIG_MINORS = "nvidia-caps", "driver/nvidia-caps/mig-minors"
 _MIG_MINOR = re.compile(r"gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)")
 
 
 class MigCaps(Struct, frozen=True, kw_only=True):
-    """The capabilities of all slices the driver could have. `major` None: there are no nodes."""
+    """The capabilities of all slices that the driver could have. `major` is None without nodes."""
 
     major: int | None = None
     minors: Mapping[tuple[int, int, int | None], int] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class MigCaps(Struct, frozen=True, kw_only=True):
     def nodes(self, gpu: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
         """Return the nodes of a slice of /dev/nvidia*gpu*: its GPU instance's, then its own.
 
-        Fewer than two come back where the driver does not have them: then the slice cannot be used.
+        Fewer than two if the driver does not have them: then the slice cannot be used.
         """
         found = (self.minors.get((gpu, gi, None)), self.minors.get((gpu, gi, ci)))
         if self.major is None:
@@ -68,7 +68,7 @@ class MigCaps(Struct, frozen=True, kw_only=True):
 
 
 class NvidiaFiles:
-    """Reads what the node shows of the driver. Blocking: it belongs on a lane."""
+    """Reads what the node shows of the driver. It blocks: run it on a lane."""
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class NvidiaFiles:
         dev_root: str = "",
         host_dev: str = "/dev",
     ) -> None:
-        """Look below *root*, and first in what was configured.
+        """Look below *root*, and first below the configured roots.
 
-        *driver_root* and *dev_root* are the roots of file systems; empty: not configured. The host
-        calls the first *driver_root_on_host*, or the same where that is empty.
+        *driver_root* and *dev_root* are the roots of filesystems; empty: not configured.
+        *driver_root_on_host* is the path of *driver_root* on the host; empty: the same.
         """
         self._root = root
         self._procfs = Procfs(root)
@@ -93,12 +93,12 @@ class NvidiaFiles:
 
     @property
     def present(self) -> bool:
-        """Tell whether the kernel has the driver: one stat, for questions asked often."""
+        """Tell whether the kernel has the driver; a single stat, because it is called often."""
         return (self._root.proc / "driver/nvidia").is_dir()
 
     @property
     def ready(self) -> bool | None:
-        """Tell whether GPU Operator's driver container says that it is up; None: it has no say."""
+        """Tell whether GPU Operator's driver container is up, as it says; None without one."""
         for run in (self._root.run, self._root.proc / "1/root/run"):
             folder = run / _VALIDATIONS
             try:
@@ -109,7 +109,7 @@ class NvidiaFiles:
         return None
 
     def look(self) -> DriverFacts:
-        """Return all that decides which library and which nodes are the driver's."""
+        """Return the facts that decide which library and which nodes are the driver's."""
         if not self.present:
             return DriverFacts(present=False)
         majors = (self._procfs.char_major(name) for name in _MAJORS)
@@ -123,7 +123,7 @@ class NvidiaFiles:
         )
 
     def rdev(self, root: RootFacts, minor: int) -> int | None:
-        """Return the device number of a GPU's node in *root*; None without one of its major."""
+        """Return the device number of a GPU's node in *root*; None without one of that major."""
         found = device_number(root.folder / f"nvidia{minor}")
         return found if found is not None and os.major(found) == root.control else None
 
@@ -132,9 +132,9 @@ class NvidiaFiles:
         return read_mig_caps(self._root)
 
     def control(self, root: RootFacts) -> tuple[str, ...]:
-        """Return, as the host calls them, the nodes that all users of GPUs need and that exist.
+        """Return the nodes that every user of GPUs needs, if they exist, by their host paths.
 
-        One of another driver's major is none of them: it was left by a driver that had that number.
+        A node with another driver's major number is left out: an earlier driver left it.
         """
         return tuple(
             f"{root.host}/{name}"
@@ -143,22 +143,22 @@ class NvidiaFiles:
         )
 
     def imex(self, root: RootFacts) -> str:
-        """Return what the host calls the node of IMEX channel 0 in *root*; empty: there is none."""
+        """Return the host path of the node of IMEX channel 0 in *root*; empty if there is none."""
         found = _major(root.folder / _IMEX)
         return f"{root.host}/{_IMEX}" if self._is_of(found, (_IMEX_MAJOR,)) else ""
 
     def numa_node(self, address: str) -> int | None:
-        """Return the NUMA node of a PCI function; None when it has none."""
+        """Return the NUMA node of a PCI function; None if it has none."""
         text = text_or_empty(self._root.sys / "bus/pci/devices" / address / "numa_node")
         return int(text) if text.isdecimal() else None  # -1 says that it has none
 
     def is_on_driver(self, address: str) -> bool:
-        """Tell whether a PCI function is on the bus and NVIDIA's driver has it."""
+        """Tell whether a PCI function is on the bus and bound to NVIDIA's driver."""
         driver = link_or_none(self._root.sys / "bus/pci/devices" / address / "driver")
         return driver is not None and Path(driver).name == "nvidia"
 
     def _version(self) -> str:
-        """Return what the kernel says of its driver's version; empty where it says nothing."""
+        """Return the kernel's text about its driver's version; empty if there is none."""
         try:
             return (self._root.proc / "driver/nvidia/version").read_text("utf-8", "replace")
         except OSError:
@@ -173,7 +173,7 @@ class NvidiaFiles:
                     yield file
 
     def _is_of(self, major: int | None, drivers: tuple[str, ...]) -> bool:
-        """Tell whether a node is of one of *drivers*, or nobody says which number they have."""
+        """Tell whether a node is of one of *drivers*; yes also if none has a known number."""
         known = {self._procfs.char_major(name) for name in drivers} - {None}
         return major is not None and (not known or major in known)
 
@@ -189,7 +189,7 @@ class NvidiaFiles:
                 own=own,
                 place=_place(folder),
                 nodev=on is not None and not on.devices,
-                # The kernel's own file system is everybody's; a runtime makes each container one.
+                # The kernel's own devtmpfs is shared; a runtime makes each container its own tmpfs.
                 private=own and on is not None and on.kind == "tmpfs",
             )
 
@@ -209,7 +209,7 @@ def _place(folder: Path) -> tuple[int, int] | None:
 
 
 def _resolved(root: Path, path: str) -> Path | None:
-    """Return the file that *path* means to a process whose root is *root*; None without one."""
+    """Return the file at *path* for a process whose root is *root*; None if there is none."""
     found = below(root, path)
     return found if found is not None and found.is_file() else None
 
@@ -220,9 +220,9 @@ def _major(path: Path) -> int | None:
 
 
 def driver_load(root: HostRoot) -> int | None:
-    """Return a number that tells one load of the kernel's module from the next; None: no module.
+    """Return a number that tells one load of the kernel module from the next; None without it.
 
-    It is the inode of its folder in sysfs, which is made with the module and never used again.
+    It is the inode of the module's folder in sysfs, which is never used again.
     """
     try:
         return (root.sys / "module/nvidia").stat().st_ino

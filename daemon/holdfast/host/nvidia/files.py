@@ -1,7 +1,7 @@
-"""Finds what of NVIDIA's driver lies below the root of a file system: libraries, programs, sockets.
+"""Finds the parts of NVIDIA's driver below a root: libraries, programs, sockets.
 
-Nothing here raises: what cannot be read is not there for a container either. So os.path asks
-whether a file is there; Path lets errors through that mean neither yes nor no.
+Nothing here raises: what cannot be read is not there for a container either. So this uses os.path,
+because Path.exists and its like raise some errors.
 """
 
 import fnmatch
@@ -15,7 +15,7 @@ from holdfast.model.nvidia.cdi import SpecFile
 
 _CUDA = "libcuda.so"
 _CORE = (_CUDA, "libnvidia-ml.so")
-"""A root without either of the driver's version has not the driver."""
+"""A root without either of them in the driver's version does not have the driver."""
 _LIBRARY_PARTS = ("", "vdpau/", "gbm/")
 _OTHER_LIBRARIES = ("libnvidia-nvvm70.so.*",)
 _OTHER_LINKS = ("libGLX_indirect.so.0", "nvidia-drm_gbm.so")
@@ -49,7 +49,7 @@ _SOCKETS = (
 
 
 def library_folders(root: Path, version: str) -> Iterator[Path]:
-    """Yield the folders with libraries of the driver, each once: some are links to others."""
+    """Yield the folders with the driver's libraries, each once: some are links to others."""
     seen: set[Path] = set()
     for name in LIBRARY_FOLDERS:
         folder = below(root, name)
@@ -61,7 +61,7 @@ def library_folders(root: Path, version: str) -> Iterator[Path]:
 
 
 def libraries(root: Path, folders: tuple[Path, ...], version: str) -> Iterator[SpecFile]:
-    """Yield the libraries of that version, and those of its own version that go with it."""
+    """Yield the libraries of *version*, and those that belong to it with their own versions."""
     patterns = (f"*.so.{version}", *_OTHER_LIBRARIES)
     for folder in folders:
         for name in _names(folder):
@@ -70,10 +70,10 @@ def libraries(root: Path, folders: tuple[Path, ...], version: str) -> Iterator[S
 
 
 def links(root: Path, folders: tuple[Path, ...], found: tuple[SpecFile, ...]) -> Iterator[SpecFile]:
-    """Yield the links that lead to libraries that were *found*, by which programs ask for them.
+    """Yield the links to the *found* libraries, which programs open by the links' names.
 
-    The one to CUDA's is there in any case: a driver without its parts for developers has it not,
-    and some programs open the library by that name.
+    The link libcuda.so is always among them: some programs open it, and a driver that was
+    installed without its development files does not have it.
     """
     known = {each.source for each in found}
     stems = {PurePosixPath(each.path).name.partition(".so")[0] for each in found}
@@ -95,7 +95,7 @@ def links(root: Path, folders: tuple[Path, ...], found: tuple[SpecFile, ...]) ->
 
 
 def files(root: Path, version: str) -> Iterator[SpecFile]:
-    """Yield programs, firmware and configuration, each once."""
+    """Yield programs, firmware and configuration files, each once."""
     seen: set[str] = set()
     firmware = (f"{folder}/{version}" for folder in _FIRMWARE_FOLDERS)
     wanted = (
@@ -116,7 +116,7 @@ def files(root: Path, version: str) -> Iterator[SpecFile]:
 
 
 def sockets(root: Path) -> Iterator[SpecFile]:
-    """Yield the sockets by which programs reach what runs beside the driver."""
+    """Yield the sockets by which programs reach the driver's daemons."""
     for name in _SOCKETS:
         path = below(root, name)
         if path is not None and os.path.exists(path):
@@ -124,7 +124,7 @@ def sockets(root: Path) -> Iterator[SpecFile]:
 
 
 def _file(root: Path, folder: Path, name: str) -> Iterator[SpecFile]:
-    """Yield the file called *name* in *folder*, which is below *root* and no link itself."""
+    """Yield the file *name* in *folder*, which is below *root* and not a link itself."""
     path = _inside(root, folder / name)
     source = below(root, path)
     if source is not None and os.path.isfile(source):
@@ -136,7 +136,7 @@ def _inside(root: Path, path: Path) -> str:
 
 
 def _names(folder: Path) -> list[str]:
-    """Return the names in a folder of libraries and in its parts that drivers use, in order."""
+    """Return the sorted names in a folder of libraries and in its folders for drivers."""
     names: list[str] = []
     for part in _LIBRARY_PARTS:
         try:

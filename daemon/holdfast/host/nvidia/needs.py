@@ -1,4 +1,4 @@
-"""Gathers what of NVIDIA's driver a container needs: its nodes, and its files on the host."""
+"""What a container needs of NVIDIA's driver: its device nodes, and its files on the host."""
 
 import os
 import stat
@@ -25,12 +25,12 @@ _MODES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "gds": (("nvidia-fs*",), ("/run/udev", "/etc/cufile.json")),
     "mofed": (("infiniband/uverbs*", "infiniband/rdma_cm"), ()),
 }
-"""The nodes of each mode below /dev, and what is mounted with them."""
+"""For each mode its nodes below /dev, and the paths that are mounted with them."""
 _IMEX = "imex-channel"
 
 
 class NvidiaDriver:
-    """Reads the driver's files as a container is to have them. Blocking: it belongs on a lane."""
+    """Reads the driver's files as a container should get them. It blocks: run it on a lane."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class NvidiaDriver:
         driver_root_on_host: str = "",
         modes: frozenset[str] = frozenset(),
     ) -> None:
-        """Look below *driver_root*, GPU Operator's, and the root of the node's first process.
+        """Look below *driver_root*, GPU Operator's root, and the root of the node's first process.
 
-        *driver_root_on_host* is what the host calls *driver_root*; empty: the same. *modes* are
-        those whose nodes are wanted, too.
+        *driver_root_on_host* is the path of *driver_root* on the host; empty: the same. *modes*
+        name additional nodes, by `_MODES`.
         """
         self._root = root
         self._files = files
@@ -53,9 +53,9 @@ class NvidiaDriver:
         self._modes = modes
 
     def facts(self, gpus: GpuFacts) -> GpuSpecFacts:
-        """Return what specs of *gpus* are made of; raise HostError where the driver is not found.
+        """Return the facts for specs of *gpus*; raise HostError if the driver is not found.
 
-        A GPU or slice without all of its nodes is left out: with less a container cannot use it.
+        A GPU or slice without all of its nodes is left out, because a container cannot use it.
         """
         chosen = device_root(self._files.look())
         if chosen.root is None:
@@ -98,7 +98,7 @@ class NvidiaDriver:
         if self._driver_root not in {"", "/"}:
             yield Path(self._driver_root), self._on_host
         yield self._root.run / OPERATOR, f"/run/{OPERATOR}"
-        # Not our own root, which in a container has other files than the host's of that name.
+        # Not our own root: in a container it has other files than the host.
         yield self._root.proc / "1/root", "/"
 
     def _mode(self, mode: str, nodes: RootFacts) -> BesideNodes:
@@ -116,7 +116,7 @@ class NvidiaDriver:
         return self._root.etc / name
 
     def _matching(self, patterns: tuple[str, ...], nodes: RootFacts) -> Iterator[SpecNode]:
-        """Yield the nodes that match, from the driver's folder, or from /dev if it has none."""
+        """Yield the matching nodes, from the driver's folder, or from /dev if it has none."""
         for pattern in patterns:
             for folder, host in ((nodes.folder, nodes.host), (self._root.dev, "/dev")):
                 found = [
@@ -157,12 +157,12 @@ _OF_A_SLICE = 3
 
 
 def _held(host_path: str, nodes: RootFacts) -> Iterator[SpecNode]:
-    """Yield the node that the host calls *host_path*, which is in the driver's folder of nodes."""
+    """Yield the node with *host_path* on the host, which is in the driver's folder of nodes."""
     yield from _node(nodes.folder / host_path.removeprefix(f"{nodes.host}/"), host_path)
 
 
 def _node(path: Path, host_path: str) -> Iterator[SpecNode]:
-    """Yield the character device at *path*; nothing where there is none."""
+    """Yield the character device at *path*; nothing if there is none."""
     try:
         found = path.stat()
     except OSError:

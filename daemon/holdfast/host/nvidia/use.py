@@ -1,4 +1,4 @@
-"""Asks, on a lane, who uses GPUs, and remembers what they show when nobody does."""
+"""Asks NVML who uses GPUs, on a lane, and remembers what idle GPUs show."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -27,14 +27,14 @@ from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 
 _MOST_LEVELS = 512
-"""How many GPUs and slices are remembered; slices come and go with each layout."""
+"""How many GPUs and slices are remembered; slices change with each MIG layout."""
 
 
 class UseSource(Protocol):
-    """What tells who uses a GPU: NVML. It may block."""
+    """Tells who uses a GPU, as NVML does. It may block."""
 
     def use(self, uuid: str) -> GpuUse:
-        """Return who uses the GPU or MIG slice *uuid*; what it cannot tell is a problem."""
+        """Return who uses the GPU or MIG slice *uuid*; what is unknown is a problem."""
         ...
 
 
@@ -70,13 +70,13 @@ class GpuUses:
         self.idle: Watched[Mapping[str, IdleMemory]] = Watched(dict(kept or {}))
 
     async def ask(self, devices: Iterable[Device]) -> dict[DeviceName, GpuUse]:
-        """Return what NVML tells of the GPUs among *devices*; it is never nobody by mistake."""
+        """Return what NVML says of the GPUs among *devices*; a failure never looks like no user."""
         wanted = tuple(each for each in devices if each.kind is DeviceKind.DRIVER)
         if not wanted:
             return {}
         source = self._source()
         if self._lane.stuck_since is not None:
-            # Each that waits here would hold up those who look after other devices.
+            # A caller that waits here would delay looks at other devices.
             return _unknown(wanted, "a call to it hangs")
         try:
             return await self._lane.run(lambda: _ask(source, wanted), deadline=self._patience)
@@ -92,7 +92,7 @@ class GpuUses:
         named: Mapping[int, Holder],
         locks: Mapping[DeviceName, DeviceLock],
     ) -> KernelFacts:
-        """Return *facts* of *device* with those alone as holders that are in anybody's way."""
+        """Return *facts* of *device*, with only those holders that block its release."""
         to, now, rules = self._granted(device, locks), self._monotonic(), self._rules.idle
         found = sort(use, facts.holders or (), named, to, self._rules)
         level = follow(self._level(device), unused(found, to), now=now, rules=rules)
@@ -101,10 +101,10 @@ class GpuUses:
         return replace(facts, holders=found.holders, sight=found.sight)
 
     def _granted(self, device: Device, locks: Mapping[DeviceName, DeviceLock]) -> Granted:
-        """Return to whom *device* was granted, as far as that still tells of open nodes.
+        """Return to whom *device* was granted, as far as it still explains open nodes.
 
-        A process that merely has a node open may be of a pod that was never identified. One that
-        neither computes nor has memory for the whole deadline is somebody's who looks after GPUs.
+        A process that only has a node open may belong to a pod that was never identified. If it
+        does not compute and has no memory for the whole deadline, it is a monitoring program.
         """
         to = granted_on(device.keys, locks)
         if None not in to.pods:
@@ -135,7 +135,7 @@ class GpuUses:
 
 
 def _called(device: Device) -> str:
-    """Return what the idle memory of *device* is kept under: divided anew it may need more."""
+    """Return the key for the idle memory of *device*: another MIG layout may need more memory."""
     return ",".join(uuids(device)) or device.name.id
 
 

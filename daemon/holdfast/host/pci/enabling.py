@@ -1,4 +1,4 @@
-"""Which functions of a device are enabled above what they are when nobody has it open."""
+"""Which PCI functions of a device are enabled more often than while nobody has it open."""
 
 from collections.abc import Iterable
 
@@ -9,14 +9,14 @@ from holdfast.model.ids import PciAddress
 
 
 class Enabled(Struct, frozen=True, kw_only=True):
-    """A device's functions that are enabled above their idle level, and those that do not tell."""
+    """A device's functions above their idle level, and those whose `enable` cannot be read."""
 
     above: tuple[PciAddress, ...] = ()
     unread: tuple[PciAddress, ...] = ()
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Return what could not be read, for people."""
+        """Return what could not be read, as texts."""
         return tuple(
             f"it cannot be read whether {address} is enabled: see its file enable in sysfs"
             for address in self.unread
@@ -29,10 +29,10 @@ class _Baseline(Struct, frozen=True):
 
 
 class EnableLevels:
-    """Reads `enable`, and remembers where it stands while a function is idle. For one lane.
+    """Reads `enable`, and remembers its level while a function is idle. Belongs to one lane.
 
-    That is 0, but where a former driver or a person left the function enabled. Such a level holds
-    as long as the function is bound as it was: what is bound anew begins at 0 again.
+    The idle level is 0, unless an earlier driver or a person left the function enabled. Such a
+    level counts while the function stays bound: after a new binding the level is 0 again.
     """
 
     def __init__(self, sysfs: Sysfs) -> None:
@@ -41,7 +41,7 @@ class EnableLevels:
         self._levels: dict[PciAddress, _Baseline] = {}
 
     def of(self, functions: Iterable[PciAddress]) -> Enabled:
-        """Return how *functions* stand."""
+        """Return which of *functions* are enabled above their idle level."""
         above: list[PciAddress] = []
         unread: list[PciAddress] = []
         for address in functions:
@@ -53,7 +53,7 @@ class EnableLevels:
         return Enabled(above=tuple(above), unread=tuple(unread))
 
     def learn(self, functions: Iterable[PciAddress]) -> None:
-        """Take for idle how *functions* stand now; the caller knows that nobody has them open."""
+        """Take the levels of *functions* as idle; the caller knows that nobody has them open."""
         for address in functions:
             binding, count = self._sysfs.binding(address), self._sysfs.enable(address)
             if binding is not None and count:

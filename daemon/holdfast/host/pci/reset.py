@@ -1,4 +1,4 @@
-"""Reads how a PCI function can be reset, resets it, sees if it answers, and binds it again."""
+"""Resets a PCI function, checks that it answers, and binds it to its driver again."""
 
 import contextlib
 import errno
@@ -25,7 +25,7 @@ _VENDOR_BYTES = 2
 
 
 class Written(Enum):
-    """What became of a write to sysfs; FORBIDDEN: not ours to write here (a read-only /sys)."""
+    """The result of a write to sysfs; FORBIDDEN if we may not write here (a read-only /sys)."""
 
     DONE = "done"
     FORBIDDEN = "forbidden"
@@ -34,17 +34,17 @@ class Written(Enum):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What became of a write, and the kernel's words for it."""
+    """The result of a write, with the kernel's error as text."""
 
     written: Written
     text: str = ""
 
 
 class FunctionControl:
-    """Acts on PCI functions. Every call but `look` can hang for ever: it belongs on its own lane.
+    """Acts on PCI functions. Any call except `look` can hang forever: it belongs on its own lane.
 
-    The kernel resets a function that somebody uses without a word: the caller holds its group
-    meanwhile (`holding`), so that nobody can begin to.
+    The kernel resets a function even while a process uses it. So the caller holds its group
+    meanwhile (`holding`), and nobody can start to use it.
     """
 
     def __init__(self, root: HostRoot) -> None:
@@ -54,7 +54,7 @@ class FunctionControl:
         self._bus = root.sys / "bus/pci"
 
     def look(self, address: PciAddress) -> FunctionLook:
-        """Return what the function shows now; reading it may wake it."""
+        """Return what the function shows now; reading may wake it."""
         folder = self._bus / "devices" / address
         return FunctionLook(
             address=address,
@@ -68,23 +68,23 @@ class FunctionControl:
 
     @contextlib.contextmanager
     def holding(self, nodes: Sequence[DeviceNode]) -> Iterator[Opened]:
-        """Have every group open meanwhile, which only one at a time can; yield how that went."""
+        """Hold each group open meanwhile, which only one process can; yield the result."""
         with holding(self._root, nodes) as opened:
             yield opened
 
     def reset(self, address: PciAddress) -> Answer:
-        """Reset the function by the first of its methods; return when the kernel has done it."""
+        """Reset the function by its first method; return when the kernel is done."""
         return _write(f"{self._bus}/devices/{address}/reset", "1")
 
     def rebind(self, address: PciAddress) -> Answer:
-        """Have vfio-pci take a function that has no driver."""
+        """Bind a function without a driver to vfio-pci."""
         answer = _write(f"{self._bus}/devices/{address}/driver_override", "vfio-pci")
         if answer.written is not Written.DONE:
             return answer
         return _write(f"{self._bus}/drivers_probe", address)
 
     def _vendor(self, address: PciAddress) -> int | None:
-        """Read the vendor id from the function itself: the file `vendor` is the kernel's memory."""
+        """Read the vendor id from the function itself; the file `vendor` is the kernel's copy."""
         try:
             with (self._bus / "devices" / address / "config").open("rb", buffering=0) as config:
                 content = config.read(_VENDOR_BYTES)
@@ -93,9 +93,9 @@ class FunctionControl:
         return int.from_bytes(content, "little") if len(content) == _VENDOR_BYTES else None
 
     def _methods(self, address: PciAddress) -> tuple[str, ...] | None:
-        """Return the methods of a reset in the kernel's order; None where it does not tell them.
+        """Return the reset methods in the kernel's order; None if the kernel does not list them.
 
-        A function without any has neither file; before Linux 5.15 none has the list.
+        A function without any method has neither file. Before Linux 5.15 none has the list.
         """
         folder = self._bus / "devices" / address
         try:

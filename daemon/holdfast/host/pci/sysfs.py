@@ -22,13 +22,13 @@ _HEX = re.compile(r"0x[0-9a-fA-F]{1,8}")
 _DECIMAL = re.compile(r"-?[0-9]{1,9}")
 _NUMBER = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _SHOWN = 40
-"""How much of an odd file is repeated in a problem text."""
+"""How many characters of an odd file a problem text repeats."""
 
 
 class PciFunction(Struct, frozen=True, kw_only=True):
     """One PCI function as sysfs shows it.
 
-    An id that cannot be read is 0, any other value None, and `problems` says what was odd.
+    An id that cannot be read is 0, any other value None, and `problems` says what is wrong.
     `enable` counts nested enables: for a function on a VFIO driver, 0 means not in use.
     """
 
@@ -45,16 +45,16 @@ class PciFunction(Struct, frozen=True, kw_only=True):
 
 
 class Binding(Struct, frozen=True):
-    """A function as it was plugged in and bound: each of both makes other inodes in sysfs."""
+    """Tells one binding of a function from the next: each makes new inodes in sysfs."""
 
     function: int
     driver: int
 
 
 class Sysfs:
-    """Reads sysfs below a root. Odd content never raises: it becomes a problem text, or is absent.
+    """Reads sysfs below a root. Odd content becomes a problem text, or is left out.
 
-    Raise HostError only where a whole folder that lists devices cannot be read.
+    Raise HostError only if a whole folder that lists devices cannot be read.
     """
 
     def __init__(self, root: HostRoot) -> None:
@@ -63,7 +63,7 @@ class Sysfs:
 
     @property
     def is_there(self) -> bool:
-        """Tell whether this is a kernel's sysfs: each has buses, also one without any device."""
+        """Tell whether this is a kernel's sysfs: each has buses, even without any device."""
         return os.path.isdir(self._sys / "bus")
 
     def pci_functions(self) -> tuple[PciFunction, ...]:
@@ -72,7 +72,7 @@ class Sysfs:
         return tuple(function for function in found if function is not None)
 
     def function(self, address: PciAddress) -> PciFunction | None:
-        """Return one function, or None when its folder is gone (or *address* is none)."""
+        """Return one function, or None if its folder is gone or *address* is not a PCI address."""
         folder = f"{self._devices}/{address}"
         if not _ADDRESS.fullmatch(address) or not os.path.isdir(folder):
             return None
@@ -89,13 +89,13 @@ class Sysfs:
             enable=look.count("enable"),
             problems=tuple(look.problems),
         )
-        # What was unplugged while we read is gone, not odd.
+        # A function that was unplugged while we read is gone, not odd.
         return function if os.path.isdir(folder) else None
 
     def enable(self, address: PciAddress) -> int | None:
-        """Return how often the function is enabled; None where that cannot be told.
+        """Return how often the function is enabled; None if that cannot be read.
 
-        One small read: the cheap question, asked often.
+        One small read, because it is called often.
         """
         try:
             fd = os.open(f"{self._devices}/{address}/enable", os.O_RDONLY | os.O_CLOEXEC)
@@ -107,7 +107,7 @@ class Sysfs:
             return None
 
     def binding(self, address: PciAddress) -> Binding | None:
-        """Return which plugging and binding of it this is; None while it has no driver."""
+        """Return what tells this binding from others; None while the function has no driver."""
         folder = f"{self._devices}/{address}"
         try:
             return Binding(os.stat(folder).st_ino, os.lstat(f"{folder}/driver").st_ino)
@@ -115,7 +115,7 @@ class Sysfs:
             return None
 
     def driver(self, address: PciAddress) -> str | None:
-        """Return the name of the function's driver, or None; one cheap read."""
+        """Return the name of the function's driver, or None; one small read."""
         try:
             target = os.readlink(f"{self._devices}/{address}/driver")
         except OSError:
@@ -123,12 +123,12 @@ class Sysfs:
         return target.rpartition("/")[2] or None
 
     def group_members(self, number: int) -> tuple[PciAddress, ...]:
-        """Return the functions of an IOMMU group, by address; none when there is no such group."""
+        """Return the functions of an IOMMU group, by address; none if there is no such group."""
         names = names_or_empty(f"{self._sys}/kernel/iommu_groups/{number}/devices")
         return tuple(PciAddress(name) for name in names if _ADDRESS.fullmatch(name))
 
     def group_rdev(self, number: int) -> int | None:
-        """Return the device number of a VFIO group's node; None while the group has none."""
+        """Return the device number of a VFIO group's node; None while it has none."""
         return _rdev(f"{self._sys}/class/vfio/{number}/dev")
 
     def vfio_devices(self, address: PciAddress) -> tuple[tuple[str, int], ...]:
@@ -153,7 +153,7 @@ class Sysfs:
 
 
 class _Look:
-    """One look at the folder of a function; gathers what is odd about it."""
+    """Reads the folder of one function, and collects what is odd about it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""The kernel's events about devices (the only importer of pyudev); a reason to look, no more."""
+"""The kernel's device events, as a reason to look. Only this module imports pyudev."""
 
 import asyncio
 import contextlib
@@ -14,26 +14,26 @@ from holdfast.errors import HostError
 log = structlog.get_logger(__name__)
 
 Happened = Callable[[str, str, str], None]
-"""Called with subsystem, action and devpath; action ``lost`` stands for events that never came."""
+"""Called with subsystem, action and devpath; the action ``lost`` stands for dropped events."""
 
 _RECEIVE_BUFFER = 1 << 20
 _BATCH = 256
-"""How many events are taken in one turn of the loop: a flood must not stop everything else."""
+"""How many events are handled in one turn of the loop, so that a flood does not block it."""
 
 
 class Uevents:
-    """Listens to the kernel itself: udevd's events do not reach a container."""
+    """Listens to the kernel itself, because udevd's events do not reach a container."""
 
     def __init__(self) -> None:
-        """Prepare; nothing is received before `start`."""
+        """Prepare; no event arrives before `start`."""
         self._monitor: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, happened: Happened) -> None:
-        """Call *happened* on the running loop for each event; raises HostError when it cannot."""
+        """Call *happened* on the running loop for each event; raise HostError if that fails."""
         try:
             monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
-            with contextlib.suppress(OSError):  # takes CAP_NET_ADMIN; the usual size serves too
+            with contextlib.suppress(OSError):  # needs CAP_NET_ADMIN; the default size works too
                 monitor.set_receive_buffer_size(_RECEIVE_BUFFER)
             monitor.start()
         except (OSError, ImportError) as error:
@@ -53,7 +53,7 @@ class Uevents:
             try:
                 device = self._monitor.poll(timeout=0)
             except OSError as error:
-                if error.errno == errno.ENOBUFS:  # the kernel dropped some; the next ones are good
+                if error.errno == errno.ENOBUFS:  # the kernel dropped some; the next are good
                     happened("", "lost", "")
                     continue
                 log.warning(

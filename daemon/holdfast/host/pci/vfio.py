@@ -13,16 +13,16 @@ from holdfast.model.use.free import Opened
 
 
 def are_groups(root: HostRoot, nodes: Sequence[DeviceNode]) -> bool:
-    """Tell whether *nodes* are of VFIO's groups, which only one at a time can have open."""
+    """Tell whether *nodes* are VFIO groups, which only one process at a time can have open."""
     rdevs = [device_number(root.node(node.path)) for node in nodes]
     vfio = Procfs(root).char_major("vfio")
     return bool(rdevs) and all(rdev is not None and os.major(rdev) == vfio for rdev in rdevs)
 
 
 def exclusive_open(root: HostRoot, nodes: Sequence[DeviceNode]) -> Opened:
-    """Open and close group nodes, for the gate: a workload that starts meanwhile finds them busy.
+    """Open and close group nodes. For the gate: a program that opens them meanwhile gets EBUSY.
 
-    UNAVAILABLE also for nodes that are not VFIO groups, whose opening would prove nothing.
+    UNAVAILABLE also for nodes that are not VFIO groups: opening those proves nothing.
     """
     if not are_groups(root, nodes):
         return Opened.UNAVAILABLE
@@ -32,11 +32,11 @@ def exclusive_open(root: HostRoot, nodes: Sequence[DeviceNode]) -> Opened:
 
 @contextlib.contextmanager
 def holding(root: HostRoot, nodes: Sequence[DeviceNode]) -> Iterator[Opened]:
-    """Have every group of *nodes* open meanwhile; yield how that went.
+    """Hold each group of *nodes* open meanwhile; yield the result.
 
-    Success is the kernel's word that no device of the groups is open, and nobody else can open one
-    until this ends. It changes nothing and resets nothing, but a workload that starts meanwhile
-    gets EBUSY. UNAVAILABLE where the container's device cgroup or a node's mode forbids it.
+    Success proves that no device of the groups is open, and nobody else can open one until this
+    ends. It changes nothing and resets nothing, but a program that starts meanwhile gets EBUSY.
+    UNAVAILABLE if the container's device cgroup or a node's mode forbids it.
     """
     with contextlib.ExitStack() as stack:
         said = {_open(root, node, stack) for node in nodes} or {Opened.UNAVAILABLE}

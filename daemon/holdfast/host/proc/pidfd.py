@@ -1,4 +1,4 @@
-"""Following processes by pidfd: hearing of their exit, and signals that cannot hit another one."""
+"""Processes by pidfd: notice of their exit, and signals that cannot reach another process."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ class _Held:
 
 
 class Pidfds:
-    """Open pidfds, each checked against the start time of the process it is meant to be."""
+    """Open pidfds, each checked against the start time of its process."""
 
     def __init__(self, procfs: Procfs) -> None:
         """Check start times through *procfs*."""
@@ -30,14 +30,14 @@ class Pidfds:
 
     @property
     def watched(self) -> frozenset[ProcessId]:
-        """Return the processes whose exit is waited for."""
+        """Return the processes whose exit is watched."""
         return frozenset(self._watched)
 
     def watch(self, process: ProcessId, exited: Callable[[ProcessId], None]) -> bool:
         """Call *exited* on the loop once, when all threads of the process are gone.
 
-        Returns False when it is gone already; *exited* is then not called. Raise HostError where
-        the kernel gives no pidfd.
+        Return False if it is gone already; *exited* is then not called. Raise HostError if the
+        kernel gives no pidfd.
         """
         if process in self._watched:
             return True
@@ -54,7 +54,7 @@ class Pidfds:
         return True
 
     def unwatch(self, process: ProcessId) -> None:
-        """Stop waiting for the exit of a process."""
+        """Stop watching the exit of a process."""
         fd = self._watched.pop(process, None)
         if fd is not None:
             asyncio.get_running_loop().remove_reader(fd)
@@ -62,9 +62,9 @@ class Pidfds:
 
     @contextlib.contextmanager
     def holding(self, processes: Iterable[ProcessId]) -> Iterator[frozenset[ProcessId]]:
-        """Hold *processes* meanwhile; yield those of them that are not gone.
+        """Hold *processes* meanwhile; yield those that are not gone.
 
-        Raise HostError where the kernel gives no pidfd.
+        Raise HostError if the kernel gives no pidfd.
         """
         held: list[ProcessId] = []
         try:
@@ -75,10 +75,10 @@ class Pidfds:
                 self.release(each)
 
     def hold(self, process: ProcessId) -> bool:
-        """Open a pidfd for `send`; returns False when the process is gone.
+        """Open a pidfd for `send`; return False if the process is gone.
 
-        Several may hold one process; each of them releases it once. Raise HostError where the
-        kernel gives no pidfd.
+        Several callers may hold one process; each releases it once. Raise HostError if the kernel
+        gives no pidfd.
         """
         held = self._held.get(process)
         if held is None:
@@ -90,7 +90,7 @@ class Pidfds:
         return True
 
     def release(self, process: ProcessId) -> None:
-        """Close what `hold` opened, unless others hold the process still."""
+        """Close what `hold` opened, unless another caller still holds the process."""
         held = self._held.get(process)
         if held is None:
             return
@@ -100,9 +100,9 @@ class Pidfds:
             os.close(held.fd)
 
     def send(self, process: ProcessId, number: signal.Signals) -> str:
-        """Signal a process that is held; returns ``sent``, ``gone``, or ``refused``.
+        """Signal a held process; return ``sent``, ``gone``, or ``refused``.
 
-        Raise HostError for one that is not held: a bare pid could be somebody else's by now.
+        Raise HostError for a process that is not held: its pid alone could be another's now.
         """
         held = self._held.get(process)
         if held is None:
@@ -127,11 +127,11 @@ class Pidfds:
         try:
             fd = os.pidfd_open(process.pid)
         except OSError as error:
-            # A thread's id is none of a process: EINVAL, since Linux 6.9 ENOENT.
+            # The id of a thread, not of a process: EINVAL, since Linux 6.9 ENOENT.
             if error.errno in {errno.ESRCH, errno.EINVAL, errno.ENOENT}:
                 return None
             raise HostError(f"cannot open a pidfd of {process.pid}: {error.strerror}") from error
-        # Only now can the pid not be given to another process any more.
+        # From now on the pid cannot be given to another process.
         if self._procfs.start_ticks(process.pid) != process.start_ticks:
             os.close(fd)
             return None

@@ -1,4 +1,4 @@
-"""Processes and drivers from /proc; what vanishes while it is read is None."""
+"""Processes and drivers from /proc. What vanishes while it is read is None."""
 
 import os
 import re
@@ -35,9 +35,9 @@ _MASK = re.compile(r"[0-9a-fA-F]{1,16}")
 
 
 class ProcessFacts(Struct, frozen=True, kw_only=True):
-    """One process at one moment. `threads` counts a leader that has exited before its threads.
+    """One process at one moment. `threads` includes a leader that exited before its threads.
 
-    `state` is the letter that the kernel gives: ``Z`` for a leader that has exited.
+    `state` is the kernel's letter: ``Z`` for a leader that has exited.
     """
 
     process: ProcessId
@@ -49,23 +49,23 @@ class ProcessFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def can_act(self) -> bool:
-        """Tell whether anything of it still runs: a zombie with live threads does."""
+        """Tell whether any thread of it still runs; a zombie can have live threads."""
         return self.state not in {"Z", "X"} or self.threads > 1
 
 
 class Procfs:
-    """Reads below one root. What cannot be read is as good as gone: None, or empty."""
+    """Reads below one root. What cannot be read counts as gone: None, or empty."""
 
     def __init__(self, root: HostRoot, *, patience: float = 2.0) -> None:
-        """Read below *root*'s proc folder; *patience*: how long arguments may take, in seconds."""
+        """Read below *root*'s proc folder. *patience*: how long arguments may take, in seconds."""
         self._root = root
         self._proc = str(root.proc)
         self._visits = Visits(self.start_ticks, patience=patience)
 
     def pids(self) -> list[int]:
-        """Return the pids that are there now; raise HostError where /proc cannot be listed.
+        """Return the pids that exist now; raise HostError if /proc cannot be listed.
 
-        One that is missing or empty is none of a kernel's: to see nobody in it proves nothing.
+        A missing or empty folder is no kernel's /proc: to see no process in it proves nothing.
         """
         names = list_names(self._proc)
         if not names:
@@ -81,14 +81,14 @@ class Procfs:
 
     @property
     def hanging(self) -> frozenset[int]:
-        """Return the processes whose arguments are being read still, by threads left behind."""
+        """Return the processes whose arguments are still being read by a stuck thread."""
         return self._visits.hanging
 
     def process(self, pid: int) -> ProcessFacts | None:
-        """Return the process, or None when there is none."""
+        """Return the process, or None if there is none."""
         try:
             text = read_bytes(f"{self._proc}/{pid}/stat") or b""
-            # The name is in parentheses and may have any character in it, a parenthesis too.
+            # The name is in parentheses and may have any character, also a parenthesis.
             head, _, tail = text.rpartition(b")")
             fields = tail.split()
             return ProcessFacts(
@@ -112,22 +112,22 @@ class Procfs:
         return process.start_ticks / os.sysconf("SC_CLK_TCK")
 
     def namespace(self, pid: int, kind: str) -> str | None:
-        """Return the namespace that a process is in, of *kind* ``mnt`` or ``pid``."""
+        """Return the namespace of a process, of *kind* ``mnt`` or ``pid``."""
         return link_or_none(f"{self._proc}/{pid}/ns/{kind}")
 
     def children(self, pid: int) -> frozenset[int]:
-        """Return the pids of those whose parent it is; none where the kernel does not tell.
+        """Return the pids of a process's children; none if the kernel does not list them.
 
-        Kernels tell that are built with CONFIG_PROC_CHILDREN, as the distributions' are.
+        It does with CONFIG_PROC_CHILDREN, which distributions set.
         """
         threads = names_or_empty(f"{self._proc}/{pid}/task")
         told = (self._text(f"{pid}/task/{each}/children") for each in threads)
         return frozenset(int(child) for text in told for child in text.split() if child.isdecimal())
 
     def runs_a_machine(self, pid: int) -> bool:
-        """Tell whether a process has a virtual machine of KVM's, whatever it is called.
+        """Tell whether a process has a KVM virtual machine open, whatever its name is.
 
-        Raise HostError where its files cannot be read: it may have one as well as not.
+        Raise HostError if its files cannot be read: then it may have one.
         """
         folder = f"{self._proc}/{pid}/fd"
         try:
@@ -150,10 +150,10 @@ class Procfs:
             return None
 
     def arguments(self, pid: int) -> tuple[str, ...]:
-        """Return what a process was started with, its own name first; none where it has none.
+        """Return the command line of a process, its own name first; empty if it has none.
 
-        Of a very long line only the beginning: a program can have megabytes of arguments. They are
-        in the process's own memory, which can be out of reach for ever: then there are none.
+        Of a very long command line only the beginning. It is in the process's own memory, and a
+        read of that can hang forever: then it is empty.
         """
         found, _ = self._visits.each([pid], lambda: self._command_line)
         line = found.get(pid, b"")
@@ -161,12 +161,12 @@ class Procfs:
         return tuple(word.decode(errors="replace") for word in words)
 
     def program(self, pid: int) -> str | None:
-        """Return the name that a process was started by, without its folder."""
+        """Return the name by which a process was started, without its folder."""
         first = next(iter(self.arguments(pid)), "")
         return first.rpartition("/")[2][:_LONGEST_NAME] or None
 
     def char_major(self, name: str) -> int | None:
-        """Return the major number that a character driver has now, or None when it has none."""
+        """Return the major number of a character driver, or None if it has none now."""
         text = self._text("devices")
         for line in text.partition("Block devices:")[0].splitlines():
             number, _, driver = line.strip().partition(" ")
@@ -175,13 +175,13 @@ class Procfs:
         return None
 
     def flock_holder(self, file: str) -> int | None:
-        """Return who has *file*, given as ``MAJOR:MINOR:INODE``, locked by flock(2); None: nobody.
+        """Return the pid that holds *file*, as ``MAJOR:MINOR:INODE``, by flock(2); None if none.
 
-        0 stands for a process outside of our pid namespace.
+        0 stands for a process outside our pid namespace.
         """
         for line in self._text("locks").splitlines():
             fields = line.split()
-            # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234 0 EOF"; who waits has an arrow before it
+            # "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234 0 EOF"; a waiting one has an arrow
             if fields[1:2] == ["FLOCK"] and fields[5:6] == [file] and fields[4].isdecimal():
                 return int(fields[4])
         return None

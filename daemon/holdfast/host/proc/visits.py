@@ -1,7 +1,7 @@
-"""Looks at one process after the other, and leaves a thread behind where the kernel never answers.
+"""Looks at one process after another, and leaves a thread behind if the kernel never answers.
 
-What /proc tells of a process can take for ever: a mapping is being taken down in a stuck driver or
-on a dead server, and whoever reads the process's maps or arguments waits behind it.
+Some files in /proc can block forever: while a mapping is removed in a stuck driver or on a dead
+server, any reader of that process's maps or arguments waits behind it.
 """
 
 import threading
@@ -14,22 +14,22 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _MOST = 16
-"""So many threads may be held up before nobody is looked at but carefully."""
+"""With more stuck threads than this, each process is looked at only carefully."""
 
 
 class Look(Protocol[T_co]):
-    """Looks at one process; returns None where there is nothing to keep."""
+    """Looks at one process; returns None if there is nothing to keep."""
 
     def __call__(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> T_co | None:
-        """Look at *pid*; *careful*: read nothing that can hang. Call *beat* after each read."""
+        """Look at *pid*. *careful*: read nothing that can hang. Call *beat* after each read."""
         ...
 
 
 class Visits:
-    """Remembers which processes hold up a thread, so that each holds up two at the most.
+    """Remembers on which processes a thread is stuck, so that each blocks at most two threads.
 
-    A process that held up one look is looked at carefully for as long as that thread hangs; one
-    that holds up a careful look too is not looked at. May be used by several threads at once.
+    A process that blocked one look is looked at carefully while that thread is stuck. If it
+    blocks a careful look too, it is not looked at. Several threads may use this at once.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Visits:
         patience: float = 2.0,
         later: float = 0.25,
     ) -> None:
-        """Wait *patience* seconds for a read, *later* seconds once one read did not come back.
+        """Wait *patience* seconds for a read, and *later* seconds after one read got stuck.
 
-        *start_ticks* tells a process from another one that has its pid later.
+        *start_ticks* tells a process from a later one with the same pid.
         """
         self._start_ticks = start_ticks
         self.patience = patience
@@ -51,17 +51,17 @@ class Visits:
 
     @property
     def hanging(self) -> frozenset[int]:
-        """Return the pids whose looks have not come back; their threads are in the kernel still."""
+        """Return the pids on which a thread is still stuck in the kernel."""
         with self._lock:
             return frozenset(pid for pid, each in self._held_up.items() if each.hangs)
 
     def each(
         self, pids: Iterable[int], begin: Callable[[], Look[T]]
     ) -> tuple[dict[int, T], tuple[int, ...]]:
-        """Return what the looks at *pids* found, and those that could not be looked at.
+        """Return what the looks at *pids* found, and the pids that could not be looked at.
 
-        *begin* makes a look; it is called anew after a thread was left behind, so that the two
-        share nothing. What a look raises is raised here.
+        *begin* makes a look. It is called again after a thread was left behind, so that the two
+        threads share nothing. What a look raises is raised here.
         """
         found: dict[int, T] = {}
         unread: list[int] = []
@@ -77,12 +77,12 @@ class Visits:
             self._remember(pid, stint.thread)
             again = [pid] if not careful else []
             unread += [pid] if careful else []
-            # How many threads are held up by now decides anew about those that are still to come.
+            # The number of stuck threads now decides how the rest are looked at.
             left = self._queue([*again, *(each for each, _ in left)], unread)
         return found, tuple(unread)
 
     def _queue(self, pids: Iterable[int], unread: list[int]) -> "deque[tuple[int, bool]]":
-        """Return *pids* with how to look at each; add those to *unread* that are not looked at."""
+        """Return *pids*, each with whether to be careful; add those to skip to *unread*."""
         with self._lock:
             self._held_up = {pid: each for pid, each in self._held_up.items() if each.hangs}
             held_up = dict(self._held_up)
@@ -113,7 +113,7 @@ class Visits:
 
 
 class _HeldUp:
-    """The threads that one process holds up."""
+    """The threads that are stuck on one process."""
 
     def __init__(self, start_ticks: int | None, threads: tuple[threading.Thread, ...]) -> None:
         self.start_ticks = start_ticks
@@ -125,7 +125,7 @@ class _HeldUp:
 
 
 class _Stint(Generic[T]):
-    """One thread's work through the queue, until it is done or left behind."""
+    """The work of one thread through the queue, until it is done or left behind."""
 
     def __init__(self, left: "deque[tuple[int, bool]]", found: dict[int, T], look: Look[T]) -> None:
         self._left = left
@@ -141,12 +141,12 @@ class _Stint(Generic[T]):
         self.thread.start()
 
     def wait(self, patience: float) -> tuple[int, bool] | None:
-        """Return None when all is done, or whose look does not come back, and leave it behind."""
+        """Return None when all is done, or the pid on which the thread is stuck, and abandon it."""
         while not self._done.wait(max(0.001, self._since + patience - time.monotonic())):
             since = self._since
             if time.monotonic() - since < patience:
                 continue
-            # This whole process may have been stopped for a while: then it goes on now.
+            # This whole process may have been stopped for a while; then the thread continues now.
             self._done.wait(patience / 4)
             with self._lock:
                 if self._since == since and not self._done.is_set():

@@ -25,27 +25,27 @@ from holdfast.model.use.use import Grip, Holder, Scan, ScanTarget
 
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR})
 _REEXEC = "exe"
-"""The name of a program started through /proc/self/exe, as gVisor's sentry is: it tells nothing."""
+"""The name of a program that was started through /proc/self/exe, such as gVisor's sentry."""
 
 
 class _Refused(Struct, frozen=True):
-    """A process that could not be looked into, in the kernel's words."""
+    """A process that could not be inspected, with the kernel's error."""
 
     reason: str
 
 
 class HolderScan:
-    """Scans /proc below one root. It blocks for as long as it takes: run it on a lane.
+    """Scans /proc below one root. It blocks: run it on a lane.
 
-    A process that cannot be read in time is a gap of its own, and holds up a thread of its own.
+    A process that cannot be read in time becomes a gap, and blocks only its own thread.
 
-    Files are matched by device number, never by the text of their path: a node may be mounted
-    under another name. What vanishes while it is read is gone, and no gap. This process itself is
-    left out: it holds nothing, but for the moment of an exclusive open.
+    Files are matched by device number, never by their path: a node may be mounted under another
+    name. What vanishes while it is read is gone, and no gap. This process itself is left out: it
+    holds a device only for the moment of an exclusive open.
     """
 
     def __init__(self, root: HostRoot, *, patience: float = 2.0) -> None:
-        """Scan below *root*'s proc folder; *patience* is how long one read may take, in seconds."""
+        """Scan below *root*'s proc folder. *patience*: how long one read may take, in seconds."""
         self._root = root
         self._procfs = Procfs(root, patience=patience)
         self._visits = Visits(self._procfs.start_ticks, patience=patience)
@@ -62,8 +62,8 @@ class HolderScan:
     ) -> Scan:
         """Return who holds each of *targets*, among *pids* (None: every process).
 
-        *maps*: look for holders too that closed everything and only have the memory mapped. Dearer
-        by far.
+        *maps*: also look for holders that closed all files and only have the memory mapped. This
+        is much slower.
         """
         started = time.perf_counter()
         sight = self._sight()
@@ -105,17 +105,17 @@ class HolderScan:
         )
 
     def named(self, pid: int) -> Holder | None:
-        """Return *pid* as a holder of nothing yet; None when it has ended, reaped or not."""
+        """Return *pid* as a holder without devices; None if it has ended, reaped or not."""
         facts = self._procfs.process(pid)
         return self._describe(pid) if facts is not None and facts.can_act else None
 
     @property
     def hanging(self) -> frozenset[int]:
-        """Return the processes that are being read still, by threads that were left behind."""
+        """Return the processes on which a thread is still stuck."""
         return self._visits.hanging | self._procfs.hanging
 
     def _sight(self) -> Visibility:
-        # Read once: what a process may see is given to it at its start, and mountinfo is long.
+        # Read once: it does not change while a process runs, and mountinfo is long.
         if self._visibility is None:
             self._visibility = visibility(self._root)
         return self._visibility
@@ -123,12 +123,12 @@ class HolderScan:
     def _holders(
         self, pids: Sequence[int], begin: Callable[[], Look[ProcessUse | _Refused]], gaps: "_Gaps"
     ) -> list[tuple[Holder, ProcessUse]]:
-        """Return who of *pids* holds anything, in their order."""
+        """Return the holders among *pids*, in their order."""
         found: dict[int, tuple[Holder, ProcessUse]] = {}
         suspects = self._uses(pids, begin, gaps)
         while suspects:
-            # What was found may be of a process that ended since and left its pid to another: only
-            # what is found between two readings of the same start time is this process's own.
+            # A process may have ended since, and another may have its pid. Only what is found
+            # between two readings of the same start time is this process's own.
             before = {pid: self._procfs.start_ticks(pid) for pid in suspects}
             uses = self._uses(list(suspects), begin, gaps)
             suspects = {}
@@ -143,9 +143,9 @@ class HolderScan:
     def _uses(
         self, pids: Sequence[int], begin: Callable[[], Look[ProcessUse | _Refused]], gaps: "_Gaps"
     ) -> dict[int, ProcessUse]:
-        """Return what each of *pids* has that has anything; tell *gaps* of those not seen in full.
+        """Return what those of *pids* have that have anything; add to *gaps* what was not seen.
 
-        No answer in time is told of as a refusal is.
+        A read that takes too long counts as a refusal.
         """
         found, unread = self._visits.each(pids, begin)
         late = f"no answer within {self._visits.patience:g} s"
@@ -164,12 +164,12 @@ class HolderScan:
 
     def _refused(self, pid: int, reason: str, gaps: "_Gaps") -> None:
         facts = self._procfs.process(pid)
-        # The kernel's own threads have no files, nor has one that exited: nothing is hidden.
+        # Kernel threads and exited processes have no files, so nothing is hidden.
         if facts is not None and facts.can_act and not facts.kernel_thread:
             gaps.add(pid, facts.comm, reason)
 
     def _describe(self, pid: int) -> Holder | None:
-        """Return *pid* as a holder of nothing yet, or None when it is gone."""
+        """Return *pid* as a holder without devices, or None if it is gone."""
         cgroup, uid = self._cgroups.of_process(pid), self._procfs.uid(pid)
         facts = self._procfs.process(pid)
         if facts is None:
@@ -178,7 +178,7 @@ class HolderScan:
         pod, container = pod_of(cgroup)
         return Holder(
             process=facts.process,
-            # Thousands of processes of one pod may have a device open: what is the same is shared.
+            # Thousands of processes of one pod may have a device open: equal strings are shared.
             command=sys.intern(program or facts.comm),
             grips=frozenset(),
             cgroup=sys.intern(cgroup),
@@ -207,7 +207,7 @@ def _look_at(
 
 
 class _Gaps:
-    """Collects processes that could not be looked into, and tells of them in few words."""
+    """Collects the processes that could not be inspected, and makes short texts of them."""
 
     def __init__(self, sight: Visibility) -> None:
         self._hint = f"; holdfast lacks {', '.join(sight.blinding)}" if sight.blinding else ""

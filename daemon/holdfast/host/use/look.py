@@ -20,10 +20,10 @@ from holdfast.runtime.lane import Lane
 
 
 class Look:
-    """Asks the kernel on a lane of its own; decides nothing.
+    """Asks the kernel on a lane; decides nothing.
 
-    `enabled` is the cheap question, `scan` the dear one, `open` the exclusive one that a starting
-    workload could feel: it is for the gate alone.
+    `enabled` is cheap, `scan` is expensive. `open` is exclusive, and a starting program could get
+    EBUSY from it, so it is for the gate alone.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class Look:
         self._gpus = gpus
         self.last_scan: Scan | None = None
         self.full_scan_seconds = 0.0
-        """How long the last look at every process took."""
+        """How long the last full scan took."""
         self.full_gaps: tuple[str, ...] = ()
-        """What that look could not see: a look at fewer processes says nothing about the rest."""
+        """What that scan could not see. A scan of fewer processes says nothing about the rest."""
         self.full_scan_at: float | None = None
         """When it ended, in monotonic seconds."""
 
     @property
     def hanging(self) -> frozenset[int]:
-        """Return the processes of which the kernel has given no answer yet."""
+        """Return the processes on which a read is stuck."""
         return self._holders.hanging
 
     async def enabled(self, devices: Iterable[Device]) -> dict[DeviceName, tuple[PciAddress, ...]]:
@@ -72,9 +72,9 @@ class Look:
         *,
         pids: Sequence[int] | None = None,
     ) -> dict[DeviceName, KernelFacts]:
-        """Return what the kernel shows of each device, after a look at *pids* (None: at all)."""
+        """Return what the kernel shows of each device, after a scan of *pids* (None: all)."""
         wanted = tuple(devices)
-        # NVML first: whom it names is then found in /proc, or has ended since.
+        # NVML first: a process that it names is then found in /proc, or has ended since.
         uses = await self._gpus.ask(wanted) if self._gpus is not None else {}
         found = await self._lane.run(lambda: self._scan(wanted, locks, pids))
         if self._gpus is None or not uses:
@@ -93,14 +93,14 @@ class Look:
         return {pid: holder for pid, holder in found.items() if holder is not None}
 
     async def open(self, device: Device) -> Opened:
-        """Open and close each group node of *device* exclusively, and tell what the kernel said."""
+        """Open and close each group node of *device* exclusively; return the kernel's answer."""
         return await self._lane.run(lambda: self._open(device))
 
     async def open_idle(self, device: Device, *, learn: bool) -> Opened:
-        """Do as `open` does with a device that is enabled although nobody seems to have it.
+        """Do as `open` for a device that is enabled although no process seems to have it.
 
-        *learn*: the look that saw nobody was complete, so where the kernel agrees, how the device
-        is enabled is its idle level from now on. One that is not enabled any more is left alone.
+        *learn*: the scan that saw no holder was complete. If the open succeeds, the current level
+        of `enable` is the idle level from now on. A device that is no longer enabled is left alone.
         """
         return await self._lane.run(lambda: self._open_idle(device, learn=learn))
 
@@ -114,14 +114,14 @@ class Look:
         pids: Sequence[int] | None,
     ) -> dict[DeviceName, KernelFacts]:
         enabled = {device.name: self._enabling(device) for device in devices}
-        # One that does not tell may be in use as well as not.
+        # A device whose `enable` cannot be read may be in use.
         busy = frozenset(name for name, each in enabled.items() if each.above or each.unread)
         scan = self._holders.scan([self._target(device) for device in devices], pids=pids)
         holders = attribute(scan, busy, locks)
         gaps = {device.name: scan.gaps for device in devices}
         unread = {device.name: scan.unread for device in devices}
-        # A mapping alone is rare, and reading every process's maps is dear: only where it is the
-        # one thing left that could explain the use, or where nothing else would show it.
+        # A mapping without an open file is rare, and reading all maps is expensive: do it only if
+        # nothing else explains the use, or if nothing else would show it.
         puzzling = [device for device in devices if self._puzzles(device, busy, holders)]
         if puzzling:
             targets = [self._target(device) for device in puzzling]
@@ -172,6 +172,6 @@ class Look:
         if not self._enabling(device).above or not are_groups(self._root, device.nodes):
             return Opened.UNAVAILABLE
         with holding(self._root, device.nodes) as opened:
-            if opened is Opened.SUCCEEDED and learn:  # and until it is closed nobody has it
+            if opened is Opened.SUCCEEDED and learn:  # nobody else has it before it is closed
                 self._levels.learn(device.functions)
             return opened

@@ -1,7 +1,7 @@
-"""Asks NVIDIA's management library about the GPUs; nothing else imports pynvml.
+"""NVIDIA's management library. Nothing else imports pynvml.
 
-Every call can block for as long as the driver likes: this belongs on a lane. Import it only on a
-node whose kernel has the driver.
+Each call can block as long as the driver likes: run it on a lane. Import this only on a node whose
+kernel has the driver.
 """
 
 from holdfast.host.nvidia.nvml.library import Nvml

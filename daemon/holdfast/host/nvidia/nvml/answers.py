@@ -1,4 +1,4 @@
-"""What NVML's answers and errors mean: an answer, no such thing, or a problem with a name."""
+"""What NVML's answers and errors mean: an answer, not supported, or a named problem."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,14 +11,14 @@ from holdfast.model.nvidia.gpu import GpuProblem
 
 T = TypeVar("T")
 Handle = Any
-"""What pynvml calls a device; it means something to the library alone."""
+"""pynvml's handle of a device; only the library understands it."""
 
 LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
-"""The errors that are about the GPU itself, not about one question."""
+"""The errors of the GPU itself, not of one query."""
 
 _ADDRESS = re.compile(r"(?P<domain>[0-9a-f]{4,8}):(?P<rest>[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
-# What a library or a GPU does not have is an answer; what it fails to say is a problem.
+# Not supported is an answer; a failed query is a problem.
 _NONE_OF_IT = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
 _CODES: Mapping[int, str] = {
     value: name for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
@@ -26,7 +26,7 @@ _CODES: Mapping[int, str] = {
 
 
 def supported(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401 - as pynvml
-    """Return the answer; None when this GPU or library has no such thing."""
+    """Return the answer; None if this GPU or library does not support the query."""
     try:
         return ask(*about)
     except pynvml.NVMLError as error:
@@ -36,7 +36,7 @@ def supported(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401 -
 
 
 def answered(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401 - as pynvml
-    """Return the answer, None when there is none for whatever reason."""
+    """Return the answer; None if there is none, for whatever reason."""
     try:
         return ask(*about)
     except (pynvml.NVMLError, UnicodeDecodeError, ValueError):
@@ -44,9 +44,9 @@ def answered(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401 - 
 
 
 def unless_lost(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401 - as pynvml
-    """Return the answer, None when there is none; raise NVMLError where the GPU itself is lost.
+    """Return the answer, None if there is none; raise NVMLError if the GPU itself is lost.
 
-    For one question among others about a GPU: that it fails says nothing about the GPU.
+    For one query among others about a GPU: its failure says nothing about the GPU.
     """
     try:
         return ask(*about)
@@ -57,7 +57,7 @@ def unless_lost(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401
 
 
 def problem(asked: str, error: Exception) -> GpuProblem:
-    """Return what *error* means for the question *asked*."""
+    """Return what *error* means for the query *asked*."""
     lost = isinstance(error, pynvml.NVMLError) and error.value in LOST
     return GpuProblem(asked=asked, error=error_name(error), lost=lost)
 
@@ -72,7 +72,7 @@ def error_name(error: Exception) -> str:
 
 
 def hint(error: Any) -> str:  # noqa: ANN401 - pynvml makes its classes at run time
-    """Return what to do about an error at the start, to complete a text with."""
+    """Return what to do about an error of the start, as the end of a text."""
     hints = {
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "; is the driver being loaded or replaced?",
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
@@ -91,9 +91,9 @@ def bus(handle: Handle) -> PciAddress:
 
 
 def address(info: Any) -> PciAddress:  # noqa: ANN401 - a structure of pynvml
-    """Return a PCI address as sysfs writes it: NVML gives the domain eight digits.
+    """Return a PCI address as sysfs writes it; NVML gives the domain eight digits.
 
-    Raise ValueError for what is none: it becomes the name of a folder that is read.
+    Raise ValueError for any other text, because the result becomes part of a path.
     """
     text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
     found = _ADDRESS.fullmatch(text.lower())

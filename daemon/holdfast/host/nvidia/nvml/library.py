@@ -1,4 +1,4 @@
-"""One NVML library: what GPUs there are, who uses them, how they are, what happens to them."""
+"""One NVML library: which GPUs there are, who uses them, their condition and their events."""
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
@@ -39,18 +39,18 @@ from holdfast.model.nvidia.gpu import (
 T = TypeVar("T")
 
 _DISPLAYS = frozenset({"DGX Display", "NVIDIA DGX Display"})
-"""Cards that drive a DGX's monitor; nobody computes on them."""
+"""Cards for the monitor of a DGX; no program computes on them."""
 _EVENTS: Mapping[int, GpuEventKind] = {
     pynvml.nvmlEventTypeXidCriticalError: GpuEventKind.XID,
     pynvml.nvmlEventTypeDoubleBitEccError: GpuEventKind.DOUBLE_BIT_ECC,
     pynvml.nvmlEventTypeSingleBitEccError: GpuEventKind.SINGLE_BIT_ECC,
 }
 _NO_SLICE = 0xFFFFFFFF
-"""What an event says of the GPU instance when it is about the whole GPU."""
+"""The GPU instance in an event that is about the whole GPU."""
 
 
 class Nvml:
-    """One NVML library, opened once. Not for two threads at once, but for `wait_event`."""
+    """One NVML library. Not for two threads at once, except for `wait_event`."""
 
     def __init__(self, library: Path | None = None) -> None:
         """Use the library at *library*, or the one that the system finds by name."""
@@ -63,14 +63,14 @@ class Nvml:
 
     @property
     def in_use(self) -> bool:
-        """Tell whether this process has a library open, which `open` then starts once more."""
+        """Tell whether this process has a library open, which `open` then reuses."""
         return users() > 0
 
     def open(self) -> None:
         """Load and start the library. Raise HostError while it, or the driver, is not there.
 
-        After an upgrade of the driver the former library answers with a version mismatch. The file
-        that is there now is loaded as soon as nobody in this process has the former one open.
+        After a driver upgrade the old library answers with a version mismatch. The new file is
+        loaded as soon as no user in this process has the old one open.
         """
         try:
             enter(self._library)
@@ -88,7 +88,7 @@ class Nvml:
         self._begun += 1
 
     def close(self) -> None:
-        """Let the driver go, once for each `open`: the process's other users of it keep theirs."""
+        """Close the library, once for each `open`; other users in this process keep it open."""
         self.unsubscribe()
         begun, self._begun = self._begun, 0
         for _ in range(begun):
@@ -96,7 +96,7 @@ class Nvml:
             leave()
 
     def read(self) -> GpuReading:
-        """Enumerate the GPUs, in NVML's order. One that errors is among them with its problems."""
+        """Enumerate the GPUs in NVML's order, including GPUs with errors."""
         try:
             version = str(pynvml.nvmlSystemGetDriverVersion())
             count = int(pynvml.nvmlDeviceGetCount())
@@ -113,9 +113,9 @@ class Nvml:
         )
 
     def use(self, uuid: str) -> GpuUse:
-        """Return who uses the GPU or MIG slice *uuid*; whatever NVML fails to say is a problem.
+        """Return who uses the GPU or MIG slice *uuid*; what NVML fails to say is a problem.
 
-        A GPU in MIG mode has to be asked slice by slice: its own lists are not complete.
+        A GPU in MIG mode must be asked slice by slice: its own lists are not complete.
         """
         kinds: Mapping[str, Callable[[Handle], list[Any]]] = {
             "compute": pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
@@ -138,10 +138,10 @@ class Nvml:
         return GpuUse(processes=tuple(found), memory_used=memory, utilization=works)
 
     def condition(self, uuid: str) -> GpuCondition:
-        """Return what NVML tells of the GPU's state; `lost` when the GPU itself does not answer.
+        """Return the GPU's condition; `lost` if the GPU itself does not answer.
 
-        It answers when it has a handle and tells its UUID, and says to nothing that it is lost. Any
-        other question that fails is one answer less.
+        It answers if it has a handle and a UUID, and no query says that it is lost. Any other
+        failed query is only one answer less.
         """
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -172,7 +172,7 @@ class Nvml:
     def _peers_of(
         self, handle: Handle, uuid: str, links: Mapping[int, bool]
     ) -> Mapping[int, PciAddress]:
-        """Return what is at the end of each link; a link that is up is asked once."""
+        """Return the GPU at the end of each link; each active link is queried once."""
         known = self._peers.setdefault(uuid, {})
         for link, up in links.items():
             if up and link not in known:
@@ -180,14 +180,13 @@ class Nvml:
         return {link: peer for link, peer in known.items() if peer is not None}
 
     def links(self, uuids: Iterable[str]) -> GpuLinks:
-        """Return how the GPUs *uuids* reach each other; a GPU that does not answer has no links."""
+        """Return how the GPUs *uuids* are connected; a GPU that does not answer has no links."""
         return links(uuids)
 
     def subscribe(self, uuids: Iterable[str]) -> Mapping[str, str]:
-        """Begin to hear of the GPUs' events; return why some cannot be heard of, by UUID.
+        """Subscribe to the GPUs' events; return why some GPUs have none, by UUID.
 
-        What happens before this is called is never told. Raise HostError where there can be no
-        events at all.
+        Earlier events are not delivered. Raise HostError if there can be no events at all.
         """
         self.unsubscribe()
         try:
@@ -207,17 +206,17 @@ class Nvml:
         return unheard
 
     def unsubscribe(self) -> None:
-        """Hear of no more events."""
+        """End the subscription."""
         events, self._events = self._events, None
         self._named.clear()
         if events is not None:
             answered(pynvml.nvmlEventSetFree, events)
 
     def wait_event(self, timeout: float) -> GpuEvent | None:
-        """Return the next event, None when there was none for *timeout* seconds.
+        """Return the next event; None if there was none for *timeout* seconds.
 
-        It blocks the whole time, for a thread of its own. Raise HostError when NVML fails to wait:
-        then nothing is known of any GPU's events.
+        It blocks the whole time, so it needs its own thread. Raise HostError if NVML fails to
+        wait: then no GPU's events are known.
         """
         if self._events is None:
             raise HostError("cannot wait for GPUs' events: nobody has subscribed to any")
@@ -233,7 +232,7 @@ class Nvml:
         whole = data.gpuInstanceId == _NO_SLICE
         return GpuEvent(
             kind=kind,
-            # A GPU that fell off the bus is not told its UUID; its handle is the one from before.
+            # A GPU that fell off the bus has no UUID any more, but its handle is the same.
             uuid=answered(lambda: str(pynvml.nvmlDeviceGetUUID(data.device)))
             or self._named.get(_address(data.device), ""),
             xid=int(data.eventData) if kind is GpuEventKind.XID else 0,
@@ -286,7 +285,7 @@ def _slices(handle: Handle) -> tuple[MigSlice, ...]:
             mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
         except pynvml.NVMLError as error:
             if error.value in {pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT}:
-                continue  # there is none at this place
+                continue  # there is no slice at this index
             raise
         has = pynvml.nvmlDeviceGetAttributes_v2(mig)
         found.append(
@@ -305,5 +304,5 @@ def _slices(handle: Handle) -> tuple[MigSlice, ...]:
 
 
 def _address(handle: Handle) -> int:
-    """Return what tells one GPU's handle from another's; it stays the same while NVML is open."""
+    """Return what identifies a GPU's handle; it stays the same while NVML is open."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -20,7 +20,7 @@ _LINKS: Mapping[int, Link] = {
 
 
 def links(uuids: Iterable[str]) -> GpuLinks:
-    """Return how the GPUs *uuids* reach each other; a GPU that does not answer has no links."""
+    """Return how the GPUs *uuids* are connected; a GPU that does not answer has no links."""
     handles: dict[str, Handle] = {}
     for uuid in sorted(uuids):
         handle = answered(pynvml.nvmlDeviceGetHandleByUUID, uuid)
@@ -49,9 +49,9 @@ def links(uuids: Iterable[str]) -> GpuLinks:
 
 
 def peer_of(handle: Handle, link: int) -> PciAddress | None:
-    """Return the address of the GPU at the other end of a link that is up; None: it is no GPU.
+    """Return the address of the GPU at the other end of an active link; None if it is no GPU.
 
-    Raise NVMLError where this driver does not tell.
+    Raise NVMLError if this driver does not tell.
     """
     kind = pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
     if kind != pynvml.NVML_NVLINK_DEVICE_TYPE_GPU:

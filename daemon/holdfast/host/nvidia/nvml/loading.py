@@ -1,4 +1,4 @@
-"""Which file pynvml calls: the one that is there now, also after the driver was replaced."""
+"""Which library file pynvml calls: the current one, also after the driver was replaced."""
 
 import ctypes
 from pathlib import Path
@@ -9,10 +9,10 @@ LIBRARY = "libnvidia-ml.so.1"
 
 
 class Loaded(ctypes.CDLL):
-    """A library that was loaded, and how many in this process have it open."""
+    """A loaded library, and how many users in this process have it open."""
 
     def __init__(self, path: Path | None, *, number: int) -> None:
-        """Load *path*, the *number*th that this process loads; raise OSError."""
+        """Load *path* as the *number*th library of this process; raise OSError if that fails."""
         self.file = _identity(path)
         self.number = number
         self.users = 0
@@ -20,29 +20,29 @@ class Loaded(ctypes.CDLL):
 
 
 def enter(path: Path | None) -> None:
-    """Have pynvml call the library at *path* (None: as the loader finds it), until `leave`.
+    """Make pynvml call the library at *path* (None: as the loader finds it), until `leave`.
 
-    While others have one open, all get that one: a handle of one library means nothing to another.
-    Raise OSError when it cannot be loaded, NVMLError when there is none to be found by name.
+    While other users have a library open, all get that one: handles of one library mean nothing
+    to another. Raise OSError if it cannot be loaded, NVMLError if none is found by name.
     """
     with pynvml.libLoadLock:
         now = pynvml.nvmlLib
         if not isinstance(now, Loaded) or (not now.users and now.file != _identity(path)):
             now = _load(path, number=now.number + 1 if isinstance(now, Loaded) else 0)
             pynvml.nvmlLib = now
-            # It keeps the addresses of functions, which are those of the former library.
+            # This cache has the addresses of functions in the previous library.
             pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - it has no other way
         now.users += 1
 
 
 def leave() -> None:
-    """Take back one `enter`. What was loaded stays mapped: nothing says that it has no threads."""
+    """Undo one `enter`. The library stays mapped, because it may still have threads."""
     with pynvml.libLoadLock:
         pynvml.nvmlLib.users -= 1
 
 
 def users() -> int:
-    """Return how many in this process have a library open."""
+    """Return how many users in this process have a library open."""
     now = pynvml.nvmlLib
     return now.users if isinstance(now, Loaded) else 0
 
@@ -57,16 +57,16 @@ def _load(path: Path | None, *, number: int) -> Loaded:
 
 
 def _unheard_of(path: Path, number: int) -> str:
-    """Return *path* in words that the loader has not heard yet.
+    """Return *path* spelled in a way that the loader does not know yet.
 
-    It takes a path that it knows for the file that it loaded from there, whatever is there now;
-    of one that it does not know, it looks which file it is.
+    For a path that it knows, the loader returns the library that it loaded from there, whatever
+    is there now. Only for an unknown path does it look at the file.
     """
     return f"{path.parent}{'/.' * number}/{path.name}"
 
 
 def _identity(path: Path | None) -> tuple[int, int] | None:
-    """Return what tells one file from another; a file that is mapped keeps it to itself."""
+    """Return what tells one file from another; no new file gets that of a mapped one."""
     if path is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the driver itself says has to be done about a GPU before it is used again."""
+"""The recovery action that the driver itself asks for before a GPU is used again."""
 
 from collections.abc import Mapping
 
@@ -26,9 +26,9 @@ _WHOLE_NUMBERS = frozenset(
 
 
 def recovery_of(handle: Handle) -> str | None:
-    """Return what has to be done; None where this driver has no such field, or a word of its own.
+    """Return the recovery action; None if this driver has no such field, or an unknown value.
 
-    Raise NVMLError where the GPU does not answer.
+    Raise NVMLError if the GPU does not answer.
     """
     (field,) = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     if field.nvmlReturn != pynvml.NVML_SUCCESS or field.valueType not in _WHOLE_NUMBERS:
