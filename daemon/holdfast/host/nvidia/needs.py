@@ -105,15 +105,12 @@ class NvidiaDriver:
         patterns, mounts = _MODES[mode]
         places = {
             "/run/udev": self._root.run / "udev",
-            "/etc/cufile.json": self._etc("cufile.json"),
+            "/etc/cufile.json": self._root.etc / "cufile.json",
         }
         return BesideNodes(
             nodes=tuple(self._matching(patterns, nodes)),
             mounts=tuple(path for path in mounts if os.path.exists(places[path])),
         )
-
-    def _etc(self, name: str) -> Path:
-        return self._root.etc / name
 
     def _matching(self, patterns: tuple[str, ...], nodes: RootFacts) -> Iterator[SpecNode]:
         """Yield the matching nodes, from the driver's folder, or from /dev if it has none."""

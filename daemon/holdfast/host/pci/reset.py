@@ -1,9 +1,9 @@
 """Resets a PCI function, checks that it answers, and binds it to its driver again."""
 
-import contextlib
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from enum import Enum
 
 from msgspec import Struct
@@ -66,11 +66,9 @@ class FunctionControl:
             override=text_or_empty(folder / "driver_override").replace(_NO_OVERRIDE, ""),
         )
 
-    @contextlib.contextmanager
-    def holding(self, nodes: Sequence[DeviceNode]) -> Iterator[Opened]:
+    def holding(self, nodes: Sequence[DeviceNode]) -> AbstractContextManager[Opened]:
         """Hold each group open meanwhile, which only one process can; yield the result."""
-        with holding(self._root, nodes) as opened:
-            yield opened
+        return holding(self._root, nodes)
 
     def reset(self, address: PciAddress) -> Answer:
         """Reset the function by its first method; return when the kernel is done."""
