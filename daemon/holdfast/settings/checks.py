@@ -43,7 +43,7 @@ def _paths(settings: Settings) -> Iterator[str]:
     }.items():
         path = PurePosixPath(text)
         if not path.is_absolute() or ".." in path.parts or "\0" in text:
-            yield f"{key}: {text!r} is not an absolute path; begin it with /"
+            yield f"{key}: {text!r} is not an absolute path without '..'"
     plugin_dir, state_dir = Path(kubelet.plugin_dir), Path(settings.state_dir)
     if plugin_dir == state_dir or plugin_dir in state_dir.parents:
         yield "stateDir: kubelet may clean its plugin folder; choose a folder outside of it"
@@ -113,7 +113,7 @@ def _gpu(settings: Settings) -> Iterator[str]:
         "gpu.cdiHookPath": gpu.cdi_hook_path,
     }.items():
         if text and not PurePosixPath(text).is_absolute():
-            yield f"{key}: {text!r} is not an absolute path; begin it with /"
+            yield f"{key}: {text!r} is not an absolute path"
     prefix = gpu.cdi_annotation_prefix
     if _ANNOTATION_PREFIX.fullmatch(prefix) is None:
         yield (
