@@ -40,7 +40,7 @@ from holdfast.model.book.reconcile import (
     reconcile,
 )
 from holdfast.model.ids import NO_CHECKPOINT, BootId, CheckpointId, DeviceId, PodUid, ProcessId
-from holdfast.model.kubelet import KubeletView
+from holdfast.model.kubelet import KubeletView, ListedPod
 
 _D0 = silicon(d0="a")
 _NODE = inventory({WHOLE: silicon(d0="a", d1="b"), HALF: silicon(h0="a", h1="b")})
@@ -334,6 +334,52 @@ def test_a_pod_that_allocates_again_while_a_process_of_it_lives_is_not_overtaken
     book = _after(book, view, sightings={X: _LIVING})
     assert lock_of(book, "d0").pod == X
     assert lock_of(book, "d0").state is LockState.HELD
+
+
+def test_a_pod_that_comes_back_without_a_process_has_not_started_again() -> None:
+    draft = drafted(_released())
+    draft.allocate(WHOLE, _D0, pod=X)
+    settle(draft)
+    after = _after(draft.book, seen(entry(X, "d0")), sightings={X: _EMPTY})
+    assert lock_of(after, "d0").state is LockState.HELD
+    assert [each.phase for each in after.allocations.values()] == [Phase.PENDING]
+
+
+def test_books_that_cannot_be_read_hand_nothing_back() -> None:
+    """What was read last has the pod; it may have been a moment before kubelet let go of it."""
+    draft = drafted(_released())
+    draft.allocate(WHOLE, _D0, pod=X)
+    settle(draft)
+    after = _after(draft.book, unreadable(seen(entry(X, "d0"))), sightings={X: _LIVING})
+    assert lock_of(after, "d0").state is LockState.RELEASING
+
+
+def test_a_pod_whose_hardware_is_gone_has_its_lock_back_as_any_other() -> None:
+    draft = drafted(book_of(allocated(silicon(gone="z"), pod=X, active=True)))
+    draft.end(draft.allocations[1], "kubelet no longer counts it")
+    after = _after(draft.book, seen(entry(X, "gone")), sightings={X: _LIVING})
+    assert lock_of(after, "gone").state is LockState.HELD
+    assert [each.pod for each in after.allocations.values()] == [X]
+
+
+def test_a_pod_has_its_name_from_an_answer_to_a_whole_question_alone() -> None:
+    """The devices of a List and those of a checkpoint that was written later may differ."""
+    book = book_of(allocated(_D0, pod=X, active=True))
+    listed = ListedPod(namespace="default", name="train", devices=frozenset({name("d0")}))
+    half = replace(seen(entry(X, "d0"), answered=False), pods=(listed,))
+    assert _after(book, half).pods[X].name == ""
+    assert _after(book, replace(half, answered=True)).pods[X].name == "train"
+
+
+def test_a_pod_has_no_name_where_two_pods_may_be_meant() -> None:
+    book = book_of(allocated(silicon(d0="a", d1="b"), pod=X, active=True))
+    view = seen(entry(X, "d0", "d1"), entry(Y, "h0", resource=HALF))
+    idle = ListedPod(namespace="default", name="idle", devices=frozenset())
+    other = replace(idle, name="other", devices=frozenset({name("d1"), name("h0", HALF)}))
+    one = replace(idle, name="one", devices=frozenset({name("d0")}))
+    two = replace(idle, name="two", devices=frozenset({name("d1")}))
+    assert _after(book, replace(view, pods=(idle, other, one))).pods[X].name == "one"
+    assert _after(book, replace(view, pods=(one, two))).pods[X].name == ""
 
 
 def test_a_pod_that_kubelet_does_not_count_has_no_lock_back() -> None:

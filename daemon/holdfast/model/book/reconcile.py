@@ -172,11 +172,13 @@ def _lives(pod: PodUid | None, observed: Observed) -> bool:
 
 
 def could_have_started(allocation: Allocation, claims: Claims) -> bool:
-    """Tell whether nobody else has started on its keys, or is still to let go of them."""
+    """Tell whether no other pod has started on its keys, or is still to let go of them.
+
+    The pod of *allocation* is known.
+    """
     if any(
-        each.phase is Phase.ACTIVE
+        each.phase is Phase.ACTIVE and not same_pod(each.pod, allocation.pod)
         for each in claims.on(allocation.keys)
-        if each.id != allocation.id and not same_pod(each.pod, allocation.pod)
     ):
         return False
     return not any(
