@@ -190,6 +190,7 @@ async def kubelet_side(
         peer=peer,
         resend=lambda: side.resend(),  # noqa: PLW0108 - made below
         active=active,
+        offered=lambda: offers.until(lambda now: bool(now.devices)),
         lane=lane,
         clock=clock,
         settings=questions,

@@ -11,8 +11,8 @@ from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.kubelet import Registration
 from holdfast.model.node.memory import Memory
-from holdfast.model.node.readiness import Standing
 from holdfast.model.nvidia.gpu import GpuEvent, GpuEventKind
 from holdfast.telemetry.metrics import Metrics
 
@@ -179,7 +179,7 @@ def test_a_total_counted_elsewhere_never_falls_even_when_its_count_starts_over()
 
     for count in (2, 5, 5, 1):
         metrics.kubelet.show(
-            {_TPU: Standing(registered=True, streams=1)}, {_TPU: count}, questions=count
+            {_TPU: Registration(registered=True, streams=1, registrations=count)}, questions=count
         )
 
     shown = _shown(metrics)

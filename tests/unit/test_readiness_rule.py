@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.model.ids import ResourceName
+from holdfast.model.kubelet import Registration
 from holdfast.model.node.readiness import (
     RULES,
     Check,
     Known,
     ReadinessFacts,
     Rule,
-    Standing,
     books,
     devices,
     driver,
@@ -39,7 +39,7 @@ _GOOD = Known(at=990.0, patience=60.0)
 _WELL = ReadinessFacts(
     now=_NOW,
     resources=(_TPU,),
-    kubelet={_TPU: Standing(registered=True, streams=1, problem="")},
+    kubelet={_TPU: Registration(registered=True, streams=1, problem="")},
     sockets={"control": _GOOD, _TPU: _GOOD},
     books_readable=True,
     books_missing=False,
@@ -61,13 +61,13 @@ _WELL = ReadinessFacts(
 _CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
     (
         registrations,
-        {"kubelet": {_TPU: Standing(streams=1, problem="kubelet is gone")}},
+        {"kubelet": {_TPU: Registration(streams=1, problem="kubelet is gone")}},
         f"registered {_TPU}",
         "kubelet is gone",
     ),
     (
         streams,
-        {"kubelet": {_TPU: Standing(registered=True, problem="")}},
+        {"kubelet": {_TPU: Registration(registered=True, problem="")}},
         f"stream {_TPU}",
         "no ListAndWatch stream",
     ),

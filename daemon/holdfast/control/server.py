@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from msgspec import Struct
 
 from holdfast.control.client import MOST_BYTES
 from holdfast.errors import HoldfastError
@@ -28,11 +27,6 @@ Handler = Callable[[Mapping[str, Any]], Awaitable[Any] | Any]
 
 It is given the question's details, and under ``caller`` the pid and uid that the kernel names.
 """
-
-
-class _Caller(Struct, frozen=True, kw_only=True):
-    pid: int
-    uid: int
 
 
 class ControlServer:
@@ -98,10 +92,10 @@ class ControlServer:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def _answer(self, line: bytes, caller: _Caller) -> bytes:
-        if caller.uid not in {_ROOT, os.geteuid()}:
-            log.warning("control request refused", pid=caller.pid, uid=caller.uid)
-            return _error(f"cannot answer uid {caller.uid}: the daemon answers only root")
+    async def _answer(self, line: bytes, caller: Mapping[str, int]) -> bytes:
+        if caller["uid"] not in {_ROOT, os.geteuid()}:
+            log.warning("control request refused", **caller)
+            return _error(f"cannot answer uid {caller['uid']}: the daemon answers only root")
         try:
             question = json.loads(line)
             name = question["ask"]
@@ -109,7 +103,7 @@ class ControlServer:
         except (ValueError, KeyError, TypeError, RecursionError):
             known = ", ".join(sorted(self._handlers))
             return _error(f"cannot answer: not one of the questions {known}")
-        details = {**question, "caller": {"pid": caller.pid, "uid": caller.uid}}
+        details = {**question, "caller": caller}
         try:
             answer = handler(details)
             if inspect.isawaitable(answer):
@@ -124,10 +118,11 @@ class ControlServer:
             return _error(f"cannot answer {name}: {reason}; this is a bug, see the daemon's log")
 
 
-def _caller(connection: socket.socket) -> _Caller:
+def _caller(connection: socket.socket) -> Mapping[str, int]:
+    """Return the pid and uid of the other side, as the kernel names them."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _gid = _CREDENTIALS.unpack(raw)
-    return _Caller(pid=pid, uid=uid)
+    return {"pid": pid, "uid": uid}
 
 
 def _error(text: str) -> bytes:

@@ -55,10 +55,6 @@ _LAST_DELAY = 30.0
 """The longest wait in seconds before a question that failed is asked again."""
 
 
-async def _at_once() -> None:
-    """Wait for nothing."""
-
-
 class BooksReader:
     """Publishes `view`, and completes the questions that `ask` requests.
 
@@ -76,7 +72,7 @@ class BooksReader:
         peer: Callable[[Path], ProcessId | None],
         resend: Callable[[], None],
         active: Callable[[], bool],
-        offered: Callable[[], Awaitable[object]] = _at_once,
+        offered: Callable[[], Awaitable[object]],
         lane: Lane,
         clock: Clock,
         settings: Question,

@@ -17,6 +17,7 @@ from holdfast.kubelet.server import PluginServer
 from holdfast.kubelet.wire import dial, what_went_wrong
 from holdfast.model.book.offers import Offers
 from holdfast.model.ids import ResourceName
+from holdfast.model.kubelet import Registration
 from holdfast.runtime.backoff import backoff
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
@@ -27,23 +28,6 @@ log = structlog.get_logger(__name__)
 _API_VERSION = "v1beta1"
 """The one version of the API that any kubelet takes."""
 _LONG = 3600.0
-
-
-class Registration(Struct, frozen=True, kw_only=True):
-    """Where one resource stands with kubelet.
-
-    `since` is when `registered` last changed, in seconds since the epoch; `problem` says why it is
-    not registered. `attempts` counts the calls of Register, `registrations` those that kubelet
-    accepted. Without an open stream kubelet counts none of the devices as usable.
-    """
-
-    resource: ResourceName
-    registered: bool = False
-    streams: int = 0
-    problem: str = "not registered yet"
-    since: float = 0.0
-    attempts: int = 0
-    registrations: int = 0
 
 
 class RegistrationTimes(Struct, frozen=True, kw_only=True):
@@ -146,7 +130,7 @@ class _OneResource:
         self._clock = clock
         self._times = times
         self._changed = changed
-        self._state = Registration(resource=plugin.resource, since=clock.wall())
+        self._state = Registration(since=clock.wall())
         changed(self._state)
 
     async def run(self) -> None:
@@ -295,9 +279,11 @@ class _OneResource:
         since = self._clock.wall() if registered != before.registered else before.since
         self._set(replace(before, registered=registered, problem=problem, since=since))
         if registered:
-            log.info("registered with kubelet", resource=before.resource)
+            log.info("registered with kubelet", resource=self._plugin.resource)
         elif problem != before.problem:
-            log.warning("not registered with kubelet", resource=before.resource, reason=problem)
+            log.warning(
+                "not registered with kubelet", resource=self._plugin.resource, reason=problem
+            )
 
     def _set(self, state: Registration) -> None:
         if state != self._state:

@@ -44,14 +44,16 @@ class Ledger:
         self._lane = lane
         self._locks = locks
         self._clock = clock
-        self._boot = boot
+        self.boot = boot
+        """The boot of the machine that decisions are made in."""
         self._loop = asyncio.get_running_loop()
         self._latest = Book()
         self._failing_since: float | None = None
         self._problem = ""
         self._lost = ""
         self._logged: set[str] = set()
-        self._proven_at: float | None = None
+        self.proven_at: float | None = None
+        """When `prove` last succeeded (monotonic seconds), None before it did."""
         self.book: Watched[Book] = Watched(self._latest)
         self.commit_seconds: Callable[[float], None] = lambda _seconds: None
         self.moved: Callable[[tuple[Move, ...]], None] = lambda _moves: None
@@ -68,16 +70,6 @@ class Ledger:
         if self._failing_since is None and self._lane.stuck_since is not None:
             return "a write hangs"
         return self._problem
-
-    @property
-    def proven_at(self) -> float | None:
-        """Return when `prove` last succeeded (monotonic seconds), None before it did."""
-        return self._proven_at
-
-    @property
-    def boot(self) -> BootId:
-        """Return the boot of the machine that decisions are made in."""
-        return self._boot
 
     async def apply(self, decide: Callable[[Draft], T], *, deadline: float | None = None) -> T:
         """Let *decide* change a draft of the book, and commit what it did; return its answer.
@@ -208,7 +200,7 @@ class Ledger:
 
     def _draft(self, book: Book) -> Draft:
         clock = self._clock
-        return Draft(book, now=clock.wall(), uptime=clock.uptime(), boot=self._boot)
+        return Draft(book, now=clock.wall(), uptime=clock.uptime(), boot=self.boot)
 
     def _prove(self) -> tuple[str, ...]:
         started = self._clock.monotonic()
@@ -224,7 +216,7 @@ class Ledger:
             self._fails(started, error)
             raise
         self._problem, self._lost, self._failing_since = "", "", None
-        self._proven_at = self._clock.monotonic()
+        self.proven_at = self._clock.monotonic()
         return written_again
 
     def _fails(self, started: float, error: Exception) -> None:

@@ -41,6 +41,22 @@ class ListedPod(Struct, frozen=True, kw_only=True):
     devices: frozenset[DeviceName]
 
 
+class Registration(Struct, frozen=True, kw_only=True):
+    """The registration of one resource with kubelet.
+
+    `since` is when `registered` last changed, in seconds since the epoch; `problem` says why it is
+    not registered. `attempts` counts the calls of Register, `registrations` those that kubelet
+    accepted. Without an open stream kubelet counts none of the devices as usable.
+    """
+
+    registered: bool = False
+    streams: int = 0
+    problem: str = "not registered yet"
+    since: float = 0.0
+    attempts: int = 0
+    registrations: int = 0
+
+
 class KubeletView(Struct, frozen=True, kw_only=True, dict=True):
     """The latest that is known of kubelet's books.
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Histogram
 
 from holdfast.model.ids import ResourceName
-from holdfast.model.node.readiness import Standing
+from holdfast.model.kubelet import Registration
 from holdfast.telemetry.gauges import Current, Total
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
@@ -53,14 +53,13 @@ class KubeletMetrics:
 
     def show(
         self,
-        standings: Mapping[ResourceName, Standing],
-        registrations: Mapping[ResourceName, int],
+        registrations: Mapping[ResourceName, Registration],
         *,
         questions: int,
     ) -> None:
-        """Show the registrations, streams and totals."""
-        self._registered.show({(name,): each.registered for name, each in standings.items()})
-        self._streams.show({(name,): each.streams for name, each in standings.items()})
-        for name, count in registrations.items():
-            self._registrations.reached(count, name)
+        """Show the registrations and the totals."""
+        self._registered.show({(name,): each.registered for name, each in registrations.items()})
+        self._streams.show({(name,): each.streams for name, each in registrations.items()})
+        for name, each in registrations.items():
+            self._registrations.reached(each.registrations, name)
         self._questions.reached(questions)

@@ -3,7 +3,8 @@
 from holdfast.app.watches.proof import PATIENCE
 from holdfast.app.wiring.parts import Parts
 from holdfast.model.ids import ResourceName
-from holdfast.model.node.readiness import Check, Known, ReadinessFacts, Standing, judge_readiness
+from holdfast.model.kubelet import Registration
+from holdfast.model.node.readiness import Check, Known, ReadinessFacts, judge_readiness
 from holdfast.model.nvidia.gpu import DriverState
 
 _SLACK = 60.0
@@ -15,19 +16,10 @@ def readiness(parts: Parts) -> tuple[Check, ...]:
     return judge_readiness(_facts(parts))
 
 
-def standings(parts: Parts) -> dict[ResourceName, Standing]:
-    """Return the registration of each resource, also of those that are not registered yet."""
-    states = parts.registrar.registrations.value
-    return {
-        resource: Standing(
-            registered=states[resource].registered,
-            streams=states[resource].streams,
-            problem=states[resource].problem,
-        )
-        if resource in states
-        else Standing()
-        for resource in dict.fromkeys((*parts.offering.offers.value.devices, *states))
-    }
+def registrations(parts: Parts) -> dict[ResourceName, Registration]:
+    """Return each resource's registration, including those that kubelet was not told of yet."""
+    known = parts.registrar.registrations.value
+    return dict.fromkeys(parts.offering.offers.value.devices, Registration()) | dict(known)
 
 
 def _facts(parts: Parts) -> ReadinessFacts:
@@ -43,7 +35,7 @@ def _facts(parts: Parts) -> ReadinessFacts:
     return ReadinessFacts(
         now=parts.clock.monotonic(),
         resources=offered,
-        kubelet=standings(parts),
+        kubelet=registrations(parts),
         sockets=parts.sockets.known(offered),
         books_readable=view.readable,
         # A node that never had a pod with devices has no checkpoint yet: no reason to stay unready.

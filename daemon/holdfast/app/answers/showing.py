@@ -2,7 +2,7 @@
 
 import math
 
-from holdfast.app.answers.readiness import standings
+from holdfast.app.answers.readiness import registrations
 from holdfast.app.wiring.parts import Parts
 from holdfast.telemetry.metrics import Metrics
 
@@ -27,11 +27,7 @@ def show(parts: Parts, metrics: Metrics) -> None:
     looked = parts.scanner.looked_at is not None
     metrics.locks.show(inventory, book, looked=looked, now=parts.clock.wall())
     metrics.kubelet.show(
-        standings(parts),
-        {
-            resource: state.registrations
-            for resource, state in parts.registrar.registrations.value.items()
-        },
+        registrations(parts),
         questions=parts.books.view.value.questions,
     )
     metrics.show_waiting(parts.gate.starts.count)

@@ -4,16 +4,14 @@ import asyncio
 import json
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from holdfast.errors import HoldfastError
-from holdfast.kubelet.registration import Registration
+from holdfast.kubelet.registration import Registrar
 from holdfast.model.ids import ResourceName
 from holdfast.model.node.readiness import Known
 from holdfast.names import CONTROL_SOCKET
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.watched import Watched
 
 CONTROL = "control"
 """The name of the control socket among the checked sockets."""
@@ -26,24 +24,11 @@ _PATIENCE = 2.0
 _STALE = 3 * _EACH
 
 
-class PluginSockets(Protocol):
-    """What serves kubelet."""
-
-    @property
-    def registrations(self) -> Watched[Mapping[ResourceName, Registration]]:
-        """Return where each resource stands with kubelet."""
-        ...
-
-    async def answers(self, resource: ResourceName) -> None:
-        """Dial our own socket; raise HoldfastError when it does not answer."""
-        ...
-
-
 class OwnSockets:
     """Dials each socket when a registration changes, and again every *each* seconds."""
 
     def __init__(
-        self, plugins: PluginSockets, control: Path, *, clock: Clock, each: float = _EACH
+        self, plugins: Registrar, control: Path, *, clock: Clock, each: float = _EACH
     ) -> None:
         """Dial the sockets of *plugins*, and the control socket in the folder *control*."""
         self._plugins = plugins

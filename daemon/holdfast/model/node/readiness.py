@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from holdfast.model.ids import ResourceName
+from holdfast.model.kubelet import Registration
 
 
 class Check(Struct, frozen=True, kw_only=True):
@@ -34,14 +35,6 @@ class Known(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class Standing(Struct, frozen=True, kw_only=True):
-    """The registration of one resource with kubelet."""
-
-    registered: bool = False
-    streams: int = 0
-    problem: str = "not registered yet"
-
-
 class ReadinessFacts(Struct, frozen=True, kw_only=True):
     """What the checks are made of, at the moment `now` (monotonic seconds).
 
@@ -55,7 +48,7 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
 
     now: float
     resources: Sequence[ResourceName]
-    kubelet: Mapping[ResourceName, Standing]
+    kubelet: Mapping[ResourceName, Registration]
     sockets: Mapping[str, Known]
     books_readable: bool
     books_missing: bool
@@ -83,7 +76,7 @@ Rule = Callable[[ReadinessFacts], Iterable[Check]]
 def registrations(facts: ReadinessFacts) -> Iterator[Check]:
     """Kubelet has accepted each resource, and the registration still holds."""
     for resource in facts.resources:
-        state = facts.kubelet.get(resource, Standing())
+        state = facts.kubelet.get(resource, Registration())
         yield Check(
             name=f"registered {resource}",
             passes=state.registered,
@@ -94,7 +87,7 @@ def registrations(facts: ReadinessFacts) -> Iterator[Check]:
 def streams(facts: ReadinessFacts) -> Iterator[Check]:
     """Kubelet has a ListAndWatch stream open; without one it counts no device as usable."""
     for resource in facts.resources:
-        is_open = facts.kubelet.get(resource, Standing()).streams > 0
+        is_open = facts.kubelet.get(resource, Registration()).streams > 0
         reason = "" if is_open else "kubelet has no ListAndWatch stream open"
         yield _open(f"stream {resource}", passes=is_open, reason=reason)
 
