@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fakes.proctree import ProcTree
 from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.memory import memory_findings
 from holdfast.doctor.node import Node
 from holdfast.settings import Settings
+from simulated.proctree import ProcTree
 
 MIB = 1 << 20
 UID = "6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b"

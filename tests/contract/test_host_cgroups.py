@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fakes.proctree import ProcTree
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups, cgroup_of
 from holdfast.model.ids import PodUid
+from simulated.proctree import ProcTree
 
 UID = PodUid("6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b")
 OTHER = PodUid("0123456789abcdef0123456789abcdef")

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from inotify_simple import flags
 
-from fakes.proctree import ProcTree
 from holdfast.errors import HostError
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.files.kernelfile import device_number
@@ -25,6 +24,7 @@ from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import ProcessId
 from holdfast.model.use.free import Opened
 from simulated.hosttree import HostTree
+from simulated.proctree import ProcTree
 from waiting import until
 
 REAL = Procfs(HostRoot.under())

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from fakes.proctree import ProcTree
 from holdfast.host.proc.openfiles import FileTables
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.use.use import Grip, Holder, Scan, ScanTarget
+from simulated.proctree import ProcTree
 from waiting import wait_until
 
 UID = "6f1e4a52-9d0c-4f7e-8a0f-1c2d3e4f5a6b"

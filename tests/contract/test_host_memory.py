@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fakes.proctree import ProcTree
 from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.root import HostRoot
 from holdfast.model.node.memory import UNSEEN, CgroupMemory
+from simulated.proctree import ProcTree
 
 REAL = HostRoot.under()
 MIB = 1 << 20

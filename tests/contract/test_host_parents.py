@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fakes.proctree import ProcTree
 from holdfast.host.proc.parents import containing, outside_parent
 from holdfast.host.proc.procfs import INIT_PID_NAMESPACE, Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.reclaim.ending import Parent
+from simulated.proctree import ProcTree
 
 _INIT = Parent(pid=1, command="systemd", is_init=True)
 _INSIDE = "pid:[4026532000]"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fakes.proctree import ProcTree
 from holdfast.host.files.paths import Mount, mount_of, mounts
 from holdfast.host.own.privileges import privileges
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
+from simulated.proctree import ProcTree
 
 REAL = HostRoot.under()
 _MOUNTINFO = """\

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.proctree import ProcTree
 from holdfast.errors import HostError
 from holdfast.host.own.privileges import visibility
 from holdfast.host.own.process import boot_id
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
+from simulated.proctree import ProcTree
 from waiting import wait_until
 
 REAL = HostRoot.under()

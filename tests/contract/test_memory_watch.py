@@ -7,7 +7,6 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
-from fakes.proctree import STARTED, ProcTree
 from holdfast.app.answers.reports import holder_reports
 from holdfast.app.watches.memory import MemoryWatch
 from holdfast.cli.tables import table
@@ -18,6 +17,7 @@ from holdfast.model.use.use import Grip, Holder
 from holdfast.runtime.lane import Lane
 from holdfast.telemetry.memory import MemoryMetrics
 from manual_clock import ManualClock
+from simulated.proctree import STARTED, ProcTree
 
 MIB = 1 << 20
 TPU = ResourceName("google.com/tpu")

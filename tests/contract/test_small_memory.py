@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from fakes.proctree import ProcTree
 from fakes.runtimes import RuntimeFolder, spec
 from holdfast.app.answers.reports import moves_wanted
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
@@ -21,6 +20,7 @@ from holdfast.kubelet import checkpoint
 from holdfast.model.book.locks import MOST_MOVES
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.use.use import Grip, Scan, ScanTarget
+from simulated.proctree import ProcTree
 
 KIB = 1 << 10
 MIB = 1 << 20

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fakes.proctree import ProcTree
 from holdfast.host.proc.visits import Visits
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.use.use import Scan, ScanTarget
+from simulated.proctree import ProcTree
 from waiting import wait_until
 
 ONE = DeviceName(ResourceName("google.com/tpu"), DeviceId("one"))

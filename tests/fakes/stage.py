@@ -175,7 +175,7 @@ class Stage(simulated.stage.Stage):
         await self.until(lambda: self.heard() > before, "the daemon to register again")
 
     def another_kubelet(self) -> None:
-        """Let whoever asks who kubelet is see another process than before."""
+        """Let kubelet be another process than before, as /proc shows it."""
         stat = self.node.root.proc / str(os.getpid()) / "stat"
         head, _, tail = stat.read_text().rpartition(")")
         fields = tail.split()

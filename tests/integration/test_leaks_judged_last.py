@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import WHOLE, X, allocated, name, silicon
-from fakes.deathbed import Deathbed, Living, deathbed
+from fakes.reclaimscene import Living, ReclaimScene, reclaim_scene
 from fakes.runtimes import RuntimeFolder, spec
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.ledger.ledger import Ledger
@@ -64,7 +64,7 @@ async def _back(ledger: Ledger) -> None:
 
 
 async def _leaking(
-    scene: Deathbed, starts: Watched[frozenset[HeldUp]]
+    scene: ReclaimScene, starts: Watched[frozenset[HeldUp]]
 ) -> tuple[Living, LeakedSandboxes, list[str]]:
     """Let pod X live with an idle sandbox that leaks; return that, and who ends it."""
     anything: Any = None
@@ -106,7 +106,7 @@ async def _leaking(
 async def test_a_leaking_sandbox_is_ended_and_counted(
     tmp_path: Path, files: tuple[str, ...], how: str
 ) -> None:
-    async with deathbed(tmp_path, files=files) as scene:
+    async with reclaim_scene(tmp_path, files=files) as scene:
         sentry, leaks, did = await _leaking(scene, Watched(frozenset({_START})))
         await leaks._consider(_START)
         assert not sentry.lives
@@ -117,7 +117,7 @@ async def test_a_leaking_sandbox_is_ended_and_counted(
 async def test_a_start_that_goes_on_while_a_kernel_refuses_cgroup_kill_saves_its_sandbox(
     tmp_path: Path, files: tuple[str, ...]
 ) -> None:
-    async with deathbed(tmp_path, files=files) as scene:
+    async with reclaim_scene(tmp_path, files=files) as scene:
         starts = Watched(frozenset({_START}))
         sentry, leaks, did = await _leaking(scene, starts)
         scene.kernel.before_kill = lambda: starts.set(frozenset())

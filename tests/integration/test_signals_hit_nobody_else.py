@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from fakes.books import KUBELET, X, Y
-from fakes.deathbed import Deathbed, Living, deathbed
-from fakes.proctree import ProcTree
+from fakes.reclaimscene import Living, ReclaimScene, reclaim_scene
 from holdfast.errors import HostError
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
@@ -26,6 +25,7 @@ from holdfast.model.ids import ProcessId
 from holdfast.model.use.sandbox import Sandbox
 from holdfast.settings.sections import Reclaim
 from holdfast.settings.types import Duration, Interval
+from simulated.proctree import ProcTree
 from waiting import wait_until
 
 _OLD_KERNEL = ("cgroup.freeze",)
@@ -35,7 +35,7 @@ _OPENED, _ASKED = 2, 3
 """The numbers of the looks in a beat that signals: before pidfds are opened, and after."""
 
 
-def _at_look(scene: Deathbed, number: int, do: Callable[[], None]) -> None:
+def _at_look(scene: ReclaimScene, number: int, do: Callable[[], None]) -> None:
     """Let *do* happen once, right after look *number* of the beat that would signal."""
     done = False
     first = 0
@@ -57,14 +57,14 @@ def _once(do: Callable[[], None]) -> Callable[[], None]:
 
 
 async def test_an_orphan_is_ended(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         orphan = scene.start()
         await scene.wait_long()
         assert not orphan.lives
 
 
 async def test_an_orphan_that_ignores_sigterm_is_ended_with_its_cgroup(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         orphan = scene.start(deaf=True)
         await scene.wait_long()
         assert not orphan.lives
@@ -72,7 +72,7 @@ async def test_an_orphan_that_ignores_sigterm_is_ended_with_its_cgroup(tmp_path:
 
 
 async def test_where_nothing_may_be_ended_nothing_is(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         scene.settings = Reclaim(mode="observe")
         await scene.wait_long()
@@ -80,7 +80,7 @@ async def test_where_nothing_may_be_ended_nothing_is(tmp_path: Path) -> None:
 
 
 async def test_a_scan_that_could_not_see_everything_proves_nobody_guilty(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         scene.gaps = ("pid 7: Permission denied",)
         await scene.wait_long()
@@ -88,7 +88,7 @@ async def test_a_scan_that_could_not_see_everything_proves_nobody_guilty(tmp_pat
 
 
 async def test_the_daemon_never_signals_itself(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         scene.own_pid = victim.pid
         await scene.wait_long()
@@ -96,7 +96,7 @@ async def test_the_daemon_never_signals_itself(tmp_path: Path) -> None:
 
 
 async def test_kubelet_is_never_signalled(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start("hyperkube")
         kubelet = _process(victim)
         scene.books.kubelet = kubelet
@@ -110,7 +110,7 @@ async def test_kubelet_is_never_signalled(tmp_path: Path) -> None:
 async def test_the_container_runtime_in_the_pods_cgroup_is_never_signalled(
     tmp_path: Path, command: str
 ) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start(command)
         orphan = scene.start(deaf=True)
         await scene.wait_long()
@@ -123,7 +123,7 @@ async def test_the_container_runtime_in_the_pods_cgroup_is_never_signalled(
 async def test_a_conmon_or_shim_inside_the_pods_cgroup_spares_all_of_it(
     tmp_path: Path, command: str
 ) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         shim, container = scene.start(command), scene.start(deaf=True)
         await scene.wait_long()
         assert shim.lives
@@ -134,7 +134,7 @@ async def test_a_forced_deletion_under_a_living_shim_lets_the_pod_save_its_work(
     tmp_path: Path,
 ) -> None:
     """Kubelet has long forgotten the pod, which has a grace of an hour."""
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         saving = scene.start_under("containerd-shim")
         for _ in range(12):
             await scene.wait_long()
@@ -149,7 +149,7 @@ async def test_a_parent_that_lives_outside_the_pod_spares_it_whatever_it_is_call
     tmp_path: Path, shim: str
 ) -> None:
     """The pod's infra container has an unknown name, too."""
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         infra, saving = scene.start("pod"), scene.start_under(shim)
         for _ in range(3):
             await scene.wait_long()
@@ -159,7 +159,7 @@ async def test_a_parent_that_lives_outside_the_pod_spares_it_whatever_it_is_call
 
 
 async def test_a_parent_that_cannot_be_read_spares_the_pod(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         saving = scene.start_under("acme-shim")
         shutil.rmtree(scene.tree.root.proc / str(saving.process.pid))
         await scene.wait_long()
@@ -170,7 +170,7 @@ async def test_a_parent_that_is_younger_than_its_child_is_taken_for_another_proc
     tmp_path: Path,
 ) -> None:
     """The pid of a parent that ended between two looks can be another's, and init's child."""
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         saving = scene.start_under("acme-shim")
         shutil.rmtree(scene.tree.root.proc / str(saving.process.pid))
         other = scene.tree.process(saving.process.pid, comm="worker", started=1 << 40)
@@ -181,7 +181,7 @@ async def test_a_parent_that_is_younger_than_its_child_is_taken_for_another_proc
 
 
 async def test_the_child_of_an_orphan_in_the_same_pod_is_ended(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         child = scene.start_family("launcher")
         await scene.wait_long()
         assert not child.lives
@@ -189,7 +189,7 @@ async def test_the_child_of_an_orphan_in_the_same_pod_is_ended(tmp_path: Path) -
 
 async def test_a_shim_of_any_name_inside_the_pods_cgroup_spares_all_of_it(tmp_path: Path) -> None:
     """CRI-O and Kata can have theirs there, as an orphan; what it runs has its own mounts."""
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         container = scene.start_family("acme-conmon")
         scene.live_apart(container.pid)
         other = scene.start(deaf=True)
@@ -202,7 +202,7 @@ async def test_a_machine_is_spared_under_any_name_for_only_its_runtime_knows_wha
     tmp_path: Path,
 ) -> None:
     """The monitor of a virtual machine detaches itself from its shim."""
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         monitor = scene.start("acme-vmm")
         fds = scene.tree.root.proc / str(monitor.pid) / "fd"
         fds.unlink()
@@ -215,7 +215,7 @@ async def test_a_machine_is_spared_under_any_name_for_only_its_runtime_knows_wha
 async def test_a_process_that_may_run_a_machine_for_all_that_can_be_read_is_spared(
     tmp_path: Path,
 ) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         monitor = scene.start("acme-vmm")
         (before,) = await scene.pods.members(X)
         fds = scene.tree.root.proc / str(monitor.pid) / "fd"
@@ -228,7 +228,7 @@ async def test_a_process_that_may_run_a_machine_for_all_that_can_be_read_is_spar
 
 
 async def test_while_its_pause_runs_nothing_of_a_pod_is_ended(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         pause, victim = scene.start("pause"), scene.start()
         await scene.wait_long()
         assert pause.lives
@@ -238,7 +238,7 @@ async def test_while_its_pause_runs_nothing_of_a_pod_is_ended(tmp_path: Path) ->
 async def test_a_pod_made_anew_with_the_same_uid_is_not_the_one_that_ended(
     tmp_path: Path,
 ) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         scene.replace_cgroup()
         await scene.wait_long()
@@ -248,7 +248,7 @@ async def test_a_pod_made_anew_with_the_same_uid_is_not_the_one_that_ended(
 async def test_a_pod_made_anew_with_the_same_name_has_a_uid_and_processes_of_its_own(
     tmp_path: Path,
 ) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         scene.make_pod(Y)
         orphan, victim = scene.start(), scene.start(pod=Y)
         await scene.wait_long()
@@ -257,7 +257,7 @@ async def test_a_pod_made_anew_with_the_same_name_has_a_uid_and_processes_of_its
 
 
 async def test_a_cgroup_replaced_between_scan_and_signal_is_another_one(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         scene.books.asked = _once(scene.replace_cgroup)
         await scene.wait_long()
@@ -267,7 +267,7 @@ async def test_a_cgroup_replaced_between_scan_and_signal_is_another_one(tmp_path
 async def test_a_cgroup_replaced_right_before_it_is_killed_is_another_one(
     tmp_path: Path,
 ) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         scene.start(deaf=True)
         late: list[Living] = []
 
@@ -284,7 +284,7 @@ async def test_a_cgroup_replaced_right_before_it_is_killed_is_another_one(
 async def test_one_that_moved_to_another_cgroup_since_the_scan_is_not_signalled(
     tmp_path: Path,
 ) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         scene.make_pod(Y)
         orphan, victim = scene.start(), scene.start()
 
@@ -300,7 +300,7 @@ async def test_one_that_moved_to_another_cgroup_since_the_scan_is_not_signalled(
 
 async def test_a_pid_that_was_given_to_another_process_is_not_signalled(tmp_path: Path) -> None:
     tree = ProcTree(tmp_path)
-    async with deathbed(tmp_path / "scene") as scene:
+    async with reclaim_scene(tmp_path / "scene") as scene:
         victim = scene.start(pod=None)
         now = _process(victim)
         tree.real(victim.pid)
@@ -316,7 +316,7 @@ async def test_a_pid_that_was_given_to_another_process_is_not_signalled(tmp_path
 
 
 async def test_a_pid_reused_between_scan_and_signal_is_another_process(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         scene.start()
         victim = scene.start(pod=None)
         # What had its pid before it is what the scan saw.
@@ -340,7 +340,7 @@ async def test_a_pid_reused_between_scan_and_signal_is_another_process(tmp_path:
 
 
 async def test_a_lock_that_moved_meanwhile_is_not_acted_upon(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         granted = _HandBack(scene)
         scene.books.asked = granted
@@ -350,7 +350,7 @@ async def test_a_lock_that_moved_meanwhile_is_not_acted_upon(tmp_path: Path) -> 
 
 async def test_a_manifest_put_back_between_scan_and_signal_saves_its_pod(tmp_path: Path) -> None:
     """The UID and the cgroup are the same as before, and kubelet has it in its books again."""
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         scene.books.asked = lambda: setattr(scene.books, "counted", (X,))
         await scene.wait_long()
@@ -358,7 +358,7 @@ async def test_a_manifest_put_back_between_scan_and_signal_saves_its_pod(tmp_pat
 
 
 async def test_a_manifest_put_back_after_kubelets_answer_saves_its_pod(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
 
         def back() -> None:
@@ -371,7 +371,7 @@ async def test_a_manifest_put_back_after_kubelets_answer_saves_its_pod(tmp_path:
 
 
 async def test_without_an_answer_of_kubelets_nobody_is_signalled(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         scene.books.answers = False
         await scene.wait_long()
@@ -381,7 +381,7 @@ async def test_without_an_answer_of_kubelets_nobody_is_signalled(tmp_path: Path)
 async def test_nobody_is_signalled_on_evidence_that_is_more_than_a_second_old(
     tmp_path: Path,
 ) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         scene.pods.looked = lambda _number: scene.clock.pass_by(1.0)
         await scene.wait_long()
@@ -389,7 +389,7 @@ async def test_nobody_is_signalled_on_evidence_that_is_more_than_a_second_old(
 
 
 async def test_evidence_does_not_grow_younger_when_the_clock_is_set_back(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
 
         def late(_number: int) -> None:
@@ -403,7 +403,7 @@ async def test_evidence_does_not_grow_younger_when_the_clock_is_set_back(tmp_pat
 
 async def test_what_another_kubelet_had_in_its_books_proves_nothing(tmp_path: Path) -> None:
     """Kubelet restarted while the API server is down: it lists nothing, and the pods live."""
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         scene.books.kubelet = ProcessId(KUBELET.pid, KUBELET.start_ticks + 1)
         scene.books.write()
@@ -412,7 +412,7 @@ async def test_what_another_kubelet_had_in_its_books_proves_nothing(tmp_path: Pa
 
 
 async def test_a_pod_that_kubelet_has_not_let_go_of_is_spared(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         await scene.note(let_go_at=None)
         await scene.wait_long()
@@ -421,7 +421,7 @@ async def test_a_pod_that_kubelet_has_not_let_go_of_is_spared(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("let_go", "orphan"), [(1000.0, 0.0), (0.0, 1000.0)])
 async def test_nobody_is_ended_within_a_grace(tmp_path: Path, let_go: float, orphan: float) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         scene.settings = Reclaim(let_go_grace=Duration(let_go), orphan_grace=Duration(orphan))
         await scene.wait_long()
@@ -429,7 +429,7 @@ async def test_nobody_is_ended_within_a_grace(tmp_path: Path, let_go: float, orp
 
 
 async def test_a_pod_that_was_not_over_after_all_has_its_graces_anew(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         await scene.beat()
         scene.clock.pass_by(100.0)
@@ -442,7 +442,7 @@ async def test_a_pod_that_was_not_over_after_all_has_its_graces_anew(tmp_path: P
 
 
 async def test_a_clock_that_is_set_forward_ends_no_grace(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         await scene.beat()
         scene.clock.set_wall(86400.0)
@@ -454,7 +454,7 @@ async def test_a_clock_that_is_set_forward_ends_no_grace(tmp_path: Path) -> None
 async def test_a_daemon_that_starts_after_the_clock_was_set_forward_waits_all_the_same(
     tmp_path: Path,
 ) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         scene.clock.set_wall(86400.0)
         for _ in range(5):
@@ -474,7 +474,7 @@ async def test_a_clock_that_is_set_back_makes_no_process_old(tmp_path: Path) -> 
 
 
 async def _enters_at_the_last_moment(tmp_path: Path, *, set_back: float) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         scene.start(deaf=True)
         late: list[Living] = []
         scene.kernel.before_kill = _once(lambda: late.append(scene.start()))
@@ -495,7 +495,7 @@ async def _enters_at_the_last_moment(tmp_path: Path, *, set_back: float) -> None
 async def test_a_kernel_without_cgroup_kill_freezes_what_it_ends_pid_by_pid(
     tmp_path: Path,
 ) -> None:
-    async with deathbed(tmp_path, files=_OLD_KERNEL) as scene:
+    async with reclaim_scene(tmp_path, files=_OLD_KERNEL) as scene:
         orphans = [scene.start(deaf=True) for _ in range(3)]
         await scene.wait_long()
         assert not any(each.lives for each in orphans)
@@ -503,7 +503,7 @@ async def test_a_kernel_without_cgroup_kill_freezes_what_it_ends_pid_by_pid(
 
 
 async def test_a_container_that_shows_once_its_pod_is_frozen_saves_it(tmp_path: Path) -> None:
-    async with deathbed(tmp_path, files=_OLD_KERNEL) as scene:
+    async with reclaim_scene(tmp_path, files=_OLD_KERNEL) as scene:
         victim = scene.start(deaf=True)
         late: list[Living] = []
         scene.kernel.before_freeze = _once(lambda: late.append(scene.start_under("conmon")))
@@ -516,7 +516,7 @@ async def test_a_container_that_shows_once_its_pod_is_frozen_saves_it(tmp_path: 
 async def test_with_cgroup_v1_an_orphan_is_ended_pid_by_pid_and_whoever_enters_is_not(
     tmp_path: Path,
 ) -> None:
-    async with deathbed(tmp_path, files=()) as scene:
+    async with reclaim_scene(tmp_path, files=()) as scene:
         orphan = scene.start(deaf=True)
         late: list[Living] = []
         scene.kernel.before_kill = _once(lambda: late.append(scene.start()))
@@ -528,7 +528,7 @@ async def test_with_cgroup_v1_an_orphan_is_ended_pid_by_pid_and_whoever_enters_i
 class _HandBack:
     """Lets the ledger grant the lock anew while kubelet is asked."""
 
-    def __init__(self, scene: Deathbed) -> None:
+    def __init__(self, scene: ReclaimScene) -> None:
         self._scene = scene
 
     def __call__(self) -> None:
@@ -547,7 +547,7 @@ async def test_a_container_that_shows_right_before_its_cgroup_is_killed_saves_it
     tmp_path: Path,
 ) -> None:
     """What was listed waits for the lane on which the kernel is told."""
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         victim = scene.start(deaf=True)
         late: list[Living] = []
         for seconds in (100.0, 10.0, 10.0):  # its graces, the decision, and SIGTERM
@@ -567,7 +567,7 @@ async def test_a_container_that_shows_right_before_its_cgroup_is_killed_saves_it
 
 
 async def test_the_log_says_that_a_process_was_gone_before_its_signal(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         orphan = scene.start()
         scene.settings = Reclaim(evidence_age=Interval(60))
 
@@ -583,7 +583,7 @@ async def test_the_log_says_that_a_process_was_gone_before_its_signal(tmp_path: 
 
 
 async def test_the_log_calls_a_signal_sent_and_no_process_ended(tmp_path: Path) -> None:
-    async with deathbed(tmp_path) as scene:
+    async with reclaim_scene(tmp_path) as scene:
         orphan = scene.start(deaf=True)
         with capture_logs() as words:
             await scene.beat()
@@ -598,7 +598,7 @@ async def test_the_log_calls_a_signal_sent_and_no_process_ended(tmp_path: Path) 
 async def test_a_manifest_put_back_while_a_kernel_refuses_cgroup_kill_saves_its_pod(
     tmp_path: Path,
 ) -> None:
-    async with deathbed(tmp_path, files=()) as scene:
+    async with reclaim_scene(tmp_path, files=()) as scene:
         victim = scene.start(deaf=True)
 
         def put_back() -> None:

@@ -19,7 +19,7 @@ class NamedNode(Struct, frozen=True, kw_only=True):
 def resolve(folder: Path | None, names: Sequence[str]) -> tuple[NamedNode, ...]:
     """Return the nodes behind *names*; raise OSError, as containerd says it, for any that fails.
 
-    A name that two files explain is nobody's: containerd refuses both.
+    A name that is in two files fails: containerd refuses both.
     """
     specs = [] if folder is None else [json.loads(each.read_text()) for each in _files(folder)]
     found: list[NamedNode] = []

@@ -70,14 +70,14 @@ class GpuNode(SimulatedNode):
         self._gpus.show(replace(lost, events=(*lost.events, event)))
 
     def reset(self, index: int) -> None:
-        """Let a GPU be reset: it answers again, and nobody hears of its past any more."""
+        """Let a GPU be reset: it answers again, and its former events are no longer delivered."""
         well = self._gpus.changed(index, lambda card: replace(card, errors={}))
         self._gpus.show(replace(well, past=well.past + len(well.events), events=()))
 
     def visible(self, variables: Mapping[str, str]) -> list[str]:
         """Return the GPUs' nodes that NVIDIA's container runtime adds for *variables*.
 
-        Those that all GPUs share are left out: nobody is told apart by them.
+        Those that all GPUs share are left out: they tell no GPU from another.
         """
         wanted = [each for each in variables.get(VISIBLE, "").split(",") if each]
         return [f"/dev/nvidia{self.uuids.index(each)}" for each in wanted if each in self.uuids]

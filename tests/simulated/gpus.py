@@ -57,7 +57,7 @@ class SimulatedGpus:
         return {self.node.node(path).stat().st_rdev: index for index, path in enumerate(paths)}
 
     def replace_driver(self, version: str) -> None:
-        """Load another version of the kernel's driver, so fast that nobody sees it missing."""
+        """Replace the kernel's driver by another version; at no moment is there none."""
         self.show(replace(self.stub, driver=version))
         self._tell_version()
 

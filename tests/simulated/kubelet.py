@@ -254,7 +254,7 @@ class Kubelet(rpc.RegistrationServicer):
                 if self.ends_streams:
                     stream.cancel()
                     break
-        # By name, whoever's stream it was: kubelet's own mistake before 1.37.
+        # By name, even if this was the stream of a former plugin: a bug of kubelets before 1.37.
         self.devices.endpoints[resource].stop()
 
     async def _admit(self, pod: Pod) -> None:

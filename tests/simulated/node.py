@@ -12,13 +12,12 @@ from uuid import uuid4
 
 from holdfast.model.ids import PciAddress
 from simulated.hosttree import HostTree, replace
+from simulated.proctree import ProcTree
 
 _LOOK = 0.01
 _KUBEPODS = "kubepods.slice/kubepods-besteffort.slice"
 _NAMESPACES = {"pid": "pid:[4026531836]", "mnt": "mnt:[4026531841]"}
 _LINKS = ("fd", "fdinfo", "maps", "stat", "status", "comm", "task", "mountinfo")
-_INIT_STAT = "{pid} (systemd) S 0 1 1 0 -1 0 " + "0 " * 8 + "20 0 1 0 0" + " 0" * 30 + "\n"
-"""A process without a parent that has been there since the boot."""
 _TELL_PARENT = """
 exec 3<&0
 { read -r _ <&3; read -r _ _ _ parent _ </proc/self/stat; echo "$parent"; } &
@@ -53,7 +52,7 @@ class SimulatedNode:
         self.add_process(os.getpid(), "/system.slice/kubelet.service")
 
     async def run(self) -> None:
-        """Keep the trees true, for ever."""
+        """Keep the trees true, until it is cancelled."""
         while True:
             self._keep()
             await asyncio.sleep(_LOOK)
@@ -143,12 +142,16 @@ class SimulatedNode:
             if in_use != self._enabled.get(address, False):
                 self._enabled[address] = in_use
                 self.tree.write(address, "enable", str(int(in_use)))
-        self._bury()
+        self._remove_dead()
         self._kill()
 
     def _build_proc(self) -> None:
         proc = self.root.proc
-        self._show_init(adopter())
+        # Whoever adopts orphans on this machine is the first process of this node.
+        init = ProcTree(self.tree.folder).process(
+            adopter(), comm="systemd", ppid=0, started=0, cgroup="/init.scope", uid=0
+        )
+        (init / "cmdline").touch()
         (proc / "self/ns").mkdir(parents=True)
         (proc / "self/ns/pid").symlink_to(_NAMESPACES["pid"])
         for name in ("status", "mountinfo"):
@@ -156,24 +159,13 @@ class SimulatedNode:
         (proc / "self/cgroup").write_text("0::/system.slice/holdfast.service\n")
         (proc / "stat").symlink_to("/proc/stat")
         (proc / "mounts").symlink_to("/proc/mounts")
-        # No "vfio" among the drivers: a terminal can be opened twice, so nobody may conclude
-        # anything from an open that succeeds.
+        # No "vfio" among the drivers: a terminal can be opened twice, so an open
+        # that succeeds proves nothing.
         (proc / "devices").write_text("Character devices:\n136 pts\n\nBlock devices:\n")
         (proc / "sys/kernel/random").mkdir(parents=True)
         (proc / "sys/kernel/random/boot_id").write_text(f"{uuid4()}\n")
 
-    def _show_init(self, pid: int) -> None:
-        """Show process *pid* as the first of this node, whoever it is on this machine."""
-        home = self.root.proc / str(pid)
-        for name in ("fd", "fdinfo", f"task/{pid}/fd", f"task/{pid}/fdinfo"):
-            (home / name).mkdir(parents=True)
-        (home / "stat").write_text(_INIT_STAT.format(pid=pid))
-        (home / "status").write_text("Name:\tsystemd\nUid:\t0\t0\t0\t0\n")
-        (home / "cgroup").write_text("0::/init.scope\n")
-        for name in ("maps", "cmdline", f"task/{pid}/maps"):
-            (home / name).touch()
-
-    def _bury(self) -> None:
+    def _remove_dead(self) -> None:
         """Take processes that ended off the node."""
         for uid, members in self._members.items():
             dead = [pid for pid in members if not _lives(pid)]

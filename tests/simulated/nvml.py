@@ -82,7 +82,7 @@ class Node(Struct, frozen=True):
     `stall`: a wait for events does not come back. `keeps`: the path of a file that is open while
     the library is begun, as the driver's nodes are by NVIDIA's.
 
-    `past` events came before the first of `events`, and nobody is told of them any more.
+    `past` events came before the first of `events`, and are no longer delivered.
     """
 
     cards: tuple[Card, ...] = ()

@@ -105,7 +105,7 @@ class PodWorker:
                 await self._start(pod, container)
 
     async def _start(self, pod: Pod, container: Container) -> bool:
-        """Start a container; a refusal of PreStartContainer is tried again for ever.
+        """Start a container; a refusal of PreStartContainer is retried without limit.
 
         Return False when the pod was deleted before it started.
         """

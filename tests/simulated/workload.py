@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _leave_behind(keep: list[int]) -> None:
-    """Fork twice, so that the process belongs to nobody, and keep *keep* open in it."""
+    """Fork twice, so that the process is an orphan, and keep *keep* open in it."""
     born, tell = os.pipe()
     if os.fork():
         os.wait()

@@ -34,6 +34,14 @@ def test_the_build_is_sent_every_file_that_is_copied_and_nothing_else(
     assert all((repository / name).exists() for name in sent)
 
 
+def test_the_image_is_built_from_the_daemon_and_nothing_that_simulates_its_node(
+    repository: Path, steps: list[str]
+) -> None:
+    assert "tests" not in _copied(steps)
+    assert [each.name for each in (repository / "daemon").iterdir()] == ["holdfast"]
+    assert not [*(repository / "daemon").rglob("*.c")]
+
+
 def test_what_the_wheel_is_built_from_reaches_the_build(repository: Path, steps: list[str]) -> None:
     project = (repository / "pyproject.toml").read_text()
     named = re.findall(r'^(?:readme = |license-files = \[)"([^"]+)"', project, re.MULTILINE)

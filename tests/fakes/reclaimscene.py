@@ -1,4 +1,4 @@
-"""A real Reclaimer over real processes in a tree of cgroups, with a hand between all its looks."""
+"""A real Reclaimer over real processes; a test may change anything between two of its looks."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from fakes.books import BOOT, KUBELET, WHOLE, X, allocated, entry, name, silicon
-from fakes.proctree import ProcTree
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.files.inotify import PathWatcher
@@ -38,6 +37,7 @@ from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
 from simulated.node import adopter
+from simulated.proctree import ProcTree
 
 Hook = Callable[[], None]
 _ECHOES = shutil.which("cat") or "/bin/cat"
@@ -189,7 +189,7 @@ class Living:
 
 
 @dataclass
-class Deathbed:
+class ReclaimScene:
     """Pod X is over by all evidence and has device d0; a test says in what the evidence errs."""
 
     folder: Path
@@ -353,9 +353,9 @@ class Deathbed:
 
 
 @contextlib.asynccontextmanager
-async def deathbed(
+async def reclaim_scene(
     folder: Path, *, files: tuple[str, ...] = ("cgroup.kill",), v1: bool = False
-) -> AsyncIterator[Deathbed]:
+) -> AsyncIterator[ReclaimScene]:
     """Yield the scene: pod X, its cgroup with *files*, its device's lock RELEASING."""
     tree, clock = ProcTree(folder), _Clock()
     if not v1:
@@ -374,7 +374,7 @@ async def deathbed(
         lane=lane,
         emptied=lambda _pod: None,
     )
-    made = Deathbed(
+    made = ReclaimScene(
         folder=folder,
         tree=tree,
         kernel=kernel,
@@ -385,7 +385,7 @@ async def deathbed(
         ledger=ledger,
     )
     try:
-        await _bring_to_its_end(made, made.make_pod(files=files))
+        await _end_pod(made, made.make_pod(files=files))
         yield made
     finally:
         for each in made.started:
@@ -397,7 +397,7 @@ async def deathbed(
         writes.close()
 
 
-async def _bring_to_its_end(made: Deathbed, inode: int) -> None:
+async def _end_pod(made: ReclaimScene, inode: int) -> None:
     def decide(draft: Draft) -> None:
         allocation = allocated(silicon(d0="a"), resource=WHOLE, pod=X, active=True)(draft)
         settle(draft)
