@@ -3,11 +3,12 @@
 import asyncio
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import RequestRefusedError
 from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.book import Book, PodRecord
+from holdfast.model.book.book import Book
 from holdfast.model.book.byhand import Target
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
@@ -15,7 +16,7 @@ from holdfast.model.book.marks import Asker
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import ProcessId
 from holdfast.model.reclaim.ending import ByHand, Member, Warrant, in_the_way, may_be_at_work
-from holdfast.model.reclaim.handrelease import HandFacts, HandVerdict, judge_by_hand
+from holdfast.model.reclaim.handrelease import HandFacts, judge_by_hand
 from holdfast.model.reclaim.plan import ReclaimStep
 from holdfast.model.use.free import KernelFacts
 from holdfast.reclaim.evidence import Evidence
@@ -25,30 +26,12 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
 
-class Shown(Struct, frozen=True, kw_only=True):
+class Shown(HandFacts, frozen=True, kw_only=True):
     """One device as a person sees it before they agree: its lock, its pod, who has it."""
 
-    target: Target
-    lock: DeviceLock | None
-    pod: PodRecord | None
     kernel: KernelFacts
-    blockers: tuple[Member, ...]
-    counted: bool | None
-    at_work: str | None
-
-    def judged(self, *, shown: int | None = None, typed: str | None = None) -> HandVerdict:
-        """Return what may be done, for a person who saw *shown* and typed *typed*."""
-        return judge_by_hand(
-            HandFacts(
-                device=self.target.device,
-                lock=self.lock,
-                pod=self.pod,
-                shown=shown,
-                counted=self.counted,
-                at_work=self.at_work,
-                typed=typed,
-            )
-        )
+    blockers: tuple[Member, ...] = ()
+    """The holders, and what else still runs of the pod."""
 
 
 class Begun(Struct, frozen=True, kw_only=True):
@@ -85,22 +68,14 @@ class HandRelease:
         """Look at the device and its pod now; kubelet is asked too."""
         lock = self._ledger.book.value.lock_on(target.keys)
         if lock is None or lock.pod is None:
-            return Shown(
-                target=target,
-                lock=lock,
-                pod=None,
-                kernel=await self._kernel(target),
-                blockers=(),
-                counted=False,
-                at_work=None,
-            )
+            return Shown(device=target.device, lock=lock, kernel=await self._kernel(target))
         view = await self._evidence.ask()
         members = await self._pods.members(lock.pod)
         state = await self._pods.runtime_state(lock.pod, members)
         kernel = await self._kernel(target)
         book: Book = self._ledger.book.value
         return Shown(
-            target=target,
+            device=target.device,
             lock=book.lock_on(target.keys),
             pod=book.pods.get(lock.pod),
             kernel=kernel,
@@ -117,7 +92,7 @@ class HandRelease:
         The lock is never freed from here: that is for the kernel to show and the watcher to see.
         """
         seen = await self.look(target)
-        verdict = seen.judged(shown=shown, typed=typed)
+        verdict = judge_by_hand(replace(seen, shown=shown, typed=typed))
         lock = seen.lock
         if verdict.order is ByHand.NOTHING or lock is None or lock.pod is None:
             raise RequestRefusedError(f"cannot release {target.device}: {verdict.refusal}")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import structlog
 from msgspec.structs import replace
 
-from holdfast.errors import HoldfastError, LaneStuckError, LedgerError
+from holdfast.errors import HoldfastError
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.use.look import Look
 from holdfast.kubelet.books import KubeletBooks
@@ -215,11 +215,7 @@ class LeakedSandboxes:
             draft.note(lock, evidence)
             return True
 
-        try:
-            return await self._ledger.apply(decide)
-        except (LedgerError, LaneStuckError) as error:
-            self._say(start.pod, str(error))
-            return False
+        return await self._ledger.apply(decide)
 
     def _say(self, pod: PodUid, reason: str) -> None:
         """Log why a sandbox that holds its own pod up is not ended, once for each reason."""

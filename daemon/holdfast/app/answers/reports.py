@@ -11,6 +11,7 @@ from holdfast.model.book.offers import Offers
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.node.memory import HolderMemory, Memory
+from holdfast.model.reclaim.handrelease import judge_by_hand
 from holdfast.model.use.free import judge_kernel
 from holdfast.model.use.holding import cause
 from holdfast.model.use.use import Holder
@@ -147,12 +148,12 @@ def mark_reports(marks: Marks) -> list[Report]:
 
 def release_report(seen: Shown, *, patience: float) -> Report:
     """Return what a person sees before they agree to a release; *patience* is in seconds."""
-    verdict, lock, pod = seen.judged(), seen.lock, seen.pod
+    verdict, lock, pod = judge_by_hand(seen), seen.lock, seen.pod
     holders = seen.kernel.holders or ()
     known = {each.process for each in holders}
     rest = [each for each in seen.blockers if each.process not in known]
     return {
-        "device": str(seen.target.device),
+        "device": str(seen.device),
         "state": lock.state.value if lock is not None else LockState.FREE.value,
         "fence": lock.fence if lock is not None else None,
         "since": lock.since if lock is not None else None,

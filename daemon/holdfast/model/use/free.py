@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from holdfast.model.devices import DeviceKind
 from holdfast.model.ids import PciAddress, PodUid
@@ -79,7 +79,6 @@ class ReleaseFacts(Struct, frozen=True, kw_only=True):
     """No pod can have it: it was granted to none, or to one whose gate never passed."""
     heir: PodUid | None = None
     """The pod that gets the device next; its own virtual machine may have it already."""
-    names: tuple[str, ...] = field(default=())
 
 
 def judge_kernel(facts: KernelFacts) -> Verdict:
