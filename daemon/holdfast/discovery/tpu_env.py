@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import read_bytes
 from holdfast.host.root import HostRoot
 from holdfast.model.tpu.env_file import TpuEnvFile, parse_tpu_env
 
@@ -14,13 +16,9 @@ def tpu_env_path(root: HostRoot) -> Path:
 
 
 def read_tpu_env(path: Path) -> TpuEnvFile:
-    """Return what the file says. A host without it has nothing to say, which is no problem."""
+    """Return what the file says; nothing if the host does not have it, which is no problem."""
     try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES)
-    except FileNotFoundError:
-        return TpuEnvFile()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        return TpuEnvFile(problems=(f"cannot read {path}: {reason}",))
-    return parse_tpu_env(content.decode(errors="replace"))
+        content = read_bytes(path, most=_MOST_BYTES)
+    except HostError as error:
+        return TpuEnvFile(problems=(str(error),))
+    return TpuEnvFile() if content is None else parse_tpu_env(content.decode(errors="replace"))

@@ -37,7 +37,7 @@ def vfio_devices(
 
 
 def unreadable(functions: Iterable[PciFunction]) -> tuple[Fault, ...]:
-    """Return a fault for everything about *functions* that the kernel shows but makes no sense."""
+    """Return a fault for each odd value in the kernel's files about *functions*."""
     return tuple(
         Fault(kind=FaultKind.UNREADABLE, text=f"{function.address} cannot be understood: {problem}")
         for function in functions

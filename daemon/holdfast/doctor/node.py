@@ -1,4 +1,4 @@
-"""The node that is looked at: where its files are, and what besides files can be asked."""
+"""The node that is looked at: where its files are, and whether it can be asked more."""
 
 import os
 from pathlib import Path

@@ -24,6 +24,24 @@ _CODES: Mapping[int, str] = {
     value: name for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
 }
 
+_RECOVERY_ACTIONS: Mapping[int, str] = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_NONE: "",
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset the GPU",
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot the node",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "drain peer-to-peer",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain and reset the GPU",
+    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "recover the IMEX domain",
+    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: "reset its bus",
+    pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: "reboot the system",
+}
+_WHOLE_NUMBERS = frozenset(
+    {
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT,
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG,
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
+    }
+)
+
 
 def supported(ask: Callable[..., T], *about: Any) -> T | None:  # noqa: ANN401 - as pynvml
     """Return the answer; None if this GPU or library does not support the query."""
@@ -100,3 +118,14 @@ def address(info: Any) -> PciAddress:  # noqa: ANN401 - a structure of pynvml
     if found is None:
         raise ValueError(f"{text!r} is no PCI address")
     return PciAddress(f"{int(found['domain'], 16):04x}:{found['rest']}")
+
+
+def recovery_of(handle: Handle) -> str | None:
+    """Return the recovery action; None if this driver has no such field, or an unknown value.
+
+    Raise NVMLError if the GPU does not answer.
+    """
+    (field,) = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    if field.nvmlReturn != pynvml.NVML_SUCCESS or field.valueType not in _WHOLE_NUMBERS:
+        return None
+    return _RECOVERY_ACTIONS.get(int(field.value.uiVal))

@@ -15,12 +15,12 @@ from holdfast.host.nvidia.nvml.answers import (
     error_name,
     hint,
     problem,
+    recovery_of,
     supported,
     unless_lost,
 )
 from holdfast.host.nvidia.nvml.links import links, nvlinks_of, peer_of
 from holdfast.host.nvidia.nvml.loading import LIBRARY, enter, leave, users
-from holdfast.host.nvidia.nvml.recovery import recovery_of
 from holdfast.model.ids import PciAddress
 from holdfast.model.nvidia.gpu import (
     DriverState,
