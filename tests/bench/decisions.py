@@ -12,8 +12,9 @@ from bench.figures import Figure
 from bench.gpus import cube_mesh, switch_pairs
 from bench.rig import Place
 from holdfast.allocation.allocator import Allocator
-from holdfast.allocation.granting import Granting, TpuInputs
+from holdfast.allocation.granting import Granting
 from holdfast.allocation.preference import Preference
+from holdfast.discovery.source import Source, Sources
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
@@ -28,10 +29,11 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.nvidia.placement import GpuTopology
-from holdfast.model.tpu.env import TpuHostFacts
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.vendors.nvidia.preference import GpuPreference
+from holdfast.vendors.tpu.adapter import Tpus
 
 TPU = ResourceName("google.com/tpu")
 _PAGE = b"\0" * 4096
@@ -143,10 +145,19 @@ def _questions() -> list[_Asked]:
     ]
 
 
+class _Gpus(Source):
+    name = "nvidia"
+
+    def __init__(self, preference: GpuPreference) -> None:
+        self.preferred = preference.preferred  # type: ignore[method-assign]
+
+
 def _prefer(ledger: Ledger, asked: _Asked, n: int) -> list[float]:
     inventory = asked.inventory
     preference = Preference(
-        ledger=ledger, inventory=Watched(inventory), topology=Watched(asked.topology)
+        ledger=ledger,
+        inventory=Watched(inventory),
+        sources=Sources([Tpus(), _Gpus(GpuPreference(Watched(asked.topology)))]),
     )
     ids = tuple(device.name.id for device in inventory.devices)
     (resource,) = inventory.resources
@@ -173,9 +184,7 @@ def _end_all(draft: Draft) -> None:
 
 
 def _granting() -> Granting:
-    facts = TpuHostFacts()
-    tpu = TpuInputs(resource=TPU, configured=facts)
-    return Granting(tpu, from_file=lambda: facts)
+    return Granting(Sources([Tpus(TPU)]))
 
 
 def _node(chips: int) -> Inventory:
@@ -188,6 +197,7 @@ def _node(chips: int) -> Inventory:
             nodes=(DeviceNode(path=f"/dev/vfio/{place}", rdev=0),),
             functions=(address,),
             model="v5e",
+            source="tpu",
             numa_node=place * 2 // chips,
         )
         for place, address in enumerate(addresses)

@@ -33,6 +33,7 @@ def _node(gpus: int) -> Inventory:
         Device(
             name=DeviceName(_GPU, DeviceId(_id(place))),
             kind=DeviceKind.DRIVER,
+            source="nvidia",
             keys=frozenset({HardwareKey(f"gpu/{_id(place)}")}),
             nodes=(),
             functions=(),

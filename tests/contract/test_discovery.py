@@ -5,16 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.discovery.inventory import Offered, take_inventory
-from holdfast.discovery.snapshot import Snapshot
+from holdfast.discovery.inventory import take_inventory
+from holdfast.discovery.source import Source
+from holdfast.host.pci.snapshot import Snapshot
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.model.devices import Device, DeviceKind, FaultKind, Inventory, pci_key
 from holdfast.model.ids import PciAddress, ResourceName
 from holdfast.model.vfio.pools import PoolSpec
+from holdfast.vendors.tpu.adapter import Tpus
+from holdfast.vendors.vfio.adapter import Pools
 from simulated.hosttree import HostTree
 
 _NIC = ResourceName("example.com/nic")
-_NICS = Offered(tpu=None, pools=(PoolSpec(resource=_NIC, devices=("8086:1572",)),))
+_NICS = Pools([PoolSpec(resource=_NIC, devices=("8086:1572",))])
 _INTEL = 0x8086
 _X710 = 0x1572
 
@@ -27,10 +30,10 @@ def tree(tmp_path: Path) -> Iterator[HostTree]:
 
 
 def _look(
-    tree: HostTree, offered: Offered | None = None, *, known: frozenset[PciAddress] = frozenset()
+    tree: HostTree, *sources: Source, known: frozenset[PciAddress] = frozenset()
 ) -> Inventory:
     snapshot = Snapshot(tree.root, Sysfs(tree.root), known=known)
-    return take_inventory(snapshot, offered or Offered(), generation=1)
+    return take_inventory(snapshot, sources or (Tpus(),), generation=1)
 
 
 def _only(inventory: Inventory) -> Device:
@@ -277,16 +280,13 @@ def test_a_pool_has_one_device_for_each_group(tree: HostTree) -> None:
 
 def test_a_pool_never_takes_a_bridge(tree: HostTree) -> None:
     tree.bridge("0000:00:04.0", group=7)
-    assert (
-        _look(tree, Offered(tpu=None, pools=(PoolSpec(resource=_NIC, addresses=("*",)),))).devices
-        == ()
-    )
+    assert _look(tree, Pools([PoolSpec(resource=_NIC, addresses=("*",))])).devices == ()
 
 
 def test_silicon_under_two_names_has_the_same_keys(tree: HostTree) -> None:
     tree.tpu("0000:00:05.0", group=7)
     raw = ResourceName("example.com/raw")
-    inventory = _look(tree, Offered(pools=(PoolSpec(resource=raw, devices=("1ae0:*",)),)))
+    inventory = _look(tree, Tpus(), Pools([PoolSpec(resource=raw, devices=("1ae0:*",))]))
     assert [device.name.resource for device in inventory.devices] == ["google.com/tpu", raw]
     assert inventory.devices[0].keys == inventory.devices[1].keys
 
@@ -294,7 +294,7 @@ def test_silicon_under_two_names_has_the_same_keys(tree: HostTree) -> None:
 def test_two_pools_of_one_name_are_one_pool(tree: HostTree) -> None:
     tree.function("0000:3b:00.0", vendor=_INTEL, device=_X710, group=3)
     pools = (PoolSpec(resource=_NIC, devices=("8086:*",)), PoolSpec(resource=_NIC, classes=("12",)))
-    assert len(_look(tree, Offered(tpu=None, pools=pools)).devices) == 1
+    assert len(_look(tree, Pools(pools)).devices) == 1
 
 
 def test_a_kernel_without_numa_makes_no_chip_unusable(tree: HostTree) -> None:

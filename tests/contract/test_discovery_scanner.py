@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.discovery.inventory import Offered
 from holdfast.discovery.scanner import Scanner
+from holdfast.discovery.source import Source, Sources
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.model.devices import Fault, FaultKind
 from holdfast.model.ids import DeviceName
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Discovery
 from holdfast.settings.types import Duration, Interval
+from holdfast.vendors.tpu.adapter import Tpus
 from manual_clock import ManualClock
 from simulated.hosttree import HostTree
 from waiting import until
@@ -36,6 +36,13 @@ def lane() -> Iterator[Lane]:
         yield lane
 
 
+class _ReportingTpus(Tpus):
+    reported: Mapping[str, tuple[Fault, ...]] = {}
+
+    def faults(self) -> Mapping[str, tuple[Fault, ...]]:
+        return self.reported
+
+
 def _scanner(
     tree: HostTree,
     lane: Lane,
@@ -43,16 +50,15 @@ def _scanner(
     held: frozenset[DeviceName] = frozenset(),
     rescan: float = 600.0,
     clock: Clock | None = None,
-    reported: Watched[Mapping[str, tuple[Fault, ...]]] | None = None,
+    source: Source | None = None,
 ) -> Scanner:
     return Scanner(
         tree.root,
         Sysfs(tree.root),
         lane=lane,
         clock=clock or SystemClock(),
-        offered=Offered(),
+        sources=Sources([source or Tpus()]),
         held=lambda: held,
-        reported=reported,
         settings=Discovery(
             rescan=Interval(rescan), debounce=Duration(0.005), held_check=Interval(0.02)
         ),
@@ -217,8 +223,8 @@ async def test_a_reported_fault_is_published_without_a_scan_and_outlasts_scans(
     tree: HostTree, lane: Lane
 ) -> None:
     tree.tpu("0000:00:06.0", group=8)
-    reported: Watched[Mapping[str, tuple[Fault, ...]]] = Watched({})
-    scanner = _scanner(tree, lane, reported=reported)
+    chips = _ReportingTpus()
+    scanner = _scanner(tree, lane, source=chips)
 
     def faults() -> list[list[str]]:
         return [[each.text for each in it.faults] for it in scanner.inventory.value.devices]
@@ -226,10 +232,12 @@ async def test_a_reported_fault_is_published_without_a_scan_and_outlasts_scans(
     await scanner.scan()
     async with _running(scanner):
         scans = scanner.scans
-        reported.set({"0000:00:06.0": (Fault(kind=FaultKind.ILL, text="too hot"),)})
-        await until(lambda: faults() == [[], ["too hot"]], what="the fault")
+        chips.reported = {"0000:00:06.0": (Fault(kind=FaultKind.ILL, text="too hot"),)}
+        scanner.publish()
+        assert faults() == [[], ["too hot"]]
         assert (scanner.scans, scanner.inventory.value.generation) == (scans, 2)
         await scanner.scan()
         assert faults() == [[], ["too hot"]]
-        reported.set({})
-        await until(lambda: faults() == [[], []], what="its end")
+        chips.reported = {}
+        scanner.publish()
+        assert faults() == [[], []]

@@ -14,6 +14,7 @@ from fakes.books import entry, seen
 from fakes.opener import opener
 from holdfast.allocation.gate import Gate
 from holdfast.allocation.sharedlook import SharedLook
+from holdfast.discovery.source import Sources
 from holdfast.errors import GateRefusedError
 from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger, open_ledger
@@ -105,6 +106,7 @@ class AtTheGate:
             obstacle=lambda _device: self.obstacle,
             at_work=lambda _keys: "",
             clock=SystemClock(),
+            sources=Sources(),
             settings=sections.Gate(
                 wait=Duration(wait), poll=Interval(0.02), caller_lookup=Duration(caller_lookup)
             ),

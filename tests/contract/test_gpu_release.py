@@ -13,6 +13,7 @@ import pytest
 from fakes.books import entry, seen
 from fakes.gpunode import MIB, POD, Gpus, gpus_on, opened_nvml
 from holdfast.allocation.gate import Gate
+from holdfast.discovery.source import Sources
 from holdfast.errors import GateRefusedError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
@@ -204,6 +205,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             obstacle=watcher.obstacle,
             at_work=lambda _keys: "",
             clock=clock,
+            sources=Sources(),
             settings=sections.Gate(wait=Duration(0.3), poll=Interval(0.02)),
         )
         beats = asyncio.create_task(watcher.run())

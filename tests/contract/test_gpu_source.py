@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.discovery.nvidia.gpus import GpuSource
 from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.root import HostRoot
 from holdfast.model.nvidia.gpu import DriverState, GpuLinks, GpuReading, GpuUse
 from holdfast.runtime.lane import Lane
+from holdfast.vendors.nvidia.driver import DriverWatch
 from manual_clock import ManualClock
 
 
@@ -49,7 +49,7 @@ class Library:
 class Driver:
     proc: Path
     library: Library
-    source: GpuSource
+    source: DriverWatch
     clock: ManualClock
 
     def load(self, version: str) -> None:
@@ -68,7 +68,7 @@ async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
     )
     library, lane = Library(), Lane("nvml", deadline=30.0)
     clock = ManualClock()
-    source = GpuSource(
+    source = DriverWatch(
         NvidiaFiles(root), lambda _: library, lane=lane, clock=clock, look=5.0, rescan=30.0
     )
     yield Driver(tmp_path / "proc/driver/nvidia", library, source, clock)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.gpunode import MIB, POD, Gpus, gpus_on, opened_nvml
+from fakes.gpunode import MIB, POD, RULES, Gpus, gpus_on, opened_nvml
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.use.look import Look
@@ -119,8 +119,8 @@ async def test_idle_memory_is_never_learned_from_a_gpu_that_a_pod_had(gpus: Gpus
     assert "only processes count" in (await gpus.judge(device)).reason
 
 
-def uses_of(lane: Lane, nvml: Nvml, **more: Any) -> GpuUses:
-    return GpuUses(lane, lambda: nvml, **more)
+def uses_of(lane: Lane, nvml: Nvml | None, **more: Any) -> GpuUses:
+    return GpuUses(lane, lambda: nvml, rules=RULES, **more)
 
 
 async def test_what_was_idle_under_a_former_driver_says_nothing_under_the_next(
@@ -128,7 +128,7 @@ async def test_what_was_idle_under_a_former_driver_says_nothing_under_the_next(
 ) -> None:
     device, load = gpus.device(), ["load 1"]
     with Lane("scan", deadline=30.0) as scan, Lane("nvml", deadline=30.0) as lane:
-        look = Look(gpus.node.root, scan, uses_of(lane, nvml, load=lambda: load[0]))
+        look = Look(gpus.node.root, scan, uses_of(lane, nvml, load=lambda: load[0]).ask)
         await look.scan([device], {})
         gpus.grant(device)
         gpus.show(cards(1, used=GIB)[0])
@@ -146,13 +146,13 @@ async def test_a_leak_is_still_one_to_the_next_daemon_until_the_driver_was_loade
     device = gpus.device()
     with Lane("scan", deadline=30.0) as scan, Lane("nvml", deadline=30.0) as lane:
         first = uses_of(lane, nvml, load=lambda: "load 1")
-        await Look(gpus.node.root, scan, first).scan([device], {})
+        await Look(gpus.node.root, scan, first.ask).scan([device], {})
         gpus.grant(device)
         gpus.show(cards(1, used=70 * GIB)[0])
         freedoms = []
         for load in ("load 1", "load 2"):
             uses = uses_of(lane, nvml, load=lambda load=load: load, kept=first.idle.value)
-            facts = await Look(gpus.node.root, scan, uses).scan([device], gpus.locks)
+            facts = await Look(gpus.node.root, scan, uses.ask).scan([device], gpus.locks)
             freedoms.append(judge_kernel(facts[device.name]).freedom)
     assert freedoms == [Freedom.IN_USE, Freedom.FREE]
 
@@ -227,8 +227,8 @@ async def test_without_a_driver_or_without_anybody_to_ask_nothing_is_known(gpus:
     device = gpus.device()
     scan = Lane("scan", deadline=30.0)
     with scan, Lane("nvml", deadline=30.0) as lane:
-        for uses in (None, GpuUses(lane, lambda: None)):
-            look = Look(gpus.node.root, scan, uses)
+        root = gpus.node.root
+        for look in (Look(root, scan), Look(root, scan, uses_of(lane, None).ask)):
             verdict = judge_kernel((await look.scan([device], {}))[device.name])
             assert (verdict.freedom, verdict.final) == (Freedom.UNKNOWN, True)
 
@@ -238,7 +238,7 @@ async def test_an_nvml_that_hangs_is_waited_for_a_while_and_is_unknown(
 ) -> None:
     gpus.show(cards(1, hangs={"nvmlDeviceGetComputeRunningProcesses_v3": 3.0})[0])
     with Lane("scan", deadline=30.0) as scan, Lane("nvml", deadline=30.0) as lane:
-        look = Look(gpus.node.root, scan, GpuUses(lane, lambda: nvml, patience=0.1))
+        look = Look(gpus.node.root, scan, uses_of(lane, nvml, patience=0.1).ask)
         device = gpus.device()
         # That it is unknown is the proof: the answer for which it did not wait is "nobody".
         verdict = judge_kernel((await look.scan([device], {}))[device.name])

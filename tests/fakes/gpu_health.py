@@ -19,8 +19,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from holdfast.discovery.nvidia.health import GpuHealthWatch
-from holdfast.discovery.nvidia.looks import GpuUsers, HealthTimes
+from fakes.gpunode import RULES
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
@@ -33,6 +32,8 @@ from holdfast.model.nvidia.xids import xid_checks
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.vendors.nvidia.health import GpuHealthWatch
+from holdfast.vendors.nvidia.looks import GpuUsers, HealthTimes
 from simulated.nvml import CONTROL, Node, write
 
 QUIET = 0.4
@@ -129,7 +130,7 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
         boot=boot,
         checks=xid_checks(disabled),
         load=lambda: (folder / "load").stat().st_mtime_ns if (folder / "load").exists() else None,
-        users=GpuUsers(HolderScan(HostRoot.under()).named),
+        users=GpuUsers(HolderScan(HostRoot.under()).named, rules=RULES),
         times=_TIMES,
     )
     heard: list[int] = []

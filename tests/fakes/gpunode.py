@@ -18,15 +18,23 @@ from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.nvidia.free import GpuRules
+from holdfast.model.nvidia.idle import IdleRules
 from holdfast.model.use.free import KernelFacts, judge_kernel
 from holdfast.model.use.verdict import Verdict
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
+from holdfast.settings.hardware import Gpu
 from manual_clock import ManualClock
 from simulated.node import SimulatedNode
 from simulated.nvml import CONTROL, Card, Node, cards, uuid, write
 
 MIB = 1 << 20
+RULES = GpuRules(
+    monitors=Gpu().monitors,
+    displays=Gpu().displays,
+    idle=IdleRules(slack=Gpu().memory_slack_mib * MIB, deadline=Gpu().memory_deadline),
+)
+"""What holds unless it is set otherwise."""
 PATH = "/dev/vfio/10"
 """Whose node stands in for /dev/nvidia0: a device that a test can make and open."""
 POD = PodUid("11111111-2222-3333-4444-555555555555")
@@ -134,8 +142,13 @@ async def gpus_on(folder: Path, nvml: Nvml) -> AsyncIterator[Gpus]:
     os.environ[CONTROL] = str(control)
     node, clock = SimulatedNode(folder / "host"), Clock()
     scan, lane = Lane("scan", deadline=30.0), Lane("nvml", deadline=30.0)
-    uses = GpuUses(lane, lambda: nvml, rules=GpuRules(), monotonic=clock)
-    found = Gpus(node, Look(node.root, scan, uses), control, clock)
+    uses = GpuUses(
+        lane,
+        lambda: nvml,
+        rules=RULES,
+        monotonic=clock,
+    )
+    found = Gpus(node, Look(node.root, scan, uses.ask), control, clock)
     found.show(cards(1, used=5 * MIB)[0])
     yield found
     scan.close(patience=5.0)

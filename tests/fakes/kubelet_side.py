@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as dp
+from holdfast.discovery.source import Sources
 from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.peer import peer_of
 from holdfast.host.proc.procfs import Procfs
@@ -190,6 +191,7 @@ async def kubelet_side(
         peer=peer,
         resend=lambda: side.resend(),  # noqa: PLW0108 - made below
         active=active,
+        promised=Sources().promised,
         offered=lambda: offers.until(lambda now: bool(now.devices)),
         lane=lane,
         clock=clock,

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from msgspec.structs import replace
 import simulated.stage
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.app.daemon import run
+from holdfast.app.wiring.parts import VENDORS
 from holdfast.runtime.clock import SystemClock
 from holdfast.settings import convert
+from holdfast.vendors.context import Vendor
 from simulated.node import SimulatedNode
 from simulated.pods import Container, Phase, Pod, PodSpec, Workload
 from simulated.podworker import KubeletTimes
@@ -72,6 +74,8 @@ class Stage(simulated.stage.Stage):
     """
 
     runtime: WatchfulRuntime
+    vendors: Iterable[Vendor] = VENDORS
+    """The adapters of a daemon in this process."""
 
     def __init__(
         self,
@@ -113,7 +117,7 @@ class Stage(simulated.stage.Stage):
 
     async def run_daemon(self) -> bool:
         """Run a daemon in this task, until it ends by itself or raises why it cannot start."""
-        return await run(convert(self.settings), clock=self.clock)
+        return await run(convert(self.settings), clock=self.clock, vendors=self.vendors)
 
     def set_clock(self, seconds: float) -> None:
         """Set the time of day off by so much, for the daemon and for the files that kubelet writes.
@@ -397,6 +401,7 @@ async def stage(
     environment: dict[str, str] | None = None,
     times: KubeletTimes = TIMES,
     question: dict[str, str] | None = None,
+    vendors: Iterable[Vendor] = VENDORS,
     **changes: Any,
 ) -> AsyncIterator[Stage]:
     """Yield a node whose daemon has registered; *changes* are sections of its settings.
@@ -420,6 +425,7 @@ async def stage(
         environment=environment or {},
         own_process=own_process,
     )
+    made.vendors = vendors
     async with simulated.stage.running(made):
         if start:
             made.start()

@@ -4,8 +4,8 @@ from guards.guard import Edit, Guard
 
 _MARKS = "daemon/holdfast/model/nvidia/xid_marks.py"
 _HEALTH = "daemon/holdfast/model/nvidia/health.py"
-_WATCH = "daemon/holdfast/discovery/nvidia/health.py"
-_SOURCE = "daemon/holdfast/discovery/nvidia/gpus.py"
+_WATCH = "daemon/holdfast/vendors/nvidia/health.py"
+_SOURCE = "daemon/holdfast/vendors/nvidia/driver.py"
 _LOADING = "daemon/holdfast/host/nvidia/nvml/loading.py"
 _ROOTS = "daemon/holdfast/model/nvidia/roots.py"
 _RULE = "tests/unit/test_gpu_health_rule.py"
@@ -91,8 +91,8 @@ GPU_GUARDS = (
         why="a GPU that does not say who it is may be any that has a lock",
         edits=(
             Edit(
-                "daemon/holdfast/app/wiring/gpus.py",
-                "GPU_RESOURCES if hides_some(self.source.last) else frozenset()",
+                "daemon/holdfast/vendors/nvidia/gpus.py",
+                "RESOURCES if hides_some(driver.last) else frozenset()",
                 "frozenset()",
             ),
         ),

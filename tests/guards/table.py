@@ -23,6 +23,7 @@ _GPU_NODE = "tests/contract/test_gpu_release.py"
 _GPU_FOUND = "daemon/holdfast/model/nvidia/names.py"
 _GPU_NAMES = "tests/integration/test_gpu_cdi.py"
 _PROMISE = "daemon/holdfast/model/gate/promise.py"
+_GPU_PROMISE = "daemon/holdfast/model/nvidia/promise.py"
 _RESETS = "tests/integration/test_reset.py"
 _LAST = "tests/integration/test_leaks_judged_last.py"
 _SIGNALS = "tests/integration/test_signals_hit_nobody_else.py"
@@ -600,7 +601,7 @@ GUARDS = (
     Guard(
         name="gpu-promise-unexplained",
         why="nor does a container start that was promised such a name before",
-        edits=(Edit(_PROMISE, "    if unknown:", "    if False:"),),
+        edits=(Edit(_GPU_PROMISE, "    if unknown:", "    if False:"),),
         tests=(
             f"{_GPU_NAMES}::test_such_a_pod_waits_where_the_spec_that_it_counts_on_cannot_be_written",
         ),
@@ -608,7 +609,7 @@ GUARDS = (
     Guard(
         name="gpu-promise-another",
         why="a name that now leads to another GPU starts no container",
-        edits=(Edit(_PROMISE, "    if led == own:", "    if True:"),),
+        edits=(Edit(_GPU_PROMISE, "    if led == own:", "    if True:"),),
         tests=(f"{_GPU_NAMES}::test_an_index_that_is_anothers_since_the_boot_starts_nothing",),
     ),
     *GPU_GUARDS,

@@ -14,6 +14,7 @@ import pytest
 from fakes.stage import CHIPS, TPU, Stage, stage
 from holdfast.allocation.allocator import Allocator
 from holdfast.allocation.granting import Granting
+from holdfast.discovery.source import Sources
 from holdfast.errors import AllocationRefusedError, LedgerUnusableError
 from holdfast.ledger.ledger import open_ledger
 from holdfast.model.devices import Device, DeviceKind, Inventory
@@ -26,10 +27,10 @@ from holdfast.model.ids import (
     HardwareKey,
     ResourceName,
 )
-from holdfast.model.tpu.env import TpuHostFacts
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.vendors.tpu.adapter import Tpus
 
 A, B, C, D = CHIPS
 
@@ -59,7 +60,7 @@ async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path
     allocator = Allocator(
         ledger=ledger,
         inventory=Watched(Inventory(resources=(resource,), devices=devices)),
-        grant=Granting(None, from_file=TpuHostFacts).grant,
+        grant=Granting(Sources()).grant,
         node_rdev=lambda _path: None,
         checkpoint=lambda: NO_CHECKPOINT,
         lane=lane,
@@ -83,6 +84,7 @@ async def test_a_disk_that_does_not_answer_makes_no_allocate_wait(tmp_path: Path
     device = Device(
         name=DeviceName(resource, DeviceId("a")),
         kind=DeviceKind.VFIO,
+        source="tpu",
         keys=frozenset({HardwareKey("pci/a")}),
         nodes=(),
         functions=(),
@@ -97,7 +99,7 @@ async def test_a_disk_that_does_not_answer_makes_no_allocate_wait(tmp_path: Path
         allocator = Allocator(
             ledger=ledger,
             inventory=Watched(Inventory(resources=(resource,), devices=(device,))),
-            grant=Granting(None, from_file=TpuHostFacts).grant,
+            grant=Granting(Sources([Tpus()])).grant,
             node_rdev=lambda _path: None,
             checkpoint=checkpoint,
             lane=stuck,

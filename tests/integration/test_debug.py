@@ -35,7 +35,7 @@ _PARTS = {
     "scan",
     "lanes",
     "drift",
-    "gpus",
+    "adapters",
 }
 
 

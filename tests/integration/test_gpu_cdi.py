@@ -339,14 +339,14 @@ async def test_a_gpu_without_the_imex_channel_that_is_required_is_given_to_nobod
 
 def test_where_no_names_are_handed_over_nothing_of_specs_of_gpus_is_loaded() -> None:
     code = (
-        "import json, sys, holdfast.app.daemon\n"
+        "import json, sys, holdfast.vendors.nvidia.gpus\n"
         "print(json.dumps([name for name in sys.modules if name.startswith('holdfast')]))"
     )
     told = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout
     loaded = set(json.loads(told))
-    assert "holdfast.allocation.gpu_cdi" in loaded
+    assert "holdfast.vendors.nvidia.specs" in loaded
     assert not loaded & {
         "holdfast.host.nvidia.needs",
         "holdfast.host.nvidia.files",

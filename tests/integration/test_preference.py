@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.allocation.preference import Preference
+from holdfast.discovery.source import Source, Sources
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.byhand import Target, quarantine
 from holdfast.model.book.marks import Asker, Mark
@@ -17,6 +18,7 @@ from holdfast.model.nvidia.slice_placement import SlicePolicy
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.vendors.nvidia.preference import GpuPreference
 
 _GPU = ResourceName(GPU_RESOURCE)
 A, B, C, D = (DeviceId(f"GPU-{letter}") for letter in "abcd")
@@ -40,6 +42,15 @@ def _linked(one: DeviceId, other: DeviceId) -> GpuTopology:
     return GpuTopology(links=GpuLinks(nvlinks={(one, other): 4}))
 
 
+class _Gpus(Source):
+    def __init__(self, preference: GpuPreference) -> None:
+        self.preferred = preference.preferred  # type: ignore[method-assign]
+
+
+def _by(topology: Watched[GpuTopology], slices: SlicePolicy = SlicePolicy.DISTRIBUTED) -> Sources:
+    return Sources([_Gpus(GpuPreference(topology, slices))])
+
+
 @pytest.fixture
 async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
     lane = Lane("ledger", deadline=10)
@@ -53,7 +64,7 @@ async def test_a_topology_or_inventory_that_changes_changes_what_is_preferred(
     ledger: Ledger,
 ) -> None:
     inventory, topology = Watched(_inventory(A, B, C)), Watched(_linked(B, C))
-    preference = Preference(ledger=ledger, inventory=inventory, topology=topology)
+    preference = Preference(ledger=ledger, inventory=inventory, sources=_by(topology))
     assert preference.preferred(_GPU, (A, B, C), (), 2) == (B, C)
     topology.set(_linked(A, C))
     assert preference.preferred(_GPU, (A, B, C), (), 2) == (A, C)
@@ -67,22 +78,24 @@ async def test_a_gpu_in_quarantine_is_preferred_last_however_near_it_is(ledger: 
     what = Target(device=DeviceName(_GPU, B), keys=frozenset({HardwareKey(f"gpu/{B}")}))
     await ledger.apply(lambda draft: quarantine(draft, what, mark))
     preference = Preference(
-        ledger=ledger, inventory=Watched(_inventory(A, B, C)), topology=Watched(_linked(B, C))
+        ledger=ledger, inventory=Watched(_inventory(A, B, C)), sources=_by(Watched(_linked(B, C)))
     )
     assert preference.preferred(_GPU, (A, B, C), (), 2) == (A, C)
 
 
 async def test_without_a_topology_gpus_are_preferred_all_the_same(ledger: Ledger) -> None:
-    preference = Preference(ledger=ledger, inventory=Watched(_inventory(A, B)))
+    preference = Preference(
+        ledger=ledger, inventory=Watched(_inventory(A, B)), sources=_by(Watched(GpuTopology()))
+    )
     assert preference.preferred(_GPU, (A, B), (B,), 1) == (B,)
 
 
 async def test_slices_are_spread_over_the_gpus_unless_they_are_to_be_packed(ledger: Ledger) -> None:
     inventory = Watched(_inventory(A, B, C, D))
     topology = Watched(GpuTopology(parents={A: "GPU-0", B: "GPU-0", C: "GPU-1", D: "GPU-1"}))
-    spreading = Preference(ledger=ledger, inventory=inventory, topology=topology)
+    spreading = Preference(ledger=ledger, inventory=inventory, sources=_by(topology))
     packing = Preference(
-        ledger=ledger, inventory=inventory, topology=topology, slices=SlicePolicy.PACKED
+        ledger=ledger, inventory=inventory, sources=_by(topology, SlicePolicy.PACKED)
     )
 
     assert spreading.preferred(_GPU, (B, C, D), (), 1) == (C,)

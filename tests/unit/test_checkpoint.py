@@ -8,6 +8,7 @@ import pytest
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2
 from holdfast.errors import KubeletError
 from holdfast.kubelet.checkpoint import CheckpointState, FileId, parse, read
+from holdfast.model.nvidia.grant import told_by_index
 
 
 def entry(ids: object, *, answer: object = None, **more: object) -> dict[str, object]:
@@ -94,7 +95,7 @@ ROOT = "/var/run/nvidia-container-devices"
         ("1", (f"{ROOT}/1", f"{ROOT}/GPU-a"), ("1",)),
     ],
 )
-def test_the_promised_indexes_are_those_by_which_nvidias_runtime_is_told_of_gpus(
+def test_the_promised_ids_are_those_by_which_nvidias_runtime_is_told_of_gpus(
     visible: str, mounted: tuple[str, ...], promised: tuple[str, ...]
 ) -> None:
     response = api_pb2.ContainerAllocateResponse(
@@ -102,8 +103,8 @@ def test_the_promised_indexes_are_those_by_which_nvidias_runtime_is_told_of_gpus
         mounts=[api_pb2.Mount(container_path=path, host_path="/dev/null") for path in mounted],
     )
     stored = base64.b64encode(response.SerializeToString()).decode()
-    (found,) = parse(content(entry(["a"], answer=stored))).entries
-    assert found.promised_indexes == promised
+    (found,) = parse(content(entry(["a"], answer=stored)), told_by_index).entries
+    assert found.promised_ids == promised
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from msgspec.structs import replace
 
-from holdfast.discovery.nvidia.gpus import _caps
 from holdfast.host.nvidia.driver import MigCaps
 from holdfast.model.devices import DeviceNode, FaultKind
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuProblem, GpuReading, MigSlice
 from holdfast.model.nvidia.mig import MigStrategy, lay_out
+from holdfast.vendors.nvidia.driver import _caps
 
 ONE = Gpu(index=0, uuid="GPU-1", minor=0)
 TWO = Gpu(index=1, uuid="GPU-2", minor=1)

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from fakes.gpunode import RULES
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import (
@@ -17,7 +18,6 @@ from holdfast.model.ids import (
 from holdfast.model.nvidia.free import (
     Bystander,
     Found,
-    GpuRules,
     GpuSight,
     Granted,
     bystander,
@@ -52,7 +52,6 @@ MINE, OTHER = PodUid("pod-mine"), PodUid("pod-other")
 TO_MINE = Granted(pods=frozenset({MINE}), unowned=False)
 TO_NOBODY = Granted()
 TO_UNKNOWN = Granted(pods=frozenset({None}), unowned=False)
-RULES = GpuRules()
 GAPS = ("pid 9 (x) cannot be inspected",)
 
 
@@ -120,7 +119,7 @@ def test_who_is_in_the_way_on_a_gpu_is_told_by_what_they_do_and_whose_they_are(
 def test_what_counts_as_a_monitoring_agent_can_be_set() -> None:
     agent = holder("gpu-agent", COMPUTES)
     assert bystander(agent, TO_MINE, RULES) is None
-    assert bystander(agent, TO_MINE, GpuRules(monitors=("gpu-agent",))) is Bystander.MONITOR
+    assert bystander(agent, TO_MINE, replace(RULES, monitors=("gpu-agent",))) is Bystander.MONITOR
 
 
 def test_whom_nvml_names_and_proc_has_no_more_is_still_being_taken_down() -> None:
@@ -151,7 +150,7 @@ def test_where_the_memory_of_a_bystander_is_not_told_what_is_left_is_not_known()
     assert found.sight.memory is None
 
 
-IDLE = GpuSight(memory=5 * MIB, idle=5 * MIB)
+IDLE = GpuSight(memory=5 * MIB, idle=5 * MIB, slack=RULES.idle.slack)
 JUDGED = [
     (IDLE, (), (), (FREE, False), "its memory is back (5 MiB"),
     (replace(IDLE, memory=69 * MIB), (), (), (FREE, False), "its memory is back"),
@@ -285,7 +284,7 @@ def test_nvml_alone_keeps_a_gpu_and_nothing_else() -> None:
 
 
 DEADLINE, LATER = 60.0, 600.0
-IDLE_RULES = IdleRules(deadline=DEADLINE)
+IDLE_RULES = RULES.idle
 HUGE = 70 << 30
 SETTLED = Level(idle=5 * MIB, least=5 * MIB)
 

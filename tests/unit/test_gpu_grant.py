@@ -45,6 +45,7 @@ ONE_SLICE = (
 )
 OPERATOR = "/run/nvidia/driver"
 
+PREFIX = "cdi.k8s.io/"
 PLAIN = BesideGpus(control=CONTROL, explained=ALL_MODES, answer_id=ANSWER)
 IMEX = replace(PLAIN, imex="/dev/nvidia-caps-imex-channels/channel0")
 
@@ -63,7 +64,7 @@ CASES: dict[str, tuple[tuple[GrantedGpu, ...], GpuGrantRules, BesideGpus]] = {
     "envvar-mig-index": (ONE_SLICE, GpuGrantRules(ids=DeviceIds.INDEX), PLAIN),
     "volume-mounts": (TWO, GpuGrantRules(lists=(VOLUMES,)), PLAIN),
     "volume-mounts-imex": (TWO, GpuGrantRules(lists=(VOLUMES,)), IMEX),
-    "cdi-annotations": (TWO, GpuGrantRules(lists=(ANNOTATIONS,)), PLAIN),
+    "cdi-annotations": (TWO, GpuGrantRules(lists=(ANNOTATIONS,), annotation_prefix=PREFIX), PLAIN),
     "cdi-annotations-prefix": (
         TWO,
         GpuGrantRules(lists=(ANNOTATIONS,), annotation_prefix="nvidia.cdi.k8s.io/"),
@@ -71,7 +72,7 @@ CASES: dict[str, tuple[tuple[GrantedGpu, ...], GpuGrantRules, BesideGpus]] = {
     ),
     "cdi-annotations-imex-modes": (
         TWO,
-        GpuGrantRules(lists=(ANNOTATIONS,), modes=ALL_MODES),
+        GpuGrantRules(lists=(ANNOTATIONS,), annotation_prefix=PREFIX, modes=ALL_MODES),
         IMEX,
     ),
     "cdi-cri": (TWO, GpuGrantRules(lists=(CRI,)), PLAIN),
@@ -79,7 +80,11 @@ CASES: dict[str, tuple[tuple[GrantedGpu, ...], GpuGrantRules, BesideGpus]] = {
     "cdi-cri-device-specs": (TWO, GpuGrantRules(lists=(CRI,), pass_device_specs=True), PLAIN),
     "envvar,cdi-cri": (TWO, GpuGrantRules(lists=(ENVVAR, CRI)), PLAIN),
     "envvar,volume-mounts": (TWO, GpuGrantRules(lists=(ENVVAR, VOLUMES)), PLAIN),
-    "all-four": (TWO, GpuGrantRules(lists=tuple(DeviceList), pass_device_specs=True), PLAIN),
+    "all-four": (
+        TWO,
+        GpuGrantRules(lists=tuple(DeviceList), annotation_prefix=PREFIX, pass_device_specs=True),
+        PLAIN,
+    ),
 }
 
 
@@ -102,7 +107,9 @@ def test_every_golden_answer_has_its_case() -> None:
 
 
 def test_an_answer_under_cdi_alone_sets_no_visible_devices_and_gives_no_nodes() -> None:
-    rules = GpuGrantRules(lists=(CRI, ANNOTATIONS), pass_device_specs=True)
+    rules = GpuGrantRules(
+        lists=(CRI, ANNOTATIONS), annotation_prefix=PREFIX, pass_device_specs=True
+    )
 
     grant = _grant(TWO, rules)
 

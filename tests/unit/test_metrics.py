@@ -14,6 +14,7 @@ from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, Resour
 from holdfast.model.kubelet import Registration
 from holdfast.model.node.memory import Memory
 from holdfast.model.nvidia.gpu import GpuEvent, GpuEventKind
+from holdfast.model.nvidia.xids import labels_of
 from holdfast.telemetry.metrics import Metrics
 
 _TPU = ResourceName("google.com/tpu")
@@ -109,7 +110,7 @@ def test_a_resource_that_is_gone_is_counted_no_more() -> None:
     [
         (False, Inventory(), 0),
         (True, Inventory(), 1),
-        (True, Inventory(unread=frozenset({_TPU})), 1),
+        (True, Inventory(unseen=frozenset({_TPU})), 1),
         (True, _inventory(_device("a")), 0),
     ],
 )
@@ -270,8 +271,10 @@ def test_what_is_withheld_by_hand_is_shown_also_when_nothing_is() -> None:
 def test_events_of_gpus_are_counted_by_what_clears_them() -> None:
     metrics = Metrics()
     for xid, condemns in [(48, True), (48, True), (31, False), (4711, True), (4712, True)]:
-        metrics.heard(GpuEvent(kind=GpuEventKind.XID, uuid="GPU-1", xid=xid), condemns)
-    metrics.heard(GpuEvent(kind=GpuEventKind.SINGLE_BIT_ECC, uuid="GPU-1"), condemns=False)
+        event = GpuEvent(kind=GpuEventKind.XID, uuid="GPU-1", xid=xid)
+        metrics.happened(*labels_of(event, condemns=condemns))
+    event = GpuEvent(kind=GpuEventKind.SINGLE_BIT_ECC, uuid="GPU-1")
+    metrics.happened(*labels_of(event, condemns=False))
     shown = _shown(metrics)
     for labels, count in [
         ('clears="reset",kind="xid",xid="48"', 2),

@@ -9,6 +9,7 @@ from holdfast.model.gate.promise import breach
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.model.nvidia.names import GPU_KIND, GpuNames
+from holdfast.model.nvidia.promise import gpu_breach
 
 TPU = ResourceName("google.com/tpu")
 A, B = "0000:00:05.0", "0000:00:06.0"
@@ -171,7 +172,7 @@ def test_a_container_starts_on_a_gpus_name_only_where_a_spec_leads_it_to_its_own
         promised_names=names,
     )
 
-    broken = breach(entry, (device,), inventory=Inventory(), published=Published(gpus=found))
+    broken = gpu_breach(entry, (device,), names=found, indexes={})
 
     if says is None:
         assert broken is None
@@ -206,11 +207,11 @@ def test_an_index_must_be_that_of_the_gpu_that_the_pod_has(
         container="main",
         resource=GPU,
         devices=frozenset({DeviceId("GPU-a")}),
-        promised_indexes=promised,
+        promised_ids=promised,
     )
-    published = Published(indexes={DeviceId(id_): index for id_, index in today.items()})
+    indexes = {DeviceId(id_): index for id_, index in today.items()}
 
-    broken = breach(entry, (device,), inventory=Inventory(), published=published)
+    broken = gpu_breach(entry, (device,), names=GpuNames(), indexes=indexes)
 
     assert (broken is None) == kept
     assert broken is None or (broken.final and "delete the pod" in broken.reason)

@@ -15,9 +15,7 @@ from holdfast.model.node.readiness import (
     Rule,
     books,
     devices,
-    driver,
     first_look,
-    gpu_specs,
     hardware,
     judge_readiness,
     lanes,
@@ -29,6 +27,7 @@ from holdfast.model.node.readiness import (
     sockets,
     specs,
     streams,
+    vendors,
     watch,
 )
 
@@ -55,7 +54,7 @@ _WELL = ReadinessFacts(
     looked=True,
     watch=_GOOD,
     sighted=980.0,
-    driver=(True, ""),
+    vendors=(Check(name="NVIDIA driver", passes=True),),
 )
 
 _CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
@@ -109,9 +108,13 @@ _CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
         "the last result is 300 s old",
     ),
     (devices, {"devices": 0}, "devices", "no devices on this node"),
-    (driver, {"driver": (False, "NVML does not load")}, "NVIDIA driver", "NVML does not load"),
+    (
+        vendors,
+        {"vendors": (Check(name="NVIDIA driver", passes=False, reason="no NVML"),)},
+        "NVIDIA driver",
+        "no NVML",
+    ),
     (specs, {"specs": "the disk is full"}, "CDI specs", "the disk is full"),
-    (gpu_specs, {"gpu_specs": "read-only"}, "GPU CDI specs", "read-only"),
     (first_look, {"looked": False}, "first process scan", "has not finished"),
     (
         watch,
@@ -189,7 +192,7 @@ def test_a_node_without_devices_is_ready_and_says_so_unless_they_are_asked_for()
 
 
 def test_a_node_that_never_had_a_driver_is_not_asked_for_one() -> None:
-    checks = judge_readiness(replace(_WELL, driver=None))
+    checks = judge_readiness(replace(_WELL, vendors=()))
 
     assert _failed(checks) == {}
     assert "NVIDIA driver" not in {check.name for check in checks}

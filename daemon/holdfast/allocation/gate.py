@@ -8,6 +8,7 @@ import structlog
 
 from holdfast.allocation.sharedlook import SharedLook
 from holdfast.allocation.starts import OwnMachines, Start, StartOutcome, Starts, Wait
+from holdfast.discovery.source import Sources
 from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
 from holdfast.host.use.look import Look
 from holdfast.kubelet.books import KubeletBooks
@@ -70,13 +71,15 @@ class Gate:
         clock: Clock,
         settings: sections.Gate,
         published: Callable[[], Published] = Published,
+        sources: Sources,
         stirred: Watched[int] | None = None,
     ) -> None:
         """Decide from *inventory*, *books* and *look*; nobody passes before *looked* is set.
 
         `obstacle` tells what was last seen to keep a device from its next pod, empty for nothing;
         `at_work` what we ourselves do to hardware, during which nobody passes; `published` what
-        the CDI spec files say. `stirred` changes when something on the node may have.
+        the CDI spec files say, *sources* what else old answers promise. `stirred` changes when
+        something on the node may have.
         """
         self._ledger = ledger
         self._inventory = inventory
@@ -93,6 +96,7 @@ class Gate:
         self._clock = clock
         self._settings = settings
         self._published = published
+        self._sources = sources
         self._machines = OwnMachines()
         self._stirred = stirred or Watched(0)
         self.starts = Starts()
@@ -289,7 +293,7 @@ class Gate:
                 continue
             broken = breach(
                 entry, devices, inventory=self._inventory.value, published=self._published()
-            )
+            ) or self._sources.of(devices).breach(entry, devices)
             if broken is not None:
                 outcome = StartOutcome.PROMISE if broken.final else StartOutcome.SPEC
                 raise Wait(outcome, broken.reason)

@@ -116,7 +116,7 @@ class SharedLook:
     async def _held_still(
         self, devices: Sequence[Device], locks: Locks
     ) -> dict[DeviceName, KernelFacts]:
-        """Return those devices that their known holders still have, or NVML still keeps."""
+        """Return those devices that their known holders still have, or their driver still keeps."""
         known = {
             each.name: self._in_use[each.name].facts
             for each in devices

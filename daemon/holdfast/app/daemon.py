@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -17,25 +17,22 @@ from holdfast.app.answers.readiness import readiness
 from holdfast.app.answers.showing import observe, show, show_ledger
 from holdfast.app.reload import Orders, Reread, may_begin_anew
 from holdfast.app.watches.proof import LedgerProof
-from holdfast.app.wiring.gpus import Gpus
-from holdfast.app.wiring.hosts import build_host
+from holdfast.app.wiring.hosts import Hosts, build_host
 from holdfast.app.wiring.lacks import missing_folders
-from holdfast.app.wiring.parts import Parts, build
+from holdfast.app.wiring.parts import VENDORS, Parts, build
 from holdfast.control.server import ControlServer
-from holdfast.discovery.scanner import Scanner
 from holdfast.errors import HoldfastError, HostError
 from holdfast.host.own.process import raise_open_files_limit
 from holdfast.host.pci.udev import Uevents
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.ledger import open_ledger
-from holdfast.model.nvidia.gpu import DriverState
-from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.supervisor import Supervisor
 from holdfast.settings import Settings
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.probes import ProbeServer
+from holdfast.vendors.context import Vendor
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +43,11 @@ _TIDY = 60.0
 
 
 async def run(
-    settings: Settings, reread: Reread | None = None, *, clock: Clock | None = None
+    settings: Settings,
+    reread: Reread | None = None,
+    *,
+    clock: Clock | None = None,
+    vendors: Iterable[Vendor] = VENDORS,
 ) -> bool:
     """Run until SIGTERM or SIGINT; raise HoldfastError when it cannot start.
 
@@ -74,8 +75,7 @@ async def run(
         stack.callback(pulse.cancel)
         board.down("opening the ledger")
         host = build_host(settings)
-        for lane in host.lanes.values():
-            stack.callback(lane.close)
+        stack.callback(_close_lanes, host)
         stack.callback(host.pidfds.close)
         stack.callback(host.paths.close)
         ledger = await open_ledger(
@@ -87,7 +87,15 @@ async def run(
             locks=(instance, plugins),
         )
         stack.push_async_callback(ledger.close)
-        parts = build(settings, host, ledger, clock, called=metrics.kubelet.called)
+        parts = build(
+            settings,
+            host,
+            ledger,
+            clock,
+            vendors=vendors,
+            called=metrics.kubelet.called,
+            count=metrics.happened,
+        )
         stack.callback(parts.resetter.close)
         observe(parts, metrics)
         control = ControlServer(state, handlers(parts, board))
@@ -120,6 +128,11 @@ def _stuck(parts: Parts) -> Iterator[str]:
         yield parts.resetter.stuck
     if hanging := parts.look.hanging | parts.host.procfs.hanging:
         yield f"scan of pid {', '.join(map(str, sorted(hanging)))}"
+
+
+def _close_lanes(host: Hosts) -> None:
+    for lane in host.lanes.values():
+        lane.close()
 
 
 def _probes(settings: Settings, board: Board, metrics: Metrics) -> ProbeServer:
@@ -166,11 +179,8 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     supervisor.start("registrar", parts.registrar.run())
     supervisor.start("kubelet's books", parts.books.run())
     supervisor.start("discovery", parts.scanner.run())
-    if parts.gpus is not None:
-        supervisor.start("gpus", parts.gpus.source.run())
-        supervisor.start("health of gpus", _follow_health(parts.gpus))
-        supervisor.start("idle memory of gpus", parts.gpus.keep_idle())
-        supervisor.start("gpus for discovery", _poke(parts.scanner, parts.gpus))
+    for source in parts.sources:
+        supervisor.start(f"adapter {source.name}", source.run())
     supervisor.start("watcher", parts.watcher.run())
     supervisor.start("memory", parts.memory.run(lambda: parts.kernel.holders, metrics.memory))
     supervisor.start("leaked sandboxes", parts.leaks.run())
@@ -178,20 +188,6 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     supervisor.start("readiness", _publish(parts, board, metrics))
     supervisor.start("housekeeping", _keep_house(parts))
     supervisor.start("ledger", LedgerProof(parts.ledger, clock=parts.clock).run())
-
-
-async def _follow_health(gpus: Gpus) -> None:
-    """Follow how the GPUs are, once there are any."""
-    await gpus.source.reading.until(lambda reading: reading.state is DriverState.READY)
-    await gpus.health.run()
-
-
-async def _poke(scanner: Scanner, gpus: Gpus) -> None:
-    """Have discovery take in what is new of the GPUs."""
-    while True:
-        changes = Changes([gpus.source.facts])
-        scanner.poke()
-        await changes.wait(_TIDY)
 
 
 async def _pulse(board: Board, stall: float) -> None:

@@ -7,12 +7,13 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from holdfast.discovery.inventory import Besides, Offered, take_inventory
-from holdfast.discovery.snapshot import Snapshot
+from holdfast.discovery.inventory import take_inventory, with_found
+from holdfast.discovery.source import Sources
 from holdfast.errors import HoldfastError
+from holdfast.host.pci.snapshot import Snapshot
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.root import HostRoot
-from holdfast.model.devices import Fault, Inventory, pci_addresses, with_faults
+from holdfast.model.devices import Inventory, pci_addresses, with_faults
 from holdfast.model.ids import DeviceName, PciAddress
 from holdfast.runtime.backoff import backoff
 from holdfast.runtime.clock import Clock
@@ -50,35 +51,29 @@ class Scanner:
         *,
         lane: Lane,
         clock: Clock,
-        offered: Offered,
+        sources: Sources,
         held: Callable[[], Collection[DeviceName]] = _nobody,
         before: Callable[[Inventory], Awaitable[Inventory]] = _as_it_is,
-        reported: Watched[Mapping[str, tuple[Fault, ...]]] | None = None,
-        besides: Callable[[], Besides] = Besides,
         settings: Discovery,
     ) -> None:
-        """Scan below *root* on *lane*. *held* names the devices that somebody has been granted.
+        """Scan below *root* on *lane* for *sources*; *held* names the devices that are granted.
 
         *before* is given what each scan found before anybody else hears of it, and returns it with
         the faults of what it could not get ready.
-        *reported* are faults by device id that no scan can see; they are published at once.
-        *besides* tells what other finders know by now; they `poke` when they know better.
         """
         self._root = root
         self._sysfs = sysfs
         self._lane = lane
         self._clock = clock
-        self._offered = offered
+        self._sources = sources
         self._held = held
         self._before = before
-        self._reported: Watched[Mapping[str, tuple[Fault, ...]]] = reported or Watched({})
-        self._besides = besides
         self._settings = settings
         self._known: frozenset[PciAddress] = frozenset()
         self._drivers: Mapping[PciAddress, str | None] = {}
         self._wanted = asyncio.Event()
         self._retries = backoff(_FIRST_RETRY, settings.rescan)
-        self._found = Inventory(resources=offered.resources)
+        self._found = Inventory(resources=tuple(r for each in sources for r in each.resources))
         self.inventory: Watched[Inventory] = Watched(self._found)
         self.problem: str = "the hardware has not been scanned yet"
         """Why the inventory may be out of date, for people; empty when it is not."""
@@ -111,9 +106,8 @@ class Scanner:
         self.problem = ""
         self._retries = backoff(_FIRST_RETRY, self._settings.rescan)
         self.scans += 1
-        found = self._besides().added_to(found)
-        self._found = await self._before(found)
-        self._publish()
+        self._found = await self._before(with_found(found, self._sources))
+        self.publish()
         self.looked_at = self._clock.monotonic()
         return self.inventory.value
 
@@ -122,7 +116,6 @@ class Scanner:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._poke_now_and_then())
             tasks.create_task(self._watch_held())
-            tasks.create_task(self._follow_reported())
             while True:
                 await self._wanted.wait()
                 # One change makes several events; the first starts the wait, so it stays short.
@@ -136,17 +129,16 @@ class Scanner:
     def _look(self) -> tuple[Inventory, frozenset[PciAddress], Mapping[PciAddress, str | None]]:
         snapshot = Snapshot(self._root, self._sysfs, known=self._known)
         generation = self.inventory.value.generation + 1
-        found = take_inventory(snapshot, self._offered, generation=generation)
+        found = take_inventory(snapshot, self._sources, generation=generation)
         drivers = {address: it.driver for address, it in snapshot.functions.items()}
         return found, snapshot.bound(), drivers
 
-    async def _follow_reported(self) -> None:
-        async for _ in self._reported.follow():
-            self._publish()
+    def publish(self) -> None:
+        """Publish what the last scan found with the faults that adapters report, if that is news.
 
-    def _publish(self) -> None:
-        """Publish what the last scan found and what is reported of it, if that is news."""
-        devices = with_faults(self._found.devices, self._reported.value)
+        It waits for no scan: a fault is published even while sysfs cannot be read.
+        """
+        devices = with_faults(self._found.devices, self._sources.faults())
         before = self.inventory.value
         after = replace(self._found, generation=before.generation, devices=devices)
         if after != before:

@@ -9,7 +9,7 @@ import structlog
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, KubeletError
-from holdfast.kubelet.checkpoint import Checkpoint, CheckpointState, FileId, read
+from holdfast.kubelet.checkpoint import Checkpoint, CheckpointState, FileId, Promised, read
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.podresources import PodResources
 from holdfast.kubelet.traffic import Traffic
@@ -72,6 +72,7 @@ class BooksReader:
         peer: Callable[[Path], ProcessId | None],
         resend: Callable[[], None],
         active: Callable[[], bool],
+        promised: Promised,
         offered: Callable[[], Awaitable[object]],
         lane: Lane,
         clock: Clock,
@@ -82,6 +83,7 @@ class BooksReader:
 
         `peer` tells which process listens on a socket; `resend` sends every device list once more;
         `active` tells whether locks are held, so that the slow questions are worth asking;
+        `promised` reads what vendors' adapters understand of an answer, on the lane;
         `offered` returns once there is a list to send, without which nothing makes kubelet write.
         The checkpoint is read, and kubelet's socket dialled, on *lane*.
         """
@@ -92,6 +94,7 @@ class BooksReader:
         self._peer = peer
         self._resend = resend
         self._active = active
+        self._promised = promised
         self._offered = offered
         self._lane = lane
         self._clock = clock
@@ -245,7 +248,7 @@ class BooksReader:
     def _read_now(self) -> Checkpoint:
         # Taken before: what is read is at least as new as that.
         moment = self._clock.uptime()
-        return replace(read(self._folder.checkpoint), read_at=moment)
+        return replace(read(self._folder.checkpoint, self._promised), read_at=moment)
 
     async def _who(self) -> ProcessId | None:
         return await self._lane.run(lambda: self._peer(self._folder.kubelet_socket))

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,15 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2
 from holdfast.errors import KubeletError
 from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, DeviceId, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
-from holdfast.model.nvidia.grant import told_by_index
 
 _LARGEST = 16 * 1024 * 1024
+
+Promised = Callable[[Mapping[str, str], Sequence[str]], tuple[str, ...]]
+"""Reads `promised_ids` from an answer's variables and the container paths of its mounts."""
+
+
+def _nothing(_variables: Mapping[str, str], _mounts: Sequence[str]) -> tuple[str, ...]:
+    return ()
 
 
 class FileId(Struct, frozen=True):
@@ -119,7 +125,7 @@ class _File(msgspec.Struct, frozen=True):
     checksum: Any = msgspec.field(name="Checksum", default=None)
 
 
-def parse(content: bytes) -> Contents:
+def parse(content: bytes, promised: Promised = _nothing) -> Contents:
     """Return what *content* says; raise KubeletError when any part of it is not understood.
 
     All or nothing: a pod that is missing because its line was not understood would look like one
@@ -137,7 +143,7 @@ def parse(content: bytes) -> Contents:
         raise KubeletError("it is nested too deep") from error
     entries = file.data.entries or ()
     return Contents(
-        entries=tuple(_entry(each) for each in entries),
+        entries=tuple(_entry(each, promised) for each in entries),
         registered={
             ResourceName(resource): frozenset(map(DeviceId, ids or ()))
             for resource, ids in (file.data.registered or {}).items()
@@ -147,7 +153,7 @@ def parse(content: bytes) -> Contents:
     )
 
 
-def read(path: Path) -> Checkpoint:
+def read(path: Path, promised: Promised = _nothing) -> Checkpoint:
     """Look at the checkpoint at *path*. Whatever is wrong with it is told, never raised."""
     advice = (
         "it is written at each allocation and each registration; restart kubelet if it stays so"
@@ -169,7 +175,7 @@ def read(path: Path) -> Checkpoint:
     try:
         if len(content) > _LARGEST:
             raise KubeletError(f"it is larger than {_LARGEST >> 20} MiB")  # noqa: TRY301 - one answer for all that is wrong inside
-        contents = parse(content)
+        contents = parse(content, promised)
     except KubeletError as error:
         problem = f"cannot understand kubelet's checkpoint {path}: {error}; {advice}"
         return Checkpoint(state=CheckpointState.GARBAGE, problem=problem, file=file)
@@ -181,7 +187,7 @@ def read(path: Path) -> Checkpoint:
     )
 
 
-def _entry(entry: _Entry) -> CheckpointEntry:
+def _entry(entry: _Entry, promised: Promised) -> CheckpointEntry:
     if not entry.pod or not entry.resource:
         raise KubeletError("it is of no known version (an entry without a pod or a resource)")
     groups = entry.ids.values() if isinstance(entry.ids, dict) else [entry.ids]
@@ -194,9 +200,7 @@ def _entry(entry: _Entry) -> CheckpointEntry:
         devices=frozenset(DeviceId(id_) for group in groups for id_ in group or ()),
         promised=tuple(dict.fromkeys(spec.host_path for spec in answer.devices)),
         promised_names=tuple(dict.fromkeys(_names(answer))),
-        promised_indexes=told_by_index(
-            answer.envs, (mount.container_path for mount in answer.mounts)
-        ),
+        promised_ids=promised(answer.envs, [mount.container_path for mount in answer.mounts]),
     )
 
 

@@ -80,6 +80,8 @@ class Device(Struct, frozen=True, kw_only=True):
     nodes: tuple[DeviceNode, ...]
     functions: tuple[PciAddress, ...]
     numa_node: int | None = None
+    source: str = ""
+    """The name of the vendor's adapter that found it."""
     model: str = ""
     """What it is: a TPU generation such as ``v5e``, or ``vendor:device``."""
     faults: tuple[Fault, ...] = ()
@@ -100,13 +102,11 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
     generation: int = 0
     resources: tuple[ResourceName, ...] = ()
     devices: tuple[Device, ...] = ()
-    unread: frozenset[ResourceName] = frozenset()
-    """The resources whose hardware was not looked at yet: their devices may well be there.
-
-    Names may have wildcards, here and in `unseen`.
-    """
     unseen: frozenset[ResourceName] = frozenset()
-    """Those whose hardware cannot be looked at, in whole or in part; there may be more of them."""
+    """The resources whose hardware was not looked at yet, or cannot be, in whole or in part.
+
+    Their devices may well be there. Names may have wildcards.
+    """
 
     def of(self, resource: ResourceName) -> tuple[Device, ...]:
         """Return the devices of *resource*, in order."""
@@ -148,7 +148,7 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
 
     def may_have(self, resource: ResourceName) -> bool:
         """Tell whether devices of *resource* may be there that are not among `devices`."""
-        return any(fnmatchcase(resource, each) for each in self.unread | self.unseen)
+        return any(fnmatchcase(resource, each) for each in self.unseen)
 
 
 def with_faults(

@@ -20,8 +20,9 @@ class CheckpointEntry(Struct, frozen=True, kw_only=True):
     """One container's devices of one resource, as kubelet wrote them.
 
     `promised` are the host paths of the device nodes in the answer that kubelet replays at each
-    start of the container, `promised_names` the CDI names in it, `promised_indexes` those of GPUs
-    for NVIDIA's runtime; all are empty when the answer could not be read.
+    start of the container, `promised_names` the CDI names in it, `promised_ids` what its variables
+    and mounts promise to a vendor's own runtime, in the words of that vendor's adapter; all are
+    empty when the answer could not be read.
     """
 
     pod: PodUid
@@ -30,7 +31,7 @@ class CheckpointEntry(Struct, frozen=True, kw_only=True):
     devices: frozenset[DeviceId]
     promised: tuple[str, ...] = ()
     promised_names: tuple[str, ...] = ()
-    promised_indexes: tuple[str, ...] = ()
+    promised_ids: tuple[str, ...] = ()
 
 
 class ListedPod(Struct, frozen=True, kw_only=True):

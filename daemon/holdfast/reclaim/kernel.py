@@ -111,7 +111,7 @@ class KernelWatch:
             held = await self._look_at_holders(device, seen, locks)
             if held is not None:
                 return held
-        # NVML is cheap to ask: while it says in use, or nothing, /proc need not be read for it.
+        # A driver is cheap to ask: while it says in use, or nothing, /proc need not be read for it.
         if pids or device.kind is DeviceKind.DRIVER:
             found = (await self._look.scan([device], locks, pids=pids))[device.name]
             if found.holders or kept_by_driver(found):

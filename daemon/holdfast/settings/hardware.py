@@ -3,9 +3,6 @@
 from typing import Literal
 
 from holdfast.model.ids import ResourceName
-from holdfast.model.nvidia.free import DISPLAYS, MONITORS
-from holdfast.model.nvidia.grant import ANNOTATION_PREFIX
-from holdfast.model.nvidia.idle import DEADLINE, SLACK
 from holdfast.model.vfio.pools import PoolSpec
 from holdfast.settings.types import Duration, Index, Interval, Section
 
@@ -69,7 +66,7 @@ class Gpu(Section, frozen=True):
     for NVIDIA's container runtime. cdi-annotations and cdi-cri are for any runtime that reads CDI
     specs, which holdfast then writes to cdi.specDir. Choose cdi-cri under gVisor, where device
     files alone are not a driver, and on nodes without NVIDIA's container runtime."""
-    cdi_annotation_prefix: str = ANNOTATION_PREFIX
+    cdi_annotation_prefix: str = "cdi.k8s.io/"
     """How the annotation's key begins with the strategy cdi-annotations. Change it when your
     container runtime reads another one."""
     cdi_hook_path: str = ""
@@ -112,20 +109,41 @@ class Gpu(Section, frozen=True):
     """How long NVML may take to list all GPUs before it counts as hung; for the state of one GPU,
     half of it. Until it answers, the last state counts and no GPU becomes free. Raise it on nodes
     with many GPUs or a slow driver."""
-    memory_deadline: Duration = Duration(DEADLINE)
+    memory_deadline: Duration = Duration(60)
     """How long a GPU's memory may take to go back to its idle level after a pod, before the cure is
     reported; a GPU that works for no known process is kept from pods as long. A small rise that
     stands this long without a pod, or ten times as long after one, becomes the idle level. Raise it
     for GPUs whose memory takes long to clear."""
-    memory_slack_mib: Index = SLACK >> 20
+    memory_slack_mib: Index = 64
     """How many MiB above its idle level a GPU's memory may be and count as free. Small rises may
     add up to four times as much; more is a leak. Raise it when a new driver keeps more memory for
     itself and free GPUs are reported as in use."""
-    monitors: tuple[str, ...] = MONITORS
+    monitors: tuple[str, ...] = (
+        "nvidia-persistenced",
+        "nv-hostengine",
+        "dcgm-exporter",
+        "dcgmi",
+        "nvidia-smi",
+        "nvtop",
+        "nvidia-fabricmanager",
+        "nv-fabricmanager",
+        "nvidia-device-plugin",
+        "gpu-feature-discovery",
+        "config-manager",
+        "nvidia-powerd",
+    )
     """Commands of programs that monitor GPUs. They may keep a GPU open, outside of pods and in pods
     of their own, and the GPU still counts as free. A list given here replaces the default. Add your
     own monitoring agent when holdfast reports it as a holder."""
-    displays: tuple[str, ...] = DISPLAYS
+    displays: tuple[str, ...] = (
+        "Xorg",
+        "X",
+        "Xwayland",
+        "gnome-shell",
+        "kwin_wayland",
+        "weston",
+        "sddm",
+    )
     """Commands of programs that draw on the node's own screen. Outside of pods they may keep a GPU
     open. A list given here replaces the default. Add yours when holdfast reports it as a holder."""
     mig_strategy: Literal["none", "single", "mixed"] = "none"

@@ -4,8 +4,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 import holdfast
 from holdfast.allocation.starts import PASSES, StartOutcome
-from holdfast.model.nvidia.gpu import GpuEvent, GpuEventKind
-from holdfast.model.nvidia.xids import rule_of
 from holdfast.telemetry.kubelet import KubeletMetrics
 from holdfast.telemetry.locks import LockMetrics
 from holdfast.telemetry.memory import MemoryMetrics
@@ -72,11 +70,6 @@ class Metrics:
         """Count one reclaim step."""
         self._steps.labels(step, outcome).inc()
 
-    def heard(self, event: GpuEvent, condemns: bool) -> None:
-        """Count a GPU event. All Xids outside the catalogue share one label value."""
-        xid, clears = "", "ignored"
-        if event.kind is GpuEventKind.XID:
-            rule = rule_of(event.xid)
-            xid = str(event.xid) if rule.known else "unknown"
-            clears = rule.cure.name.lower() if condemns else clears
-        self._gpu_events.labels(event.kind.value, xid, clears).inc()
+    def happened(self, kind: str, code: str, clears: str) -> None:
+        """Count an event of the hardware: its kind, its code, and what clears it."""
+        self._gpu_events.labels(kind, code, clears).inc()

@@ -7,9 +7,9 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from holdfast.discovery.inventory import Offered, take_inventory
-from holdfast.discovery.snapshot import Snapshot
+from holdfast.discovery.inventory import take_inventory
 from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.pci.snapshot import Snapshot
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.pci.udev import Uevents
 from holdfast.host.pci.vfio import exclusive_open
@@ -20,6 +20,8 @@ from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.tpu.generations import TPU_RESOURCE
 from holdfast.model.use.use import Grip, Scan, ScanTarget
 from holdfast.model.vfio.pools import PoolSpec
+from holdfast.vendors.tpu.adapter import Tpus
+from holdfast.vendors.vfio.adapter import Pools
 from vm.catalogue import case
 from vm.guest.holding import (
     ALL,
@@ -225,7 +227,7 @@ def blind_scan(address: str) -> dict[str, object]:
 
 def _inventory(pool: Sequence[str] = ()) -> Inventory:
     pools = [PoolSpec(resource=POOL, devices=tuple(pool))] if pool else []
-    return take_inventory(Snapshot(ROOT, Sysfs(ROOT)), Offered(pools=pools), generation=1)
+    return take_inventory(Snapshot(ROOT, Sysfs(ROOT)), [Tpus(), Pools(pools)], generation=1)
 
 
 def _device(inventory: Inventory, identity: str) -> Device:
@@ -235,7 +237,8 @@ def _device(inventory: Inventory, identity: str) -> Device:
 
 def _pool_device(function: Function) -> Device:
     pool = PoolSpec(resource=POOL, addresses=(function.address,))
-    inventory = take_inventory(Snapshot(ROOT, Sysfs(ROOT)), Offered(pools=[pool]), generation=1)
+    sources = [Tpus(), Pools([pool])]
+    inventory = take_inventory(Snapshot(ROOT, Sysfs(ROOT)), sources, generation=1)
     return _device(inventory, function.address)
 
 

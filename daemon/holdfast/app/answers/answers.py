@@ -21,7 +21,7 @@ def handlers(parts: Parts, board: Board) -> dict[str, Handler]:
             parts.scanner.inventory.value,
             parts.ledger.book.value,
             parts.offering.offers.value,
-            parts.gpus.notes() if parts.gpus is not None else None,
+            {id_: notes for each in parts.sources for id_, notes in each.notes().items()},
         )
 
     async def holders(_: object) -> list[reports.Report]:

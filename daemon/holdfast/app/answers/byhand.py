@@ -60,14 +60,14 @@ class _Hand:
 
     async def unquarantine(self, question: Question) -> reports.Report:
         what, asker = self._target(question), _asker(question)
-        gpus = self._parts.gpus
-        marks = gpus.health.marks_on(what.device.id) if gpus is not None else ()
-        texts = [mark.text for mark in marks]
+        overruled = [(each, each.errors(what.device)) for each in self._parts.sources]
+        texts = [error.text for _, errors in overruled for error in errors]
         lifted = await self._parts.ledger.apply(
             lambda draft: unquarantine(draft, what, Mark(asker=asker, at=draft.now), forgiven=texts)
         )
-        if gpus is not None and marks:
-            gpus.health.forgive(what.device.id, marks)
+        for source, errors in overruled:
+            if errors:
+                source.forgive(what.device, errors)
         if lifted.retry is not None:
             self._parts.reclaimer.retry(lifted.retry)
             self._parts.resetter.retry(what.device)
@@ -79,8 +79,8 @@ class _Hand:
 
     async def undrain(self, question: Question) -> reports.Report:
         report = await self._mark_all(undrain, "drain ended by hand", question)
-        if self._parts.gpus is not None:
-            await self._parts.gpus.source.take_up()
+        for source in self._parts.sources:
+            await source.take_up()
         return report
 
     async def releasable(self, question: Question) -> reports.Report:
@@ -108,13 +108,12 @@ class _Hand:
     async def removable(self, _: Question) -> list[str]:
         """Return what still needs the plugin; once no pod does, the driver is let go as well.
 
-        While a pod does, only NVML tells whether its GPU is free.
+        While a pod does, only the driver tells whether its device is free.
         """
-        needed, gpus = self._needed(), self._parts.gpus
-        if needed or gpus is None or not gpus.source.holds_driver:
+        if needed := self._needed():
             return needed
-        await gpus.source.let_go("holdfast is drained for removal and has closed NVML")
-        return ["holdfast is closing NVML"]
+        reason = "holdfast is drained for removal and has closed the driver's library"
+        return [left for each in self._parts.sources if (left := await each.let_go(reason))]
 
     def _needed(self) -> list[str]:
         parts = self._parts

@@ -94,7 +94,7 @@ def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
         "drift": [
             {"since": since, **as_json(each)} for each, since in parts.drift.standing.items()
         ],
-        "gpus": _gpus(parts),
+        "adapters": {each.name: as_json(each.state()) for each in parts.sources},
     }
 
 
@@ -145,12 +145,3 @@ def _threads() -> dict[str, list[str]]:
 def _place(path: str, line: int) -> str:
     _, found, inside = path.rpartition("holdfast/")
     return f"{found}{inside}:{line}"
-
-
-def _gpus(parts: Parts) -> dict[str, Any] | None:
-    if parts.gpus is None:
-        return None
-    return {
-        "reading": as_json(parts.gpus.source.reading.value),
-        "health": as_json(parts.gpus.health.health.value),
-    }

@@ -5,7 +5,6 @@ from holdfast.app.wiring.parts import Parts
 from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import Registration
 from holdfast.model.node.readiness import Check, Known, ReadinessFacts, judge_readiness
-from holdfast.model.nvidia.gpu import DriverState
 
 _SLACK = 60.0
 """More than the deadlines of all lanes that a scan needs: a later result means it hangs."""
@@ -62,18 +61,5 @@ def _facts(parts: Parts) -> ReadinessFacts:
         sight=look.full_gaps or (last.gaps if last is not None else ()),
         sighted=look.full_scan_at,
         lacks=parts.lacks,
-        driver=_driver(parts),
-        gpu_specs=parts.gpus.specs.names.problem if parts.gpus is not None else "",
+        vendors=tuple(check for each in parts.sources for check in each.checks()),
     )
-
-
-def _driver(parts: Parts) -> tuple[bool, str] | None:
-    """Return whether NVIDIA's driver is ready, and why not; None where there never was one."""
-    if parts.gpus is None:
-        return None
-    source = parts.gpus.source
-    reading = source.reading.value
-    if reading.state is DriverState.ABSENT and not source.ever_read:
-        return None
-    problems = source.facts.value.layout.problems
-    return reading.state is DriverState.READY, reading.reason or "; ".join(problems)

@@ -24,13 +24,12 @@ def device_reports(
     inventory: Inventory,
     book: Book,
     offers: Offers,
-    notes: Mapping[str, tuple[str, ...]] | None = None,
+    notes: Mapping[str, tuple[str, ...]],
 ) -> list[Report]:
     """Return one report for each device, with its lock's state and pod.
 
     *notes* are reasons by device id that make nothing Unhealthy, such as what cannot be seen.
     """
-    notes = notes or {}
     offered = {
         DeviceName(resource, each.id): each.healthy
         for resource, devices in offers.devices.items()

@@ -13,8 +13,6 @@ def observe(parts: Parts, metrics: Metrics) -> None:
     parts.ledger.commit_seconds = metrics.node.committed
     parts.ledger.moved = metrics.locks.moved
     parts.gate.observe = metrics.passed_gate
-    if parts.gpus is not None:
-        parts.gpus.health.observe = metrics.heard
     parts.reclaimer.observe = lambda step, outcome: metrics.reclaimed(step.value, outcome)
     parts.resetter.observe = metrics.reclaimed
     parts.leaks.observe = lambda outcome: metrics.reclaimed("sandbox", outcome)

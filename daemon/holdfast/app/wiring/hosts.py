@@ -1,7 +1,5 @@
 """Opens what every part reads the node through: its folders, its events and the lanes."""
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 
 from holdfast.host.files.inotify import PathWatcher
@@ -32,20 +30,25 @@ class Hosts(Struct, frozen=True, kw_only=True):
     boot: BootId
     paths: PathWatcher
     pidfds: Pidfds
-    lanes: Mapping[str, Lane]
+    lanes: dict[str, Lane]
+
+    def open_lane(self, name: str, deadline: float) -> Lane:
+        """Return a new lane, of which every call may take *deadline* seconds."""
+        if name in self.lanes:
+            raise ValueError(f"cannot open lane {name}: there is one already")
+        lane = self.lanes[name] = Lane(name, deadline=deadline)
+        return lane
 
 
 def build_host(settings: Settings) -> Hosts:
     """Open what the node is read through; the loop must run."""
     root = HostRoot(**settings.host.folders())
     procfs = Procfs(root)
-    patience = settings.gpu.call_timeout
-    lanes = _LANES | {"nvml": patience, "gpu health": patience / 2}
     return Hosts(
         root=root,
         procfs=procfs,
         boot=boot_id(root),
         paths=PathWatcher(),
         pidfds=Pidfds(procfs),
-        lanes={name: Lane(name, deadline=deadline) for name, deadline in lanes.items()},
+        lanes={name: Lane(name, deadline=deadline) for name, deadline in _LANES.items()},
     )

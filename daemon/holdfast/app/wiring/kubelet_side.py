@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from holdfast.app.wiring.foundation import Foundation
+from holdfast.discovery.source import Sources
 from holdfast.host.proc.peer import peer_of
 from holdfast.kubelet.books import BooksReader
 from holdfast.kubelet.folder import FolderWatch
@@ -31,7 +32,7 @@ class KubeletSide(Struct, frozen=True, kw_only=True):
     offering: Offering
 
 
-def build_kubelet_side(on: Foundation) -> KubeletSide:
+def build_kubelet_side(on: Foundation, sources: Sources) -> KubeletSide:
     """Build the folder's watch and the two that need each other.
 
     The lists are sent again so that kubelet writes its books.
@@ -62,6 +63,7 @@ def build_kubelet_side(on: Foundation) -> KubeletSide:
         peer=peer,
         resend=resend,
         active=lambda: bool(on.ledger.book.value.locks),
+        promised=sources.promised,
         offered=offered,
         lane=on.host.lanes["kubelet"],
         clock=on.clock,

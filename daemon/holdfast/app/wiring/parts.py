@@ -1,21 +1,19 @@
 """Wires the parts of the daemon; what depends on what is read off here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from holdfast.allocation.allocator import Allocator
 from holdfast.allocation.cdi import CdiSpecs, SpecWriter
 from holdfast.allocation.gate import Gate
-from holdfast.allocation.granting import GpuInputs, Granting, TpuInputs
+from holdfast.allocation.granting import Granting
 from holdfast.allocation.preference import Preference
 from holdfast.app.watches.drift import DriftWatch
 from holdfast.app.watches.memory import MemoryWatch
 from holdfast.app.watches.own_sockets import OwnSockets
 from holdfast.app.wiring.foundation import Foundation
-from holdfast.app.wiring.gpus import NO_GPUS, Gpus, build_gpus
 from holdfast.app.wiring.hosts import Hosts
 from holdfast.app.wiring.kubelet_side import (
     Called,
@@ -25,9 +23,8 @@ from holdfast.app.wiring.kubelet_side import (
 )
 from holdfast.app.wiring.lacks import lacks
 from holdfast.app.wiring.reclaiming import Reclaiming, build_leaks, build_reclaiming
-from holdfast.discovery.inventory import Offered
 from holdfast.discovery.scanner import Scanner
-from holdfast.discovery.tpu_env import read_tpu_env, tpu_env_path
+from holdfast.discovery.source import Source, Sources
 from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.files.kernelfile import device_number
@@ -40,11 +37,8 @@ from holdfast.kubelet.offering import Offering
 from holdfast.kubelet.registration import Registrar
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Inventory
-from holdfast.model.gate.cdi import Published
-from holdfast.model.gate.promise import gpu_names_in, names_of_ours
-from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, DeviceName, ResourceName
-from holdfast.model.nvidia.slice_placement import SlicePolicy
-from holdfast.model.tpu.env import TpuHostFacts
+from holdfast.model.gate.promise import names_of_ours
+from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, DeviceName
 from holdfast.reclaim.handrelease import HandRelease
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.leaks import LeakedSandboxes
@@ -53,6 +47,17 @@ from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.clock import Clock
 from holdfast.settings import Settings
+from holdfast.vendors.context import Context, Vendor
+from holdfast.vendors.nvidia.adapter import nvidia
+from holdfast.vendors.tpu.adapter import tpus
+from holdfast.vendors.vfio.adapter import pools
+
+VENDORS: tuple[Vendor, ...] = (
+    tpus,
+    pools,
+    nvidia,
+)
+"""The adapters of this daemon, one line each; of a device that two find the first one's counts."""
 
 
 class Parts(Struct, frozen=True, kw_only=True):
@@ -76,7 +81,7 @@ class Parts(Struct, frozen=True, kw_only=True):
     resetter: Resetter
     leaks: LeakedSandboxes
     hand: HandRelease
-    gpus: Gpus | None
+    sources: Sources
     drift: DriftWatch
     memory: MemoryWatch
     sockets: OwnSockets
@@ -85,9 +90,19 @@ class Parts(Struct, frozen=True, kw_only=True):
 
 
 def build(
-    settings: Settings, host: Hosts, ledger: Ledger, clock: Clock, *, called: Called
+    settings: Settings,
+    host: Hosts,
+    ledger: Ledger,
+    clock: Clock,
+    *,
+    vendors: Iterable[Vendor],
+    called: Called,
+    count: Callable[[str, str, str], None],
 ) -> Parts:
-    """Wire everything; nothing runs yet. *called* hears of each of kubelet's calls."""
+    """Wire everything; nothing runs yet.
+
+    *called* hears of each of kubelet's calls, *count* of each event of the hardware.
+    """
 
     def names_wanted() -> bool:
         # Pods that were promised names need them also where new ones get their nodes by path.
@@ -96,45 +111,53 @@ def build(
             for entry in side.books.view.value.entries
         )
 
-    def gpus_promised() -> bool:
-        return any(map(gpu_names_in, side.books.view.value.entries))
+    def spec_writer(prefix: str, joint: str) -> SpecWriter:
+        folder = SpecFolder(Path(settings.cdi.spec_dir), prefix=prefix, joint=joint)
+        return SpecWriter(folder, lane=host.lanes["cdi"])
 
-    folder = SpecFolder(Path(settings.cdi.spec_dir), prefix=settings.kubelet.socket_prefix)
-    specs = CdiSpecs(SpecWriter(folder, lane=host.lanes["cdi"]), wanted=names_wanted)
-    gpus = build_gpus(settings, host, ledger, clock, promised=gpus_promised)
-    scanner = _scanner(settings, host, ledger=ledger, specs=specs, gpus=gpus, clock=clock)
-    on = Foundation(settings=settings, host=host, ledger=ledger, scanner=scanner, clock=clock)
-    side = build_kubelet_side(on)
-    look = Look(
-        host.root,
-        host.lanes["scan"],
-        gpus.uses if gpus is not None else None,
-        monotonic=clock.monotonic,
+    def look_again() -> None:
+        scanner.poke()
+
+    def report() -> None:
+        scanner.publish()
+
+    def replace(source: Source) -> None:
+        sources.put(source)
+
+    specs = CdiSpecs(spec_writer(settings.kubelet.socket_prefix, "_"), wanted=names_wanted)
+    context = Context(
+        settings=settings,
+        root=host.root,
+        boot=host.boot,
+        ledger=ledger,
+        clock=clock,
+        open_lane=host.open_lane,
+        spec_writer=spec_writer,
+        answers=lambda: side.books.view.value.entries,
+        look_again=look_again,
+        report=report,
+        count=count,
+        replace=replace,
     )
+    sources = Sources(vendor(context) for vendor in vendors)
+    scanner = _scanner(settings, host, ledger=ledger, specs=specs, sources=sources, clock=clock)
+    on = Foundation(settings=settings, host=host, ledger=ledger, scanner=scanner, clock=clock)
+    side = build_kubelet_side(on, sources)
+    look = Look(host.root, host.lanes["scan"], sources.ask, monotonic=clock.monotonic)
     reclaiming = build_reclaiming(on, side.books, look)
-
-    def published() -> Published:
-        if gpus is None:
-            return specs.published
-        return replace(specs.published, gpus=gpus.specs.names, indexes=gpus.indexes())
-
-    gate = _gate(on, side, published=published, look=look, reclaiming=reclaiming)
+    gate = _gate(on, side, sources=sources, specs=specs, look=look, reclaiming=reclaiming)
+    by_name = settings.device_list_strategy == "cdi"
     allocator = Allocator(
         ledger=ledger,
         inventory=scanner.inventory,
-        grant=_granting(on, specs, gpus).grant,
+        grant=Granting(sources, published=(lambda: specs.published) if by_name else None).grant,
         node_rdev=lambda path: device_number(host.root.node(path)),
         checkpoint=lambda: _checkpoint(side.folder.checkpoint),
         lane=host.lanes["kubelet"],
         clock=clock,
         commit_timeout=settings.allocate.commit_timeout,
     )
-    preference = Preference(
-        ledger=ledger,
-        inventory=scanner.inventory,
-        topology=gpus.source.topology if gpus is not None else None,
-        slices=SlicePolicy(settings.gpu.shared_devices_allocation_policy),
-    )
+    preference = Preference(ledger=ledger, inventory=scanner.inventory, sources=sources)
     registrar = build_registrar(
         on,
         side,
@@ -162,7 +185,7 @@ def build(
         resetter=reclaiming.resetter,
         leaks=build_leaks(on, side.books, look, pods=reclaiming.pods, starts=gate.starts.held_up),
         hand=reclaiming.hand,
-        gpus=gpus,
+        sources=sources,
         drift=_drift(on, side, kernel=reclaiming.kernel, preference=preference),
         memory=MemoryWatch(MemoryReader(host.root), lane=host.lanes["pods"], clock=clock),
         sockets=OwnSockets(registrar, Path(settings.state_dir), clock=clock),
@@ -176,7 +199,7 @@ def _scanner(
     *,
     ledger: Ledger,
     specs: CdiSpecs,
-    gpus: Gpus | None,
+    sources: Sources,
     clock: Clock,
 ) -> Scanner:
     def held() -> tuple[DeviceName, ...]:
@@ -184,22 +207,16 @@ def _scanner(
 
     async def named(found: Inventory) -> Inventory:
         await specs.publish(found)
-        return found if gpus is None else await gpus.specs.publish(found)
+        return await sources.prepare(found)
 
-    tpu = settings.tpu
     return Scanner(
         host.root,
         Sysfs(host.root),
         lane=host.lanes["discovery"],
         clock=clock,
-        offered=Offered(
-            tpu=ResourceName(tpu.resource_name) if tpu.enabled else None,
-            pools=tuple(pool.spec() for pool in settings.pools),
-        ),
+        sources=sources,
         held=held,
         before=named,
-        besides=gpus.besides if gpus is not None else lambda: NO_GPUS,
-        reported=gpus.health.faults if gpus is not None else None,
         settings=settings.discovery,
     )
 
@@ -208,7 +225,8 @@ def _gate(
     on: Foundation,
     side: KubeletSide,
     *,
-    published: Callable[[], Published],
+    sources: Sources,
+    specs: CdiSpecs,
     look: Look,
     reclaiming: Reclaiming,
 ) -> Gate:
@@ -222,7 +240,8 @@ def _gate(
         at_work=reclaiming.resetter.at_work,
         clock=on.clock,
         settings=on.settings.gate,
-        published=published,
+        published=lambda: specs.published,
+        sources=sources,
         stirred=reclaiming.watcher.nudges,
     )
 
@@ -241,34 +260,6 @@ def _drift(
         settings=on.settings.drift,
         pending_timeout=on.settings.allocate.pending_timeout,
     )
-
-
-def _granting(on: Foundation, specs: CdiSpecs, gpus: Gpus | None) -> Granting:
-    tpu = on.settings.tpu
-    file = Path(tpu.env_file) if tpu.env_file else tpu_env_path(on.host.root)
-    configured = TpuHostFacts(
-        topology=tpu.topology or None,
-        accelerator_type=tpu.accelerator_type or None,
-        worker_id=None if tpu.worker_id is None else str(tpu.worker_id),
-        worker_hostnames=tpu.worker_hostnames,
-        vbar_url=tpu.vbar_url or None,
-    )
-    inputs = TpuInputs(
-        resource=ResourceName(tpu.resource_name),
-        configured=configured,
-        generation=tpu.generation,
-    )
-    by_name = on.settings.device_list_strategy == "cdi"
-    return Granting(
-        inputs if tpu.enabled else None,
-        from_file=lambda: read_tpu_env(file).facts,
-        published=(lambda: specs.published) if by_name else None,
-        gpus=_gpu_inputs(gpus) if gpus is not None else None,
-    )
-
-
-def _gpu_inputs(gpus: Gpus) -> GpuInputs:
-    return GpuInputs(rules=gpus.rules, facts=gpus.facts, modes=lambda: gpus.specs.names.modes)
 
 
 def _checkpoint(path: Path) -> CheckpointId:

@@ -4,12 +4,12 @@ import os
 import stat
 from collections.abc import Iterator
 
-from holdfast.discovery.snapshot import Snapshot
 from holdfast.doctor.finding import Check, Finding
 from holdfast.doctor.node import Node
 from holdfast.doctor.vfio.functions import function_findings, unknown_findings, wanted
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import list_names, names_or_empty, text_or_empty
+from holdfast.host.pci.snapshot import Snapshot
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.root import HostRoot
 from holdfast.model.vfio.viability import is_vfio_driver

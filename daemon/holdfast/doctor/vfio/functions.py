@@ -8,18 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.discovery.pools import pool_matches
-from holdfast.discovery.snapshot import Snapshot
-from holdfast.discovery.tpu import TpuMatches, accel_faults, tpu_matches
-from holdfast.discovery.vfio import Match, incomplete_chips, no_group, unreadable
 from holdfast.doctor.finding import Check, Finding
 from holdfast.doctor.node import Node
 from holdfast.host.files.kernelfile import text_or_empty
+from holdfast.host.pci.snapshot import Snapshot
 from holdfast.host.pci.sysfs import PciFunction
 from holdfast.model.devices import Fault
 from holdfast.model.tpu.generations import GENERATIONS, GOOGLE_VENDOR, NOT_CHIPS, generation_of
 from holdfast.model.vfio.viability import NodeFacts, function_faults, group_faults, node_faults
 from holdfast.settings import Settings
+from holdfast.vendors.tpu.chips import TpuMatches, accel_faults, tpu_matches
+from holdfast.vendors.vfio.groups import Match, incomplete_chips, no_group, unreadable
+from holdfast.vendors.vfio.pools import pool_matches
 
 _UNKNOWN_DEVICE = Check("vfio", "unknown-device")
 _DRIVER = Check("vfio", "driver")

@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import LaneStuckError
 from holdfast.model.book.locks import DeviceLock
-from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName
 from holdfast.model.nvidia.free import (
     GpuRules,
@@ -39,14 +40,14 @@ class UseSource(Protocol):
 
 
 class GpuUses:
-    """Gathers who uses GPUs; the rules are model.gpu_free's. Its state belongs to the loop."""
+    """Gathers who uses GPUs; the rules are model.nvidia.free's. Its state belongs to the loop."""
 
     def __init__(
         self,
         lane: Lane,
         source: Callable[[], UseSource | None],
         *,
-        rules: GpuRules | None = None,
+        rules: GpuRules,
         load: Callable[[], str] = str,
         kept: Mapping[str, IdleMemory] | None = None,
         patience: float = 5.0,
@@ -60,7 +61,7 @@ class GpuUses:
         """
         self._lane = lane
         self._source = source
-        self._rules = rules or GpuRules()
+        self._rules = rules
         self._patience = patience
         self._monotonic = monotonic
         self._load = load
@@ -69,11 +70,15 @@ class GpuUses:
         self._unknown_since: dict[DeviceName, float] = {}
         self.idle: Watched[Mapping[str, IdleMemory]] = Watched(dict(kept or {}))
 
-    async def ask(self, devices: Iterable[Device]) -> dict[DeviceName, GpuUse]:
-        """Return what NVML says of the GPUs among *devices*; a failure never looks like no user."""
-        wanted = tuple(each for each in devices if each.kind is DeviceKind.DRIVER)
-        if not wanted:
-            return {}
+    async def ask(self, devices: Iterable[Device]) -> dict[DeviceName, "Told"]:
+        """Return what NVML says of the GPUs *devices*; a failure never looks like no user."""
+        wanted = tuple(devices)
+        uses = await self._asked(wanted) if wanted else {}
+        return {
+            device.name: Told(device=device, use=uses[device.name], of=self) for device in wanted
+        }
+
+    async def _asked(self, wanted: tuple[Device, ...]) -> dict[DeviceName, GpuUse]:
         source = self._source()
         if self._lane.stuck_since is not None:
             # A caller that waits here would delay looks at other devices.
@@ -132,6 +137,29 @@ class GpuUses:
         if kept is not None and kept != self.idle.value.get(name):
             others = {each: it for each, it in self.idle.value.items() if each != name}
             self.idle.set(dict([*others.items(), (name, kept)][-_MOST_LEVELS:]))
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """What NVML told of one GPU or slice; an `Answer` to a look at the node."""
+
+    device: Device
+    use: GpuUse
+    of: GpuUses
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Return the processes that NVML names."""
+        return frozenset(each.pid for each in self.use.processes)
+
+    def seen_in(
+        self,
+        facts: KernelFacts,
+        *,
+        named: Mapping[int, Holder],
+        locks: Mapping[DeviceName, DeviceLock],
+    ) -> KernelFacts:
+        """Return *facts* with those alone as holders that are in anybody's way."""
+        return self.of.judged_on(self.device, self.use, facts, named=named, locks=locks)
 
 
 def _called(device: Device) -> str:

@@ -1,9 +1,9 @@
 """One look at the kernel: gathers, for given devices, the facts that decide if they are free."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
-from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.pci.enabling import Enabled, EnableLevels
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.pci.vfio import are_groups, exclusive_open, holding
@@ -13,10 +13,39 @@ from holdfast.model.book.attribution import attribute
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import DeviceName, PciAddress
-from holdfast.model.nvidia.gpu import GpuUse
 from holdfast.model.use.free import KernelFacts, Opened
 from holdfast.model.use.use import Holder, Scan, ScanTarget
 from holdfast.runtime.lane import Lane
+
+
+class Answer(Protocol):
+    """What a driver answered about who uses one device of kind DRIVER."""
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Return the processes that the driver names; they are looked up in /proc afterwards."""
+        ...
+
+    def seen_in(
+        self,
+        facts: KernelFacts,
+        *,
+        named: Mapping[int, Holder],
+        locks: Mapping[DeviceName, DeviceLock],
+    ) -> KernelFacts:
+        """Return *facts* with the driver's `sight`, and as holders those that are in the way.
+
+        *facts* have every process that has a node open; *named* has those of `pids` that live.
+        """
+        ...
+
+
+Ask = Callable[[Iterable[Device]], Awaitable[Mapping[DeviceName, Answer]]]
+"""Asks drivers who uses those devices that a driver tells of; no device is left out by mistake."""
+
+
+async def _no_driver(_devices: Iterable[Device]) -> Mapping[DeviceName, Answer]:
+    return {}
 
 
 class Look:
@@ -30,11 +59,11 @@ class Look:
         self,
         root: HostRoot,
         lane: Lane,
-        gpus: GpuUses | None = None,
+        ask: Ask = _no_driver,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look below *root*, with every blocking call on *lane*; *gpus* tells who uses GPUs.
+        """Look below *root*, with every blocking call on *lane*; *ask* asks the vendors' drivers.
 
         *monotonic* is the clock, in seconds, of `full_scan_at`.
         """
@@ -44,7 +73,7 @@ class Look:
         self._levels = EnableLevels(self._sysfs)
         self._holders = HolderScan(root)
         self._lane = lane
-        self._gpus = gpus
+        self._ask = ask
         self.last_scan: Scan | None = None
         self.full_scan_seconds = 0.0
         """How long the last full scan took."""
@@ -74,21 +103,18 @@ class Look:
     ) -> dict[DeviceName, KernelFacts]:
         """Return what the kernel shows of each device, after a scan of *pids* (None: all)."""
         wanted = tuple(devices)
-        # NVML first: a process that it names is then found in /proc, or has ended since.
-        uses = await self._gpus.ask(wanted) if self._gpus is not None else {}
+        # Drivers first: a process that they name is then found in /proc, or has ended since.
+        answers = await self._ask(wanted)
         found = await self._lane.run(lambda: self._scan(wanted, locks, pids))
-        if self._gpus is None or not uses:
+        if not answers:
             return found
-        named = await self._lane.run(lambda: self._named(uses.values()))
-        for device in wanted:
-            if device.name in uses:
-                found[device.name] = self._gpus.judged_on(
-                    device, uses[device.name], found[device.name], named=named, locks=locks
-                )
+        named = await self._lane.run(lambda: self._named(answers.values()))
+        for name, answer in answers.items():
+            found[name] = answer.seen_in(found[name], named=named, locks=locks)
         return found
 
-    def _named(self, uses: Iterable[GpuUse]) -> dict[int, Holder]:
-        pids = {each.pid for use in uses for each in use.processes}
+    def _named(self, answers: Iterable[Answer]) -> dict[int, Holder]:
+        pids = frozenset[int]().union(*(each.pids for each in answers))
         found = {pid: self._holders.named(pid) for pid in pids}
         return {pid: holder for pid, holder in found.items() if holder is not None}
 

@@ -11,8 +11,7 @@ from msgspec import Struct, field
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.grants import VFIO_CONTAINER
-from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.nvidia.names import GpuNames
+from holdfast.model.ids import DeviceName, ResourceName
 
 _KIND = re.compile(
     r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/(?P<kind>[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?)"
@@ -35,10 +34,6 @@ class Published(Struct, frozen=True, kw_only=True):
 
     nodes: Mapping[str, tuple[DeviceNode, ...]] = field(default_factory=dict)
     problem: str = ""
-    gpus: GpuNames = field(default_factory=GpuNames)
-    """What runtimes find of GPUs, whose specs have the driver's files as well."""
-    indexes: Mapping[DeviceId, str] = field(default_factory=dict)
-    """What NVIDIA's own runtime calls each GPU and slice where it is told of them by index."""
 
     def covers(self, device: Device) -> bool:
         """Tell whether *device*, handed over by its name, is what the container gets."""
@@ -58,7 +53,7 @@ def cdi_name(device: DeviceName) -> str:
 def can_be_named(device: Device) -> bool:
     """Tell whether a spec can have *device*: its names are legal and there is a node to give."""
     legal = is_kind(device.name.resource) and _DEVICE.fullmatch(device.name.id) is not None
-    # A GPU is more than its node: a spec of one has the driver's libraries too.
+    # Its adapter writes the spec of one that is more than its nodes.
     return legal and bool(device.nodes) and device.kind is not DeviceKind.DRIVER
 
 

@@ -7,8 +7,9 @@ from msgspec import Struct, field
 
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceId
-from holdfast.model.tpu.generations import HOST_SHAPES
 
+HOST_SHAPES: tuple[int, ...] = (1, 2, 4, 8)
+"""How many chips a part of a host may have so that it is a box of chips, as libtpu wants it."""
 _MOST_NODE_SETS = 64
 _MOST_SHAPED = 32
 """No host has a box of more chips; larger pools are only kept together, which is cheaper."""

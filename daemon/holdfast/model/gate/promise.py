@@ -8,8 +8,6 @@ from msgspec import Struct
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.gate.cdi import Published, cdi_name
 from holdfast.model.kubelet import CheckpointEntry
-from holdfast.model.nvidia.grant import CDI_VENDOR
-from holdfast.model.nvidia.names import GpuNames
 
 
 class Breach(Struct, frozen=True, kw_only=True):
@@ -30,7 +28,7 @@ def breach(
 
     Paths of nodes must be theirs, and nobody else's. CDI names must be theirs, and mean today's
     nodes in the spec files: the runtime looks them up there, and an old file names another's chip.
-    Indexes of GPUs must be what NVIDIA's runtime takes for theirs today.
+    What else an answer promises is for the adapter of the devices' vendor to judge.
     An answer of another plugin's names promises nothing that can be judged.
     """
     if entry.promised:
@@ -38,21 +36,13 @@ def breach(
         if broken is not None:
             return broken
     names = names_of_ours(entry)
-    broken = _names(names, devices, published) if names else None
-    gpus = gpu_names_in(entry)
-    broken = broken or (_gpus(gpus, devices, published.gpus) if gpus else None)
-    return broken or _indexes(entry, devices, published)
+    return _names(names, devices, published) if names else None
 
 
 def names_of_ours(entry: CheckpointEntry) -> frozenset[str]:
     """Return the CDI names in *entry*'s answer that only our specs can explain."""
     kind = f"{entry.resource}="
     return frozenset(name for name in entry.promised_names if name.startswith(kind))
-
-
-def gpu_names_in(entry: CheckpointEntry) -> frozenset[str]:
-    """Return the CDI names in *entry*'s answer that only the specs of GPUs can explain."""
-    return frozenset(name for name in entry.promised_names if name.startswith(f"{CDI_VENDOR}/"))
 
 
 def _nodes(
@@ -64,8 +54,8 @@ def _nodes(
     if own <= promised and not promised & theirs:
         return None
     return Breach(
-        reason=f"the pod was promised {_list(promised)}, but {_list(entry.devices)} is now "
-        f"{_list(own)} (group numbers change with a reboot); delete the pod",
+        reason=f"the pod was promised {listed(promised)}, but {listed(entry.devices)} is now "
+        f"{listed(own)} (group numbers change with a reboot); delete the pod",
         final=True,
     )
 
@@ -74,7 +64,7 @@ def _names(names: frozenset[str], devices: Sequence[Device], published: Publishe
     own = {cdi_name(device.name) for device in devices}
     if names != own:
         return Breach(
-            reason=f"the pod was promised {_list(names)}, but what it has is {_list(own)}; "
+            reason=f"the pod was promised {listed(names)}, but what it has is {listed(own)}; "
             "delete the pod",
             final=True,
         )
@@ -83,49 +73,12 @@ def _names(names: frozenset[str], devices: Sequence[Device], published: Publishe
         return None
     why = f": {published.problem}" if published.problem else ""
     return Breach(
-        reason=f"the pod was promised {_list(missing)} by name, and the CDI spec does not say yet "
+        reason=f"the pod was promised {listed(missing)} by name, and the CDI spec does not say yet "
         f"which node that is now{why}",
         final=False,
     )
 
 
-def _gpus(names: frozenset[str], devices: Sequence[Device], found: GpuNames) -> Breach | None:
-    unknown = {name for name in names if name not in found.devices and name not in found.beside}
-    if unknown:
-        why = f": {found.problem}" if found.problem else ""
-        return Breach(
-            reason=f"the pod was promised {_list(unknown)} by name, and no CDI spec says what "
-            f"that is{why}",
-            final=False,
-        )
-    led = {found.devices[name] for name in names if name in found.devices}
-    own = {device.name.id for device in devices}
-    if led == own:
-        return None
-    # Indexes, unlike UUIDs, are given anew at each boot.
-    return Breach(
-        reason=f"the pod was promised {_list(names)}, which is now {_list(led)}, but what it has "
-        f"is {_list(own)}; delete the pod",
-        final=True,
-    )
-
-
-def _indexes(
-    entry: CheckpointEntry, devices: Sequence[Device], published: Published
-) -> Breach | None:
-    if not entry.promised_indexes:
-        return None
-    promised = frozenset(entry.promised_indexes)
-    own = {published.indexes.get(device.name.id, "unknown") for device in devices}
-    if promised == own:
-        return None
-    # NVML gives them anew at each start of the driver, without the GPUs that are lost by then.
-    return Breach(
-        reason=f"the pod was promised index {_list(promised)}, but {_list(entry.devices)} is now "
-        f"{_list(own)}; delete the pod",
-        final=True,
-    )
-
-
-def _list(texts: AbstractSet[str]) -> str:
+def listed(texts: AbstractSet[str]) -> str:
+    """Return *texts* as a refusal names them."""
     return ", ".join(sorted(texts))

@@ -41,9 +41,8 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
     `resources` are all that kubelet is or was offered; `sockets` are the daemon's own, by what they
     serve; `lanes` says since when each is stuck; `sight` is what the last scan of all processes
     could not see. `lacks` names each permission or mount that the settings need and that is
-    missing, with the feature that is lost. `driver` is None on a node that never had NVIDIA's
-    kernel driver, else whether it is ready, and why not. `books_missing`: kubelet has no
-    checkpoint, as on a node that never ran a pod with a device.
+    missing, with the feature that is lost. `vendors` are the checks of the vendors' adapters.
+    `books_missing`: kubelet has no checkpoint, as on a node that never ran a pod with a device.
     """
 
     now: float
@@ -63,11 +62,10 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
     specs: str
     looked: bool
     watch: Known
-    gpu_specs: str = ""
     sight: Sequence[str] = ()
     sighted: float | None = None
     lacks: Sequence[str] = ()
-    driver: tuple[bool, str] | None = None
+    vendors: Sequence[Check] = ()
 
 
 Rule = Callable[[ReadinessFacts], Iterable[Check]]
@@ -140,17 +138,9 @@ def devices(facts: ReadinessFacts) -> Iterator[Check]:
     yield _open("devices", passes=passes, reason=reason)
 
 
-def driver(facts: ReadinessFacts) -> Iterator[Check]:
-    """NVIDIA's driver answers, on a node that has or had it."""
-    if facts.driver is not None:
-        passes, reason = facts.driver
-        yield Check(name="NVIDIA driver", passes=passes, reason=reason)
-
-
-def gpu_specs(facts: ReadinessFacts) -> Iterator[Check]:
-    """The CDI specs of GPUs are written; a GPU without a spec is Unhealthy."""
-    if facts.driver is not None:
-        yield Check(name="GPU CDI specs", passes=not facts.gpu_specs, reason=facts.gpu_specs)
+def vendors(facts: ReadinessFacts) -> Iterator[Check]:
+    """The adapters' own checks pass, such as that a driver answers."""
+    yield from facts.vendors
 
 
 def specs(facts: ReadinessFacts) -> Iterator[Check]:
@@ -196,9 +186,8 @@ RULES: tuple[Rule, ...] = (
     resets,
     hardware,
     devices,
-    driver,
     specs,
-    gpu_specs,
+    vendors,
     first_look,
     watch,
     sight,

@@ -10,27 +10,9 @@ from holdfast.model.book.locks import ENDING, DeviceLock, LockState
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 from holdfast.model.nvidia.gpu import GpuUse
-from holdfast.model.nvidia.idle import SLACK, IdleRules, Level, Unused, is_busy
+from holdfast.model.nvidia.idle import IdleRules, Level, Unused, is_busy
 from holdfast.model.use.use import Grip, Holder
 from holdfast.model.use.verdict import Freedom, Verdict
-
-MONITORS = (
-    "nvidia-persistenced",
-    "nv-hostengine",
-    "dcgm-exporter",
-    "dcgmi",
-    "nvidia-smi",
-    "nvtop",
-    "nvidia-fabricmanager",
-    "nv-fabricmanager",
-    "nvidia-device-plugin",
-    "gpu-feature-discovery",
-    "config-manager",
-    "nvidia-powerd",
-)
-"""Commands of programs that look after GPUs and compute on none."""
-DISPLAYS = ("Xorg", "X", "Xwayland", "gnome-shell", "kwin_wayland", "weston", "sddm")
-"""Commands of programs that draw on a node's own monitor."""
 
 _MPS = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
 _COMM = 15
@@ -44,9 +26,9 @@ _USES = frozenset({Grip.COMPUTES, Grip.DRAWS})
 class GpuRules(Struct, frozen=True, kw_only=True):
     """What can be set: commands as /proc shows them, and what counts as idle."""
 
-    monitors: tuple[str, ...] = MONITORS
-    displays: tuple[str, ...] = DISPLAYS
-    idle: IdleRules = field(default_factory=IdleRules)
+    monitors: tuple[str, ...] = ()
+    displays: tuple[str, ...] = ()
+    idle: IdleRules
 
 
 class Bystander(Enum):
@@ -77,7 +59,7 @@ class GpuSight(Struct, frozen=True, kw_only=True):
     memory: int | None = None
     idle: int | None = None
     least: int | None = None
-    slack: int = SLACK
+    slack: int = 0
     overdue: bool = False
     utilization: int | None = None
     restless: bool = False

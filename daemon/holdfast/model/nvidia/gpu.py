@@ -5,12 +5,9 @@ from enum import Enum
 
 from msgspec import Struct, field
 
-from holdfast.model.ids import HardwareKey, PciAddress, ResourceName
+from holdfast.model.ids import HardwareKey, PciAddress
 
 GPU_RESOURCE = "nvidia.com/gpu"
-GPU_RESOURCES = frozenset({ResourceName(GPU_RESOURCE), ResourceName("nvidia.com/mig-*")})
-"""All under which GPUs and slices are advertised."""
-
 
 NOWHERE = -1
 """The index of a GPU that NVML does not list."""

@@ -11,9 +11,6 @@ from holdfast.model.grants import ContainerGrant, GrantedMount, GrantedNode
 CDI_VENDOR = "k8s.device-plugin.nvidia.com"
 """The vendor of each CDI kind, as container runtimes are set up for NVIDIA's plugin."""
 
-ANNOTATION_PREFIX = "cdi.k8s.io/"
-"""How the key of an annotation with CDI names begins, unless set."""
-
 MODES = ("gdrcopy", "gds", "mofed")
 """What can be handed over beside GPUs, in the order in which answers name it."""
 
@@ -64,7 +61,7 @@ class GpuGrantRules(Struct, frozen=True, kw_only=True):
     ids: DeviceIds = DeviceIds.UUID
     pass_device_specs: bool = False
     modes: frozenset[str] = frozenset()
-    annotation_prefix: str = ANNOTATION_PREFIX
+    annotation_prefix: str = ""
 
     @property
     def by_name(self) -> bool:

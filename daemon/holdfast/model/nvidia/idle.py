@@ -7,10 +7,6 @@ but for its size, so small rises are taken for need, up to a bound for all of th
 from msgspec import Struct
 from msgspec.structs import replace
 
-SLACK = 64 << 20
-"""How many bytes above its idle level a GPU's memory may be and count as back, unless set."""
-DEADLINE = 60.0
-"""How many seconds a GPU's memory may take to come back to its idle level, unless set."""
 MOST_RISE = 4
 """By how many times the slack the idle level may rise above the least that was ever seen."""
 LONG = 10
@@ -54,8 +50,8 @@ class Level(Struct, frozen=True, kw_only=True):
 class IdleRules(Struct, frozen=True, kw_only=True):
     """What can be set: the slack in bytes, and how many seconds memory may take to come back."""
 
-    slack: int = SLACK
-    deadline: float = DEADLINE
+    slack: int
+    deadline: float
 
 
 class Unused(Struct, frozen=True, kw_only=True):

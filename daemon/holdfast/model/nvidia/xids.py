@@ -5,6 +5,8 @@ from enum import IntEnum
 
 from msgspec import Struct
 
+from holdfast.model.nvidia.gpu import GpuEvent, GpuEventKind
+
 IGNORED = frozenset({13, 31, 43, 45, 68, 109})
 """Errors of applications, as NVIDIA's plugin ignores them unless DP_ENABLE_HEALTHCHECKS names them.
 
@@ -232,3 +234,15 @@ def _numbers(words: Iterable[str]) -> frozenset[int]:
 
 def _is_number(word: str) -> bool:
     return word.isascii() and word.isdigit()
+
+
+def labels_of(event: GpuEvent, *, condemns: bool) -> tuple[str, str, str]:
+    """Return an event's kind, its Xid and what clears it, as it is counted.
+
+    Xids that nobody knows are one, for they may be garbage.
+    """
+    if event.kind is not GpuEventKind.XID:
+        return event.kind.value, "", "ignored"
+    rule = rule_of(event.xid)
+    xid = str(event.xid) if rule.known else "unknown"
+    return event.kind.value, xid, rule.cure.name.lower() if condemns else "ignored"

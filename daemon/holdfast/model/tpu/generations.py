@@ -21,9 +21,6 @@ TPU_RESOURCE = ResourceName("google.com/tpu")
 
 GOOGLE_VENDOR = 0x1AE0
 
-HOST_SHAPES: tuple[int, ...] = (1, 2, 4, 8)
-"""How many chips a part of a host may have so that libtpu finds a box of chips in it."""
-
 CHIP_BOUNDS: Mapping[int, tuple[int, int, int]] = MappingProxyType(
     {1: (1, 1, 1), 2: (1, 2, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
 )

@@ -207,7 +207,7 @@ def judge_release(facts: ReleaseFacts) -> Verdict:
 def _of_an_unknown_pod(kernel: Verdict, facts: ReleaseFacts) -> Verdict:
     """Return *kernel*, but FREE where no pod had it, or every process was seen and none has it.
 
-    Whatever else is unknown then, such as why a GPU works, is not that pod's to end.
+    Whatever else is unknown then, such as why it is busy, is not that pod's to end.
     """
     if facts.kernel.holders is None:
         return kernel

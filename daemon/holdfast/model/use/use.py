@@ -22,10 +22,10 @@ class Grip(Enum):
     """It has the device's memory mapped."""
 
     COMPUTES = "computes on it"
-    """NVML names it as a program, or as a client of MPS, that computes on the GPU."""
+    """The driver names it as a program, or a client of one, that computes on the device."""
 
     DRAWS = "draws on it"
-    """NVML names it as a program that draws on the GPU."""
+    """The driver names it as a program that draws on the device."""
 
 
 class Holder(Struct, frozen=True, kw_only=True):

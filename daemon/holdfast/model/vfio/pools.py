@@ -1,6 +1,7 @@
 """Pools: which VFIO devices, other than TPU chips, are advertised under which resource name."""
 
 import re
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
@@ -62,6 +63,12 @@ class PoolSpec(Struct, frozen=True, kw_only=True):
             )
             and _any(address, self.addresses)
         )
+
+
+def pool_variables(resource: ResourceName, addresses: Iterable[PciAddress]) -> dict[str, str]:
+    """Return the variable of KubeVirt's that names a pool's PCI addresses to the program."""
+    name = resource.upper().translate(str.maketrans("./-", "___"))
+    return {f"PCI_RESOURCE_{name}": ",".join(addresses)}
 
 
 def _any(text: str, patterns: tuple[str, ...]) -> bool:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from holdfast.discovery.snapshot import Snapshot
-from holdfast.discovery.vfio import Match, vfio_devices
+from holdfast.host.pci.snapshot import Snapshot
 from holdfast.host.pci.sysfs import PciFunction
 from holdfast.model.devices import Device
 from holdfast.model.ids import ResourceName
 from holdfast.model.vfio.pools import PoolSpec
 from holdfast.model.vfio.viability import is_bridge
+from holdfast.vendors.vfio.groups import Match, vfio_devices
 
 
 def pool_devices(snapshot: Snapshot, pools: Sequence[PoolSpec]) -> tuple[Device, ...]:

@@ -79,7 +79,7 @@ class _Seen(Struct, frozen=True, kw_only=True):
     """None: they are as they were."""
 
 
-class GpuSource:
+class DriverWatch:
     """Publishes `facts`, `reading` and `topology`. Nothing of NVML is loaded before the driver is.
 
     A driver that is missing, starting or gone is a state with its reason, looked at again for ever.

@@ -7,7 +7,6 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.discovery.nvidia.events import EventSource
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import DeviceName, HardwareKey
 from holdfast.model.nvidia.free import GpuRules, Granted, bystander, granted_on, grips_of
@@ -16,6 +15,7 @@ from holdfast.model.nvidia.health import GpuState
 from holdfast.model.nvidia.xid_marks import GpuLook, Place
 from holdfast.model.nvidia.xids import Cure
 from holdfast.model.use.use import Holder
+from holdfast.vendors.nvidia.events import EventSource
 
 
 class HealthTimes(Struct, frozen=True, kw_only=True):
@@ -51,15 +51,15 @@ class GpuUsers:
 
     def __init__(
         self,
-        named: Callable[[int], Holder | None] = lambda _pid: None,
+        named: Callable[[int], Holder | None],
         *,
         locks: Callable[[], Mapping[DeviceName, DeviceLock]] = dict,
-        rules: GpuRules | None = None,
+        rules: GpuRules,
     ) -> None:
         """Describe a pid by *named*, which blocks; None where nothing is known of it."""
         self._named = named
         self._locks = locks
-        self._rules = rules or GpuRules()
+        self._rules = rules
 
     def at_work(self, use: GpuUse, keys: frozenset[HardwareKey]) -> frozenset[int]:
         """Return the pids on the GPU or slice with *keys* that are no bystanders; it blocks."""

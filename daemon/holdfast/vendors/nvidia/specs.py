@@ -6,12 +6,13 @@ import structlog
 from msgspec.structs import replace
 
 from holdfast.allocation.cdi import SpecWriter
-from holdfast.model.devices import DeviceKind, Fault, FaultKind, Inventory, with_faults
+from holdfast.model.devices import Fault, FaultKind, Inventory, with_faults
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import DriverState
 from holdfast.model.nvidia.grant import DeviceIds, GpuGrantRules
 from holdfast.model.nvidia.names import GPU_KINDS, Described, GpuNames, found_in, unexplained
+from holdfast.vendors.nvidia.adapter import NvidiaAdapter
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +66,7 @@ class GpuSpecs:
         answers = {
             each.name.id: called.get(each.name.id)
             for each in inventory.devices
-            if each.kind is DeviceKind.DRIVER
+            if each.source == NvidiaAdapter.name
         }
         faults = unexplained(answers, self.names, imex=bool(facts.imex))
         return replace(inventory, devices=with_faults(inventory.devices, _faults(faults)))

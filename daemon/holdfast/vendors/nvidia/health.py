@@ -7,8 +7,6 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from holdfast.discovery.nvidia.events import GpuEars, Wanted
-from holdfast.discovery.nvidia.looks import GpuUsers, HealthTimes, Probe, look_at, unanswered
 from holdfast.errors import HoldfastError, LaneStuckError
 from holdfast.ledger.kept import Kept
 from holdfast.ledger.ledger import Ledger
@@ -37,6 +35,8 @@ from holdfast.model.nvidia.xids import XidChecks
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+from holdfast.vendors.nvidia.events import GpuEars, Wanted
+from holdfast.vendors.nvidia.looks import GpuUsers, HealthTimes, Probe, look_at, unanswered
 
 log = structlog.get_logger(__name__)
 
@@ -60,13 +60,13 @@ class GpuHealthWatch:
         boot: BootId,
         checks: XidChecks,
         load: Callable[[], int | None] = lambda: None,
-        users: GpuUsers | None = None,
+        users: GpuUsers,
         times: HealthTimes,
     ) -> None:
         """Begin with what the ledger remembers; *source* makes an NVML of a library's name.
 
         *load* tells one load of the kernel's module from the next, on the lane; *users* tells who
-        of the processes on a GPU has to go before it is over some Xids, None: each of them.
+        of the processes on a GPU has to go before it is over some Xids.
         """
         self._source = source
         self._readings = readings
@@ -77,7 +77,7 @@ class GpuHealthWatch:
         self._checks = checks
         self._load = load
         self._loaded: int | None = None
-        self._users = users or GpuUsers()
+        self._users = users
         self._times = times
         self._states = {
             uuid: left
@@ -137,7 +137,7 @@ class GpuHealthWatch:
         gpu, place = place_of(uuid, self._reading.gpus)
         return condemning(self._states[gpu], place) if gpu in self._states else ()
 
-    def forgive(self, uuid: str, marks: Collection[XidMark]) -> None:
+    def forgive(self, uuid: str, marks: Collection[object]) -> None:
         """Drop *marks* of *uuid*: what mends the gravest Xids is a person's word alone."""
         gpu, _ = place_of(uuid, self._reading.gpus)
         state = self._states[gpu]

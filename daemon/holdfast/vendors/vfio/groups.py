@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from holdfast.discovery.snapshot import Snapshot
+from holdfast.host.pci.snapshot import Snapshot
 from holdfast.host.pci.sysfs import PciFunction
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName

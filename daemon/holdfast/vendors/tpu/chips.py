@@ -2,13 +2,13 @@
 
 from msgspec import Struct
 
-from holdfast.discovery.snapshot import Snapshot
-from holdfast.discovery.vfio import Match, unreadable, vfio_devices
+from holdfast.host.pci.snapshot import Snapshot
 from holdfast.host.pci.sysfs import PciFunction
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.tpu.generations import TPU_RESOURCE, TpuGeneration, generation_of
 from holdfast.model.vfio.viability import node_faults
+from holdfast.vendors.vfio.groups import Match, unreadable, vfio_devices
 
 
 class TpuMatches(Struct, frozen=True, kw_only=True):

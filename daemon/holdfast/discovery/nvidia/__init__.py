@@ -1,1 +1,0 @@
-"""NVIDIA's GPUs: which there are, how they are, what they report."""

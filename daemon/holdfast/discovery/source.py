@@ -1,0 +1,213 @@
+"""What an adapter of one vendor's hardware is to the rest of the daemon."""
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.host.pci.snapshot import Snapshot
+from holdfast.host.use.look import Answer
+from holdfast.model.devices import Device, DeviceKind, Fault, Inventory
+from holdfast.model.gate.placement import preferred
+from holdfast.model.gate.promise import Breach
+from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.kubelet import CheckpointEntry
+from holdfast.model.node.readiness import Check
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """Devices that a driver tells of, in the order that kubelet is to see."""
+
+    resources: tuple[ResourceName, ...] = ()
+    devices: tuple[Device, ...] = ()
+    unseen: frozenset[ResourceName] = frozenset()
+    """Resources of which there may be more devices; see `Inventory.unseen`."""
+
+
+class HardwareError(Protocol):
+    """An error that the hardware reported and that makes a device Unhealthy until it is cleared."""
+
+    @property
+    def text(self) -> str:
+        """Return what happened, and what clears it."""
+        ...
+
+
+class Source:
+    """The hardware of one vendor. An adapter overrides what its hardware needs, and no more.
+
+    What a method returns here is right for a device whose nodes are all that a container needs and
+    that nobody but a process can hold. All methods are called on the event loop and answer at
+    once, or await a lane; `scan` and `promised` are called on lanes of others.
+    """
+
+    name: ClassVar[str] = ""
+    """A short name, such as ``nvidia``; topics of the ledger start with it."""
+
+    @property
+    def resources(self) -> tuple[ResourceName, ...]:
+        """Return the resources that are always this node's, also while there is no device."""
+        return ()
+
+    def scan(self, snapshot: Snapshot) -> Iterable[Device]:
+        """Return the devices that the kernel's files show, in any order; it may block.
+
+        Raises HostError or OSError where they cannot be read: the last inventory then stays.
+        """
+        del snapshot
+        return ()
+
+    def found(self) -> Found:
+        """Return the devices that a driver told of; `Context.look_again` says that they changed."""
+        return Found()
+
+    async def prepare(self, inventory: Inventory) -> Inventory:
+        """Make ready what containers need for the devices, before anybody hears of them.
+
+        Return *inventory* with a fault on each device that could not be made ready.
+        """
+        return inventory
+
+    def faults(self) -> Mapping[str, tuple[Fault, ...]]:
+        """Return by device id what no scan shows; `Context.report` says that it changed."""
+        return {}
+
+    def notes(self) -> Mapping[str, tuple[str, ...]]:
+        """Return by device id what people should know and what makes no device Unhealthy."""
+        return {}
+
+    async def ask(self, devices: tuple[Device, ...]) -> Mapping[DeviceName, Answer]:
+        """Return what the driver answers about who uses *devices*, all of kind DRIVER.
+
+        A device without an answer is not granted, and its lock does not become free.
+        """
+        del devices
+        return {}
+
+    def grant(
+        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
+    ) -> ContainerGrant:
+        """Return what a container gets for *devices*; it never waits.
+
+        The nodes of VFIO and accel devices, or their CDI names, are added to it.
+        """
+        del resource, inventory
+        return ContainerGrant(
+            nodes=tuple(
+                GrantedNode(host_path=node.path, container_path=node.path)
+                for device in devices
+                if device.kind is DeviceKind.DRIVER
+                for node in device.nodes
+            )
+        )
+
+    def preferred(
+        self,
+        devices: Sequence[Device],
+        available: Collection[DeviceId],
+        must_include: Collection[DeviceId],
+        size: int,
+        *,
+        avoid: Collection[DeviceId],
+    ) -> tuple[DeviceId, ...]:
+        """Return *size* of *available*, with all of *must_include*, those of *avoid* last."""
+        return preferred(devices, available, must_include, size, avoid=avoid)
+
+    def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
+        """Return what an answer of ours promises to the vendor's own container runtime.
+
+        It is kept as `CheckpointEntry.promised_ids` for `breach`. It must be quick, and pure.
+        """
+        del variables, mounts
+        return ()
+
+    def breach(self, entry: CheckpointEntry, devices: Sequence[Device]) -> Breach | None:
+        """Return why the answer that a container replays no longer leads to *devices*."""
+        del entry, devices
+        return None
+
+    def errors(self, device: DeviceName) -> Sequence[HardwareError]:
+        """Return the errors of *device* that a person may overrule."""
+        del device
+        return ()
+
+    def forgive(self, device: DeviceName, errors: Collection[HardwareError]) -> None:
+        """Clear *errors* of *device*: a person says that it can be used."""
+
+    async def let_go(self, reason: str) -> str:
+        """Let the driver go so that it can be unloaded; return what is not done yet, or nothing."""
+        del reason
+        return ""
+
+    async def take_up(self) -> None:
+        """Use the driver again after `let_go`."""
+
+    def checks(self) -> Iterable[Check]:
+        """Return the readiness checks of this hardware."""
+        return ()
+
+    def state(self) -> object:
+        """Return what `holdfast debug` shows, as values that have a JSON form."""
+        return None
+
+    async def run(self) -> None:
+        """Follow the hardware until cancelled. An error ends the daemon, and so does a return."""
+        await asyncio.Event().wait()
+
+
+class Sources:
+    """The adapters of this node, in order: the first that finds a device has it."""
+
+    def __init__(self, sources: Iterable[Source] = ()) -> None:
+        """Take adapters with different names."""
+        self._sources: dict[str, Source] = {}
+        for each in sources:
+            if each.name in self._sources:
+                raise ValueError(f"two adapters are called {each.name!r}")
+            self._sources[each.name] = each
+
+    def __iter__(self) -> Iterator[Source]:
+        """Yield each adapter."""
+        return iter(tuple(self._sources.values()))
+
+    def put(self, source: Source) -> None:
+        """Put *source* in the place of the one with its name."""
+        self._sources[source.name] = source
+
+    def of(self, devices: Iterable[Device]) -> Source:
+        """Return the adapter that found all of *devices*; a plain one where that is not one."""
+        names = {device.source for device in devices}
+        return self._sources.get(names.pop(), Source()) if len(names) == 1 else Source()
+
+    def faults(self) -> Mapping[str, tuple[Fault, ...]]:
+        """Return by device id what adapters report and no scan shows."""
+        return {id_: faults for each in self for id_, faults in each.faults().items()}
+
+    async def prepare(self, inventory: Inventory) -> Inventory:
+        """Have each adapter make ready what containers need for its devices."""
+        for each in self:
+            inventory = await each.prepare(inventory)
+        return inventory
+
+    async def ask(self, devices: Iterable[Device]) -> Mapping[DeviceName, Answer]:
+        """Return what drivers answer about who uses those of *devices* that are of kind DRIVER."""
+        wanted: dict[str, list[Device]] = {}
+        for device in devices:
+            if device.kind is DeviceKind.DRIVER:
+                wanted.setdefault(device.source, []).append(device)
+        answers: dict[DeviceName, Answer] = {}
+        for mine in wanted.values():
+            answers |= await self.of(mine).ask(tuple(mine))
+        return answers
+
+    def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
+        """Return what an answer of ours promises to vendors' own container runtimes."""
+        return tuple(id_ for each in self for id_ in each.promised(variables, mounts))
+
+
+def stamped(devices: Iterable[Device], source: Source) -> Iterator[Device]:
+    """Yield *devices* as those that *source* found."""
+    return (replace(device, source=source.name) for device in devices)

@@ -1,0 +1,1 @@
+"""One adapter for each vendor of hardware. All are a `holdfast.discovery.source.Source`."""

@@ -1,0 +1,44 @@
+"""What an adapter is built on, and by what it tells the daemon that something is new."""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from holdfast.allocation.cdi import SpecWriter
+from holdfast.discovery.source import Source
+from holdfast.host.root import HostRoot
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.ids import BootId
+from holdfast.model.kubelet import CheckpointEntry
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.lane import Lane
+from holdfast.settings import Settings
+
+
+class Context(Struct, frozen=True, kw_only=True):
+    """The parts of the daemon that an adapter may use; the callables are for the event loop."""
+
+    settings: Settings
+    root: HostRoot
+    boot: BootId
+    ledger: Ledger
+    clock: Clock
+    open_lane: Callable[[str, float], Lane]
+    """Opens a lane for calls that can block: its name, and its deadline in seconds."""
+    spec_writer: Callable[[str, str], SpecWriter]
+    """Returns what writes the CDI specs of a vendor: the beginning of the files' names, and what
+    joins it with the rest."""
+    answers: Callable[[], Sequence[CheckpointEntry]]
+    """Returns what kubelet's checkpoint says of every container."""
+    look_again: Callable[[], None]
+    """Has discovery call `scan` and `found` soon."""
+    report: Callable[[], None]
+    """Publishes `faults` at once."""
+    count: Callable[[str, str, str], None]
+    """Counts an event of the hardware: its kind, its code, and what clears it."""
+    replace: Callable[[Source], None]
+    """Puts another adapter in the place of the one with its name."""
+
+
+Vendor = Callable[[Context], Source]
+"""Builds an adapter; it is called once at the start of the daemon, and must not block."""

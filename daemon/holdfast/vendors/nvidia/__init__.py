@@ -1,0 +1,1 @@
+"""The adapter of NVIDIA's GPUs and MIG slices; `adapter` loads the rest once there is a driver."""

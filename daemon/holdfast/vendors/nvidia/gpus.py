@@ -1,0 +1,311 @@
+"""NVIDIA's GPUs and MIG slices, as an adapter: which there are, who uses them, how they are."""
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import structlog
+
+from holdfast.discovery.source import Found, HardwareError
+from holdfast.host.nvidia.driver import NvidiaFiles, driver_load
+from holdfast.host.nvidia.use import GpuUses
+from holdfast.host.use.holders import HolderScan
+from holdfast.host.use.look import Answer
+from holdfast.ledger.kept import Kept
+from holdfast.model.devices import Device, Fault, Inventory
+from holdfast.model.gate.promise import Breach
+from holdfast.model.grants import ContainerGrant
+from holdfast.model.ids import DeviceId, DeviceName, ResourceName
+from holdfast.model.kubelet import CheckpointEntry
+from holdfast.model.node.readiness import Check
+from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
+from holdfast.model.nvidia.free import GpuRules
+from holdfast.model.nvidia.gpu import DriverState, GpuEvent
+from holdfast.model.nvidia.grant import (
+    CDI_VENDOR,
+    BesideGpus,
+    DeviceIds,
+    DeviceList,
+    GpuGrantRules,
+    GrantedGpu,
+    Imex,
+    gpu_grant,
+)
+from holdfast.model.nvidia.health import GpuState
+from holdfast.model.nvidia.idle import IdleMemory, IdleRules
+from holdfast.model.nvidia.mig import MigStrategy, hides_some
+from holdfast.model.nvidia.names import Described
+from holdfast.model.nvidia.promise import gpu_breach, gpu_names_in
+from holdfast.model.nvidia.slice_placement import SlicePolicy
+from holdfast.model.nvidia.xids import labels_of, xid_checks
+from holdfast.runtime.changes import Changes
+from holdfast.settings.hardware import Gpu
+from holdfast.vendors.context import Context
+from holdfast.vendors.nvidia.adapter import RESOURCES, NvidiaAdapter
+from holdfast.vendors.nvidia.driver import DriverWatch
+from holdfast.vendors.nvidia.health import GpuHealthWatch
+from holdfast.vendors.nvidia.idle import keep_idle
+from holdfast.vendors.nvidia.looks import GpuUsers, HealthTimes
+from holdfast.vendors.nvidia.preference import GpuPreference
+from holdfast.vendors.nvidia.specs import GpuSpecs
+
+if TYPE_CHECKING:
+    from holdfast.host.nvidia.nvml import Nvml
+
+log = structlog.get_logger(__name__)
+
+_TIDY = 60.0
+"""Seconds after which discovery is asked to look again, whatever happened."""
+
+
+class Gpus(NvidiaAdapter):
+    """The adapter of a node that has the driver, or had it."""
+
+    def __init__(self, on: Context) -> None:
+        """Build the parts; nothing runs yet, and NVML is not loaded."""
+        super().__init__(on)
+        self._ledger = on.ledger
+        self._clock = on.clock
+        gpu = on.settings.gpu
+        lane = on.open_lane("nvml", gpu.call_timeout)
+        files = NvidiaFiles(
+            on.root,
+            driver_root=gpu.driver_root_seen,
+            driver_root_on_host=gpu.driver_root_on_host,
+            dev_root=gpu.dev_root,
+        )
+        self._rules = _grant_rules(gpu)
+        use_rules = GpuRules(
+            monitors=gpu.monitors,
+            displays=gpu.displays,
+            idle=IdleRules(slack=gpu.memory_slack_mib << 20, deadline=gpu.memory_deadline),
+        )
+        kept = Kept(on.ledger, "nvidia/health", GpuState).value
+        self._kept_idle = Kept(on.ledger, "nvidia/idle", IdleMemory)
+        self._driver = DriverWatch(
+            files,
+            _nvml,
+            lane=lane,
+            clock=on.clock,
+            look=gpu.look,
+            strategy=MigStrategy(gpu.mig_strategy),
+            rescan=gpu.rescan,
+            imex=_imex(gpu),
+            known={uuid: state.pci for uuid, state in kept.items() if state.pci is not None},
+        )
+        self._uses = GpuUses(
+            lane,
+            lambda: self._driver.library,
+            rules=use_rules,
+            load=lambda: f"{on.boot} {self._driver.load}",
+            kept=self._kept_idle.value,
+        )
+        self._health = _health(on, self._driver, use_rules)
+        self._health.observe = self._count
+        self._preference = GpuPreference(
+            self._driver.topology, SlicePolicy(gpu.shared_devices_allocation_policy)
+        )
+        self._specs = GpuSpecs(
+            on.spec_writer(CDI_VENDOR, "-"),
+            describe=lambda facts: _described(on, files, self._rules, facts),
+            facts=lambda: self._driver.facts.value,
+            rules=self._rules,
+            promised=lambda: any(map(gpu_names_in, on.answers())),
+        )
+
+    def found(self) -> Found:
+        """Return the GPUs and slices that NVML told of, in its order."""
+        driver = self._driver
+        if not driver.ever_read:
+            return Found(unseen=RESOURCES)
+        locks = {name: lock.keys for name, lock in self._ledger.book.value.locks.items()}
+        return Found(
+            resources=driver.facts.value.layout.resources,
+            devices=gpu_devices(driver.facts.value, locks),
+            unseen=RESOURCES if hides_some(driver.last) else frozenset(),
+        )
+
+    async def prepare(self, inventory: Inventory) -> Inventory:
+        """Write the CDI specs; a GPU that none explains is Unhealthy where answers are names."""
+        return await self._specs.publish(inventory)
+
+    def faults(self) -> Mapping[str, tuple[Fault, ...]]:
+        """Return what makes GPUs and slices Unhealthy, by UUID."""
+        return self._health.faults.value
+
+    def notes(self) -> Mapping[str, tuple[str, ...]]:
+        """Return what is to be shown of GPUs and slices and makes none Unhealthy, by UUID."""
+        return {uuid: each.notes for uuid, each in self._health.health.value.items() if each.notes}
+
+    async def ask(self, devices: tuple[Device, ...]) -> Mapping[DeviceName, Answer]:
+        """Return what NVML answers about who uses *devices*."""
+        return await self._uses.ask(devices)
+
+    def grant(
+        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
+    ) -> ContainerGrant:
+        """Return what a container gets for GPUs, to the byte as NVIDIA's plugin does."""
+        del resource, inventory
+        facts, indexes = self._driver.facts.value, self._indexes()
+        gpus = [
+            GrantedGpu(
+                uuid=each.name.id,
+                index=indexes.get(each.name.id, ""),
+                nodes=(*(node.path for node in each.nodes), *facts.caps.get(each.name.id, ())),
+            )
+            for each in devices
+        ]
+        beside = BesideGpus(
+            control=facts.control,
+            imex=facts.imex,
+            explained=self._specs.names.modes,
+            answer_id=str(uuid4()),
+        )
+        return gpu_grant(gpus, self._rules, beside)
+
+    def preferred(
+        self,
+        devices: Sequence[Device],
+        available: Collection[DeviceId],
+        must_include: Collection[DeviceId],
+        size: int,
+        *,
+        avoid: Collection[DeviceId],
+    ) -> tuple[DeviceId, ...]:
+        """Return GPUs that are near each other, or slices as the policy says."""
+        return self._preference.preferred(devices, available, must_include, size, avoid=avoid)
+
+    def breach(self, entry: CheckpointEntry, devices: Sequence[Device]) -> Breach | None:
+        """Return why names and indexes of an old answer lead to other GPUs today."""
+        return gpu_breach(entry, devices, names=self._specs.names, indexes=self._indexes())
+
+    def errors(self, device: DeviceName) -> Sequence[HardwareError]:
+        """Return the Xids that condemn the GPU or slice."""
+        return self._health.marks_on(device.id)
+
+    def forgive(self, device: DeviceName, errors: Collection[HardwareError]) -> None:
+        """Drop the marks of those Xids."""
+        self._health.forgive(device.id, errors)
+
+    async def let_go(self, reason: str) -> str:
+        """Let NVML go, which keeps the driver from being unloaded."""
+        if not self._driver.holds_driver:
+            return ""
+        await self._driver.let_go(reason)
+        return "holdfast is closing NVML"
+
+    async def take_up(self) -> None:
+        """Begin NVML again."""
+        await self._driver.take_up()
+
+    def checks(self) -> Iterator[Check]:
+        """Yield whether the driver answers and specs are written, on a node that has or had it."""
+        reading = self._driver.reading.value
+        if reading.state is DriverState.ABSENT and not self._driver.ever_read:
+            return
+        problems = "; ".join(self._driver.facts.value.layout.problems)
+        ready, unwritten = reading.state is DriverState.READY, self._specs.names.problem
+        yield Check(name="NVIDIA driver", passes=ready, reason=reading.reason or problems)
+        yield Check(name="GPU CDI specs", passes=not unwritten, reason=unwritten)
+
+    def state(self) -> object:
+        """Return the last reading, and the health of each GPU and slice."""
+        return {"reading": self._driver.reading.value, "health": self._health.health.value}
+
+    async def run(self) -> None:
+        """Follow the driver, its GPUs and their health, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._driver.run(), name="gpus")
+            tasks.create_task(self._follow_health(), name="health of gpus")
+            tasks.create_task(self._report(), name="faults of gpus")
+            idle = keep_idle(self._uses.idle, self._kept_idle, clock=self._clock)
+            tasks.create_task(idle, name="idle memory of gpus")
+            while True:
+                changes = Changes([self._driver.facts])
+                self._on.look_again()
+                await changes.wait(_TIDY)
+
+    async def _follow_health(self) -> None:
+        """Follow how the GPUs are, once there are any."""
+        await self._driver.reading.until(lambda reading: reading.state is DriverState.READY)
+        await self._health.run()
+
+    async def _report(self) -> None:
+        async for _ in self._health.faults.follow():
+            self._on.report()
+
+    def _indexes(self) -> Mapping[DeviceId, str]:
+        """Return the index of each GPU and slice that is advertised, as NVML has it today."""
+        return {part.name.id: part.index for part in self._driver.facts.value.layout.parts}
+
+    def _count(self, event: GpuEvent, condemns: bool) -> None:
+        self._on.count(*labels_of(event, condemns=condemns))
+
+
+def _health(on: Context, driver: DriverWatch, rules: GpuRules) -> GpuHealthWatch:
+    gpu = on.settings.gpu
+    checks = xid_checks(gpu.disable_health_checks, gpu.enable_health_checks)
+    if checks.malformed:
+        log.warning(
+            "some words name no Xid and are left out",
+            words=list(checks.malformed),
+            where="gpu.disableHealthChecks or gpu.enableHealthChecks",
+        )
+    return GpuHealthWatch(
+        _nvml,
+        readings=driver.reading,
+        ledger=on.ledger,
+        # Its own, because one GPU may hang forever.
+        lane=on.open_lane("gpu health", gpu.call_timeout / 2),
+        clock=on.clock,
+        boot=on.boot,
+        checks=checks,
+        load=lambda: driver_load(on.root),
+        users=GpuUsers(
+            HolderScan(on.root).named, locks=lambda: on.ledger.book.value.locks, rules=rules
+        ),
+        times=HealthTimes(beat=gpu.health_beat, quiet=gpu.health_quiet),
+    )
+
+
+def _grant_rules(gpu: Gpu) -> GpuGrantRules:
+    modes = {"gdrcopy": gpu.gdrcopy_enabled, "gds": gpu.gds_enabled, "mofed": gpu.mofed_enabled}
+    return GpuGrantRules(
+        lists=tuple(map(DeviceList, gpu.device_list_strategy)),
+        ids=DeviceIds(gpu.device_id_strategy),
+        pass_device_specs=gpu.pass_device_specs,
+        modes=frozenset(mode for mode, wanted in modes.items() if wanted),
+        annotation_prefix=gpu.cdi_annotation_prefix,
+    )
+
+
+def _imex(gpu: Gpu) -> Imex:
+    if not gpu.imex_channel_ids:
+        return Imex.UNWANTED
+    return Imex.REQUIRED if gpu.imex_required else Imex.WANTED
+
+
+def _described(on: Context, files: NvidiaFiles, rules: GpuGrantRules, facts: GpuFacts) -> Described:
+    # Loaded only where names are handed over, or were.
+    from holdfast.host.nvidia.needs import NvidiaDriver  # noqa: PLC0415
+    from holdfast.model.nvidia.cdi import HookRules, described  # noqa: PLC0415
+
+    gpu = on.settings.gpu
+    driver = NvidiaDriver(
+        on.root,
+        files,
+        driver_root=gpu.driver_root_seen,
+        driver_root_on_host=gpu.driver_root_on_host,
+        modes=rules.modes,
+    )
+    hooks = HookRules(path=gpu.cdi_hook_path, disabled=frozenset(gpu.cdi_disable_hooks))
+    return described(driver.facts(facts), hooks)
+
+
+def _nvml(library: str) -> "Nvml":
+    """Return the library by its path, or as the system finds it."""
+    from holdfast.host.nvidia.nvml import Nvml  # noqa: PLC0415 - not before the driver is there
+
+    return Nvml(Path(library) if "/" in library else None)

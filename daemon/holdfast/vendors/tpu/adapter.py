@@ -1,0 +1,97 @@
+"""Advertises TPU chips, and tells their programs what they need to know of the host."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from holdfast.discovery.source import Source
+from holdfast.host.pci.snapshot import Snapshot
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.grants import ContainerGrant
+from holdfast.model.ids import ResourceName
+from holdfast.model.tpu.env import TpuHostFacts, environment, resolve
+from holdfast.model.tpu.generations import GENERATIONS, TPU_RESOURCE
+from holdfast.model.vfio.pools import PoolSpec, pool_variables
+from holdfast.vendors.context import Context
+from holdfast.vendors.tpu.chips import tpu_devices
+from holdfast.vendors.tpu.env_file import read_tpu_env, tpu_env_path
+from holdfast.vendors.vfio.pools import pool_devices
+
+
+class Tpus(Source):
+    """The TPU chips of this host."""
+
+    name = "tpu"
+
+    def __init__(
+        self,
+        resource: ResourceName = TPU_RESOURCE,
+        *,
+        pools: Sequence[PoolSpec] = (),
+        configured: TpuHostFacts | None = None,
+        generation: str = "",
+        from_file: Callable[[], TpuHostFacts] = TpuHostFacts,
+    ) -> None:
+        """Advertise chips as *resource*, and with them the functions of *pools*, of that name too.
+
+        *configured* goes before what `from_file` returns of /etc/tpu/tpu-env. *generation*
+        overrules what the PCI ids say; empty: it does not.
+        """
+        self._resource = resource
+        self._pools = pools
+        self._configured = configured or TpuHostFacts()
+        self._generation = generation
+        self._from_file = from_file
+
+    @property
+    def resources(self) -> tuple[ResourceName, ...]:
+        """Return the one resource."""
+        return (self._resource,)
+
+    def scan(self, snapshot: Snapshot) -> Iterable[Device]:
+        """Return each chip, and what the pools add to them; a chip's own view of itself wins."""
+        chips = tpu_devices(snapshot, self._resource)
+        return (*chips, *pool_devices(snapshot, self._pools))
+
+    def grant(
+        self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
+    ) -> ContainerGrant:
+        """Return the variables that libtpu and frameworks read."""
+        generation = GENERATIONS.get(self._generation or devices[0].model)
+        if generation is None:
+            addresses = [address for device in devices for address in device.functions]
+            return ContainerGrant(envs=pool_variables(resource, addresses))
+        on_host = len(inventory.of(resource))
+        facts, _ = resolve(
+            generation, on_host=on_host, configured=self._configured, from_file=self._from_file()
+        )
+        nodes = tuple(each.numa_node for each in devices if each.numa_node is not None)
+        variables = environment(
+            generation, granted=len(devices), on_host=on_host, facts=facts, numa_nodes=nodes
+        )
+        return ContainerGrant(envs=dict(variables))
+
+
+class _NoTpus(Source):
+    name = "tpu"
+
+
+def tpus(on: Context) -> Source:
+    """Return the adapter of TPU chips; where the settings want none, one that finds none."""
+    tpu = on.settings.tpu
+    if not tpu.enabled:
+        return _NoTpus()
+    file = Path(tpu.env_file) if tpu.env_file else tpu_env_path(on.root)
+    resource = ResourceName(tpu.resource_name)
+    return Tpus(
+        resource,
+        pools=[pool.spec() for pool in on.settings.pools if pool.resource_name == resource],
+        configured=TpuHostFacts(
+            topology=tpu.topology or None,
+            accelerator_type=tpu.accelerator_type or None,
+            worker_id=None if tpu.worker_id is None else str(tpu.worker_id),
+            worker_hostnames=tpu.worker_hostnames,
+            vbar_url=tpu.vbar_url or None,
+        ),
+        generation=tpu.generation,
+        from_file=lambda: read_tpu_env(file).facts,
+    )

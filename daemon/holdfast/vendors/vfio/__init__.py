@@ -1,0 +1,1 @@
+"""The adapter of pools: any PCI functions that are granted through VFIO."""
