@@ -13,7 +13,7 @@ WORKERS ?= 2
 ARGS ?=
 # VM cases by a part of their names, such as CASE=vfio; all without it.
 CASE ?=
-# How many minutes `make vm CASE=churn` takes; under one without it.
+# How many minutes `make vm CASE=churn` takes (under one without it), and `make soak` (60 without it).
 MINUTES ?=
 # One guard of `make guards` by name; all without it.
 GUARD ?=
@@ -38,7 +38,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' daemon/holdfast/__init
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help demo quick test check vm kills guards mutants bench chart image pictures sizes proto lock format clean
+.PHONY: help demo quick test check vm kills guards mutants bench soak chart image pictures sizes proto lock format clean
 
 help:
 	@echo "make demo     the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
@@ -50,6 +50,7 @@ help:
 	@echo "make guards   remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
 	@echo "make mutants  change the rules line by line, and see a test fail each time (N= samples, FILE= selects)"
 	@echo "make bench    measure against the budgets; writes build/bench.json"
+	@echo "make soak     let pods come and go for MINUTES= (60); writes build/soak.json and a plot, build/soak.png"
 	@echo "make chart    check the chart; write its schema, docs/configuration.md and the plain manifests"
 	@echo "make image    build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"
 	@echo "make pictures run the demo, record it, and draw docs/pictures"
@@ -91,6 +92,10 @@ mutants: $(STAMP)
 bench: $(STAMP) $(RUNTIME)/.installed
 	PYTHONDONTWRITEBYTECODE= PYTHONPATH=daemon:tests $(PY) -m bench.run --python $(RUNTIME)/bin/python \
 		--output build/bench.json $(FIGURES)
+
+soak: $(STAMP) $(RUNTIME)/.installed
+	PYTHONDONTWRITEBYTECODE= PYTHONPATH=daemon:tests $(PY) -m bench.soak --python $(RUNTIME)/bin/python \
+		--output build/soak.json --minutes $(or $(MINUTES),60)
 
 chart: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m chart
