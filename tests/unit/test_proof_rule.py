@@ -20,6 +20,7 @@ from fakes.books import (
 from holdfast.model.book.book import Book, Phase
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.proof import hand_to_true_owner, true_owner
+from holdfast.model.book.queue import settle
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.use.free import KernelFacts
 from holdfast.model.use.use import Grip, Holder
@@ -136,3 +137,16 @@ def test_a_lock_that_is_on_its_way_to_free_is_not_handed_on(state: LockState) ->
         draft.move(name("d0"), state, "pid 40 has it open")
     allocated(_D0, pod=Y)(draft)
     assert true_owner(draft.book, lock_of(draft.book, "d0"), _held_by(Y)) is None
+
+
+def test_a_pod_that_is_still_to_let_go_of_something_itself_is_proven_all_the_same() -> None:
+    draft = drafted(book_of(allocated(silicon(d1="b"), pod=X, active=True)))
+    draft.end(draft.allocations[1], "kubelet no longer counts it")
+    draft.allocate(HALF, _D0, pod=Y)
+    draft.allocate(HALF, _BOTH, pod=X)
+    settle(draft)
+    lock = lock_of(draft.book, "d0", HALF)
+    proven = true_owner(draft.book, lock, _held_by(X))
+    assert lock.pod == Y
+    assert proven is not None
+    assert proven.pod == X

@@ -248,6 +248,21 @@ def test_a_pod_is_not_adopted_under_a_name_that_is_not_ours_any_more() -> None:
     assert _after(draft.book, view, sightings={X: _LIVING}).allocations == {}
 
 
+def test_a_pod_that_has_more_than_the_book_says_is_adopted_with_all_of_it() -> None:
+    book = book_of(allocated(_D0, pod=X, active=True))
+    after = _after(book, seen(entry(X, "d0", "d1")), sightings={X: _LIVING})
+    assert (lock_of(after, "d0").pod, lock_of(after, "d1").pod) == (X, X)
+
+
+def test_what_a_pod_has_started_on_itself_keeps_no_adopted_container_of_it_from_having_started() -> (
+    None
+):
+    book = book_of(allocated(_D0, pod=X, active=True))
+    view = seen(entry(X, "d0"), entry(X, "h0", resource=HALF, container="second"))
+    after = _after(book, view, sightings={X: _LIVING})
+    assert [each.phase for each in after.allocations.values()] == [Phase.ACTIVE, Phase.ACTIVE]
+
+
 def test_a_pod_whose_hardware_is_gone_keeps_its_lock() -> None:
     book = book_of(allocated(silicon(gone="z"), pod=X, active=True))
     after = _after(book, seen(entry(X, "gone")), sightings={X: _LIVING})
@@ -345,6 +360,19 @@ def test_a_pod_that_comes_back_without_a_process_has_not_started_again() -> None
     assert [each.phase for each in after.allocations.values()] == [Phase.PENDING]
 
 
+def test_a_pod_that_comes_back_has_not_started_on_what_another_is_still_to_let_go_of() -> None:
+    draft = drafted(
+        book_of(allocated(silicon(d1="b"), pod=Y, active=True), allocated(_D0, pod=X, active=True))
+    )
+    for each in list(draft.allocations.values()):
+        draft.end(each, "kubelet no longer counts it")
+    draft.allocate(WHOLE, silicon(d0="a", d1="b"), pod=X)
+    settle(draft)
+    after = _after(draft.book, seen(entry(X, "d0", "d1")), sightings={X: _LIVING})
+    assert (lock_of(after, "d0").state, lock_of(after, "d1").pod) == (LockState.HELD, Y)
+    assert [each.phase for each in after.allocations.values()] == [Phase.PENDING]
+
+
 def test_books_that_cannot_be_read_hand_nothing_back() -> None:
     """What was read last has the pod; it may have been a moment before kubelet let go of it."""
     draft = drafted(_released())
@@ -368,7 +396,10 @@ def test_a_pod_has_its_name_from_an_answer_to_a_whole_question_alone() -> None:
     listed = ListedPod(namespace="default", name="train", devices=frozenset({name("d0")}))
     half = replace(seen(entry(X, "d0"), answered=False), pods=(listed,))
     assert _after(book, half).pods[X].name == ""
-    assert _after(book, replace(half, answered=True)).pods[X].name == "train"
+    named = _after(book, replace(half, answered=True))
+    assert named.pods[X].name == "train"
+    renamed = replace(half, answered=True, pods=(replace(listed, name="another"),))
+    assert _after(named, renamed).pods[X].name == "train"
 
 
 def test_a_pod_has_no_name_where_two_pods_may_be_meant() -> None:
@@ -435,6 +466,13 @@ def test_the_record_of_a_pod_that_is_over_does_not_follow_a_later_incarnation() 
     assert after.pods[X].inode == 3
 
 
+def test_a_pods_cgroup_is_written_down_also_when_it_is_seen_first_after_its_end() -> None:
+    draft = drafted(book_of(allocated(_D0, pod=X, active=True)))
+    draft.end(draft.allocations[1], "kubelet no longer counts it")
+    after = _after(draft.book, seen(), sightings={X: _LIVING})
+    assert (after.pods[X].cgroup, after.pods[X].inode) == (_LIVING.cgroup, _LIVING.inode)
+
+
 def test_a_pod_that_has_nothing_any_more_is_forgotten() -> None:
     draft = drafted(_released())
     draft.move(name("d0"), LockState.FREE, "free")
@@ -465,6 +503,10 @@ _BEFORE_BOOT = replace(_LET_GO, counted_boot=BootId("boot-0"))
         (replace(_LET_GO, let_go_at=None), seen(kubelet=None), (KUBELET, None)),
         (replace(_LET_GO, let_go_at=None), KubeletView(), (KUBELET, None)),
         (_LET_GO, KubeletView(), (KUBELET, UPTIME - 100)),
+        (_LET_GO, unreadable(seen(entry(X, "d0"))), (KUBELET, UPTIME - 100)),
+        (_COUNTED, unreadable(seen()), (KUBELET, None)),
+        (PodRecord(uid=X, boot=BOOT), seen(kubelet=None), (None, None)),
+        (_LET_GO, seen(entry(X, "d0"), kubelet=None), (KUBELET, None)),
         (
             PodRecord(uid=X, boot=BOOT),
             seen(entry(X, "d0"), answered=False),
@@ -487,6 +529,10 @@ _BEFORE_BOOT = replace(_LET_GO, counted_boot=BootId("boot-0"))
         "absent, nobody knows which kubelet wrote",
         "the books cannot be read",
         "the books cannot be read, and what was known stands",
+        "the books cannot be read, and what they said before does not count",
+        "the books cannot be read, so that nothing is absent",
+        "absent, and nobody knows whose word that is",
+        "counted, and nobody knows by which kubelet",
         "counted, but not in answer to a question",
     ],
 )

@@ -154,11 +154,9 @@ def _hand_back(draft: Draft, observed: Observed) -> None:
     for lock in list(draft.locks.values()):
         if lock.state is LockState.HELD:
             continue
-        on_it = draft.claims.on(lock.keys)
-        heirs = [each for each in on_it if _is_back(each, lock, observed)]
+        heirs = [each for each in draft.claims.on(lock.keys) if _is_back(each, lock, observed)]
         if not heirs:
             continue
-        heirs.sort(key=draft.claims.rank)
         heir = next((each for each in heirs if each.phase is Phase.ACTIVE), heirs[0])
         draft.hand(lock, heir, "kubelet counts the pod")
         # A process of its former start may have the device.
@@ -188,13 +186,10 @@ def could_have_started(allocation: Allocation, claims: Claims) -> bool:
 
 
 def _is_back(each: Allocation, lock: DeviceLock, observed: Observed) -> bool:
-    if each.pod is None or not observed.view.readable:
+    """Tell whether the pod of *each* has *lock*, which is ENDING or FOREIGN, again."""
+    if each.pod is None or not observed.view.readable or not observed.view.counts(each.pod):
         return False
-    if not observed.view.counts(each.pod):
-        return False
-    if lock.state in ENDING:
-        return each.pod == lock.pod
-    return lock.state is LockState.FOREIGN and each.phase is Phase.ACTIVE
+    return each.pod == lock.pod if lock.state in ENDING else each.phase is Phase.ACTIVE
 
 
 def _devices_of(
