@@ -59,13 +59,14 @@ class Evidence:
         self._own_pid = own_pid
         self._judge = judge
         self._kubelet: dict[PodUid, tuple[tuple[ProcessId | None, float], float]] = {}
-        """What the ledger said of kubelet's letting go of each pod, and when it was first seen."""
+        """What the ledger says of how kubelet let go of each pod, and when that was first seen."""
         self._runtime: dict[PodUid, RuntimeSeen] = {}
 
     async def look(self, pod: PodUid) -> tuple[Member, ...]:
         """Return the processes of *pod*; note whether kubelet and the runtime have let go of it."""
         members = await self._pods.members(pod)
         state = await self._pods.runtime_state(pod, members)
+        # Read only now: the pod may have been forgotten while the files were read.
         before = self._runtime.get(pod, RuntimeSeen())
         self._runtime[pod] = runtime_seen(before, members, state, self._clock.monotonic())
         self._let_go_since(self.record(pod))

@@ -125,7 +125,7 @@ def _not_now(path: str, error: LaneStuckError) -> Outcome:
 class Sent(Struct, frozen=True, kw_only=True):
     """What came of one order: the outcome of each signal, or why none was sent.
 
-    Without either, none of the processes that were meant is left, or every guard spares them.
+    Without either, no process was left to end, or a guard spared it at the last moment.
     """
 
     outcomes: tuple[tuple[ReclaimStep, str], ...] = ()
@@ -147,7 +147,7 @@ class _Order(Struct, frozen=True, kw_only=True):
 
 
 class _Agreed(Struct, frozen=True, kw_only=True):
-    """Whom every guard agrees on, of all the pod's processes as they are now."""
+    """All of the pod's processes as they are now, and those that every guard agrees to end."""
 
     members: tuple[Member, ...]
     victims: tuple[Member, ...] = ()
