@@ -99,23 +99,19 @@ def write_difference(db: sqlite3.Connection, before: Book, after: Book) -> None:
 
 def write_moves(db: sqlite3.Connection, moves: Iterable[Move]) -> None:
     """Append to the history."""
-    db.executemany(
-        "INSERT INTO history (at, resource, device, fence, before, after, pod, evidence) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            (
-                move.at,
-                move.device.resource,
-                move.device.id,
-                move.fence,
-                move.before.value,
-                move.after.value,
-                move.pod,
-                move.evidence,
-            )
-            for move in moves
-        ],
-    )
+    for move in moves:
+        _insert(
+            db,
+            "INSERT INTO history",
+            at=move.at,
+            resource=move.device.resource,
+            device=move.device.id,
+            fence=move.fence,
+            before=move.before.value,
+            after=move.after.value,
+            pod=move.pod,
+            evidence=move.evidence,
+        )
 
 
 def _read_allocations(db: sqlite3.Connection) -> Iterable[Allocation]:
@@ -253,20 +249,18 @@ def _write_allocation(db: sqlite3.Connection, each: Allocation, *, is_new: bool)
             ),
         )
         return
-    db.execute(
-        "INSERT INTO allocations (id, resource, created_at, boot, phase, pod, checkpoint, "
-        "answered_at, started_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            each.id,
-            each.resource,
-            each.created_at,
-            each.boot,
-            each.phase.value,
-            each.pod,
-            each.checkpoint,
-            each.answered_at,
-            each.started_at,
-        ),
+    _insert(
+        db,
+        "INSERT INTO allocations",
+        id=each.id,
+        resource=each.resource,
+        created_at=each.created_at,
+        boot=each.boot,
+        phase=each.phase.value,
+        pod=each.pod,
+        checkpoint=each.checkpoint,
+        answered_at=each.answered_at,
+        started_at=each.started_at,
     )
     db.executemany(
         "INSERT INTO allocation_keys VALUES (?, ?, ?)",
@@ -276,20 +270,19 @@ def _write_allocation(db: sqlite3.Connection, each: Allocation, *, is_new: bool)
 
 def _write_lock(db: sqlite3.Connection, lock: DeviceLock) -> None:
     resource, device = lock.device.resource, lock.device.id
-    db.execute(
-        "INSERT INTO locks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            resource,
-            device,
-            lock.state.value,
-            lock.fence,
-            lock.since,
-            lock.boot,
-            lock.allocation,
-            lock.pod,
-            lock.evidence,
-            int(lock.started),
-        ),
+    _insert(
+        db,
+        "INSERT INTO locks",
+        resource=resource,
+        device=device,
+        state=lock.state.value,
+        fence=lock.fence,
+        since=lock.since,
+        boot=lock.boot,
+        allocation=lock.allocation,
+        pod=lock.pod,
+        evidence=lock.evidence,
+        started=int(lock.started),
     )
     db.executemany(
         "INSERT INTO lock_keys VALUES (?, ?, ?)", [(key, resource, device) for key in lock.keys]
@@ -298,21 +291,19 @@ def _write_lock(db: sqlite3.Connection, lock: DeviceLock) -> None:
 
 def _write_pod(db: sqlite3.Connection, pod: PodRecord) -> None:
     counted = pod.counted_by
-    db.execute(
-        "INSERT OR REPLACE INTO pods (uid, boot, cgroup, inode, namespace, name, counted_pid, "
-        "counted_start, let_go_at, counted_boot) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            pod.uid,
-            pod.boot,
-            pod.cgroup,
-            pod.inode,
-            pod.namespace,
-            pod.name,
-            counted.pid if counted else None,
-            counted.start_ticks if counted else None,
-            pod.let_go_at,
-            pod.counted_boot,
-        ),
+    _insert(
+        db,
+        "INSERT OR REPLACE INTO pods",
+        uid=pod.uid,
+        boot=pod.boot,
+        cgroup=pod.cgroup,
+        inode=pod.inode,
+        namespace=pod.namespace,
+        name=pod.name,
+        counted_pid=counted.pid if counted else None,
+        counted_start=counted.start_ticks if counted else None,
+        let_go_at=pod.let_go_at,
+        counted_boot=pod.counted_boot,
     )
 
 
@@ -321,29 +312,29 @@ def _write_marks(db: sqlite3.Connection, marks: Marks) -> None:
     db.execute("DELETE FROM quarantines")
     db.execute("DELETE FROM drain")
     for name, each in marks.quarantines.items():
-        db.execute(
-            "INSERT INTO quarantines (resource, device, at, uid, pid, reason) "
-            "VALUES (?, ?, ?, ?, ?, ?)",
-            (name.resource, name.id, *_row(each.mark)),
-        )
+        place = {"resource": name.resource, "device": name.id}
+        _insert(db, "INSERT INTO quarantines", **place, **_columns(each.mark))
         db.executemany(
             "INSERT INTO quarantine_keys (resource, device, key) VALUES (?, ?, ?)",
             [(name.resource, name.id, key) for key in each.keys],
         )
     if marks.drain is not None:
-        db.execute(
-            "INSERT INTO drain (only, at, uid, pid, reason) VALUES (1, ?, ?, ?, ?)",
-            _row(marks.drain),
-        )
+        _insert(db, "INSERT INTO drain", only=1, **_columns(marks.drain))
 
 
 def _mark(at: float, uid: int, pid: int, reason: str) -> Mark:
     return Mark(asker=Asker(uid=uid, pid=pid), at=at, reason=reason)
 
 
-def _row(mark: Mark) -> tuple[float, int, int, str]:
-    return (mark.at, mark.asker.uid, mark.asker.pid, mark.reason)
+def _columns(mark: Mark) -> dict[str, object]:
+    return {"at": mark.at, "uid": mark.asker.uid, "pid": mark.asker.pid, "reason": mark.reason}
 
 
 def _name(resource: str, id_: str) -> DeviceName:
     return DeviceName(ResourceName(resource), DeviceId(id_))
+
+
+def _insert(db: sqlite3.Connection, command: str, /, **row: object) -> None:
+    """Write one *row*, which is given by the names of its columns."""
+    places = ", ".join("?" * len(row))
+    db.execute(f"{command} ({', '.join(row)}) VALUES ({places})", tuple(row.values()))
