@@ -386,8 +386,8 @@ def _notes(values: Values) -> str:
 def test_the_notes_say_that_a_reset_takes_a_privileged_container() -> None:
     values: Values = {"config": {"reclaim": {"reset": "afterForcedRelease"}}}
 
-    assert "no function is reset" in _notes(values)
-    assert "no function is reset" not in _notes({**values, "privileged": True})
+    assert "config.reclaim.reset has no effect" in _notes(values)
+    assert "config.reclaim.reset has no effect" not in _notes({**values, "privileged": True})
 
 
 def test_the_notes_have_three_commands_to_check_an_installation() -> None:

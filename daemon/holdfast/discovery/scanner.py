@@ -58,8 +58,8 @@ class Scanner:
     ) -> None:
         """Scan below *root* on *lane* for *sources*; *held* names the devices that are granted.
 
-        *before* is given what each scan found before anybody else hears of it, and returns it with
-        the faults of what it could not get ready.
+        *before* is called with the result of each scan before it is published, and returns it with
+        the faults of devices that it could not prepare.
         """
         self._root = root
         self._sysfs = sysfs
@@ -87,12 +87,12 @@ class Scanner:
         self._wanted.set()
 
     def uevent(self, subsystem: str, action: str, devpath: str) -> None:  # noqa: ARG002 - the shape of a Uevents callback
-        """Take note of a kernel event; action ``lost`` stands for events that never came."""
+        """Note a kernel event; action ``lost`` means that events were lost."""
         if subsystem in SUBSYSTEMS or action == "lost":
             self.poke()
 
     async def scan(self) -> Inventory:
-        """Look at all hardware now, publish what is new, and return the latest inventory.
+        """Scan all hardware now, publish changes, and return the latest inventory.
 
         Never raises for what the hardware shows: the inventory then stays and `problem` says why.
         """
@@ -112,7 +112,7 @@ class Scanner:
         return self.inventory.value
 
     async def run(self) -> None:
-        """Scan at every cause, for ever."""
+        """Scan at every cause, without end."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._poke_now_and_then())
             tasks.create_task(self._watch_held())
@@ -152,9 +152,9 @@ class Scanner:
             self.poke()
 
     async def _watch_held(self) -> None:
-        """Look at the drivers of held devices: a removal that must wait for a holder has no event.
+        """Check the drivers of held devices: a removal that waits for a holder sends no event.
 
-        The kernel takes the driver link away at once and everything else only at the end.
+        The kernel removes the driver link at once, and everything else only at the end.
         """
         while True:
             await self._clock.sleep(self._settings.held_check)

@@ -12,11 +12,11 @@ from holdfast.model.use.use import Holder, Scan
 def attribute(
     scan: Scan, enabled: frozenset[DeviceName], locks: Mapping[DeviceName, DeviceLock]
 ) -> dict[DeviceName, tuple[Holder, ...]]:
-    """Return the holders of each device, those the kernel did not attribute among them.
+    """Return the holders of each device, also those that the kernel did not attribute.
 
-    Before Linux 6.18 fdinfo does not tell which function a VFIO device fd belongs to. Such a
-    holder is counted to the enabled devices that the ledger gave its pod; where there are none, to
-    every enabled device that nothing else explains. A device that is not enabled has no device fd.
+    Before Linux 6.18 fdinfo does not say which function a VFIO device fd belongs to. Such a holder
+    counts for the enabled devices that the ledger gave its pod; if there are none, for every
+    enabled device without another explanation. A device that is not enabled has no device fd.
     """
     found = {
         device: {holder.process: holder for holder in holders}

@@ -37,12 +37,12 @@ class Phase(Enum):
 
 
 class Allocation(Struct, frozen=True, kw_only=True, dict=True):
-    """The record of one Allocate: which devices, with which keys, for whom once that is known.
+    """The record of one Allocate call: its devices with their keys, and its pod once known.
 
-    Ids grow with time, so the smaller id is the older Allocation. `checkpoint` is kubelet's as it
-    was when Allocate was answered, at `answered_at`: only another one that was read later can name
-    this Allocation's pod. `started_at` is when a container last passed the gate on it; both are
-    in seconds since `boot`. `created_at` is in seconds since the epoch, for people alone.
+    Ids grow with time, so the smaller id is the older Allocation. `checkpoint` is kubelet's
+    checkpoint when Allocate was answered, at `answered_at`: only another one that was read later
+    can name this Allocation's pod. `started_at` is when a container last passed the gate; both are
+    in seconds since `boot`. `created_at` is in seconds since the epoch, only for display.
     """
 
     id: int
@@ -72,12 +72,12 @@ class Allocation(Struct, frozen=True, kw_only=True, dict=True):
 
 
 class PodRecord(Struct, frozen=True, kw_only=True):
-    """What is known of a pod that has, or lately had, a lock.
+    """What is known of a pod that has or recently had a lock.
 
-    `cgroup` and `inode` are its cgroup as it was seen to exist, in `boot`; None: never seen.
-    `counted_by` is the kubelet that had the pod in a checkpoint it wrote itself; `let_go_at` is
-    when that same kubelet, asked anew, no longer had it. Both are of `counted_boot`: a process id
-    and a moment (seconds since that boot) mean nothing in another one.
+    `cgroup` and `inode` identify its cgroup, as seen in `boot`; None: never seen. `counted_by` is
+    the kubelet that had the pod in a checkpoint that it wrote itself; `let_go_at` is when the same
+    kubelet, asked again, no longer had it. Both belong to `counted_boot`: a process id and a time
+    (seconds since that boot) mean nothing after another boot.
     """
 
     uid: PodUid
@@ -91,9 +91,9 @@ class PodRecord(Struct, frozen=True, kw_only=True):
     counted_boot: BootId | None = None
 
     def is_former(self, inode: int, boot: BootId) -> bool:
-        """Tell whether the cgroup that its UID has now is a later incarnation's.
+        """Return whether the present cgroup with its UID belongs to a later pod.
 
-        Inodes of cgroups begin anew with each boot, so the same number says nothing then.
+        The inodes of cgroups start again with each boot, so they are compared only within one boot.
         """
         return self.boot != boot or self.inode not in {None, inode}
 
@@ -183,12 +183,12 @@ class Claims:
         return self._numbered(found)
 
     def locks_on(self, keys: Iterable[HardwareKey]) -> list[DeviceLock]:
-        """Return the locks on one of *keys*, under whatever resource name."""
+        """Return the locks on any of *keys*, under any resource name."""
         devices = dict.fromkeys(self._lock_on[key] for key in sorted(keys) if key in self._lock_on)
         return [self.locks[device] for device in devices]
 
     def rank(self, allocation: Allocation) -> tuple[int, int]:
-        """Return its place in the queue: a pod's Allocations stand where its oldest one does."""
+        """Return its place in the queue: all Allocations of a pod have the place of the oldest."""
         own = self._of_pod.get(allocation.pod, ()) if allocation.pod is not None else ()
         return (min(own, default=allocation.id), allocation.id)
 
@@ -248,15 +248,15 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
         self.__dict__["claims"] = claims
 
     def lock_on(self, keys: frozenset[HardwareKey]) -> DeviceLock | None:
-        """Return a lock on one of *keys*, under whatever resource name, or None."""
+        """Return a lock on any of *keys*, under any resource name, or None."""
         return next(iter(self.claims.locks_on(keys)), None)
 
     def locks_on(self, keys: frozenset[HardwareKey]) -> list[DeviceLock]:
-        """Return every lock on one of *keys*, under whatever resource name."""
+        """Return every lock on any of *keys*, under any resource name."""
         return self.claims.locks_on(keys)
 
     def rank(self, allocation: Allocation) -> tuple[int, int]:
-        """Return its place in the queue: a pod's Allocations stand where its oldest one does."""
+        """Return its place in the queue: all Allocations of a pod have the place of the oldest."""
         return self.claims.rank(allocation)
 
     def queue(self) -> list[Allocation]:
@@ -279,5 +279,5 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def same_pod(one: PodUid | None, other: PodUid | None) -> bool:
-    """Tell whether both are known and the same; an unknown pod is never the same as any."""
+    """Return whether both are known and the same; an unknown pod never equals another."""
     return one is not None and one == other

@@ -1,4 +1,4 @@
-"""What a person may ask for by hand, and what follows in the book; each request is told in it."""
+"""What a person may ask for by hand, and how it changes the book. The history records it."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -23,10 +23,10 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 def target(text: str, inventory: Inventory, book: Book) -> Target:
-    """Return the device meant by ``resource/id``, or by the id alone where that is enough.
+    """Return the device named by ``resource/id``, or by the id alone if that is unique.
 
-    It may be one that has left the node, as long as it has a lock or is quarantined. Raises
-    RequestRefusedError for a name of nothing, or of several devices: nobody is to guess.
+    It may have left the node, as long as it has a lock or is quarantined. Raises
+    RequestRefusedError for a name of no device or of several devices.
     """
     known: dict[DeviceName, frozenset[HardwareKey]] = {
         quarantine.device: quarantine.keys for quarantine in book.marks.quarantines.values()
@@ -38,9 +38,9 @@ def target(text: str, inventory: Inventory, book: Book) -> Target:
 
 
 def device_meant(text: str, known: Collection[DeviceName]) -> DeviceName:
-    """Return the one of *known* meant by ``resource/id``, or by the id alone where that is enough.
+    """Return the one of *known* named by ``resource/id``, or by the id alone if that is unique.
 
-    Raises RequestRefusedError for a name of nothing, or of several devices: nobody is to guess.
+    Raises RequestRefusedError for a name of no device or of several devices.
     """
     meant = [name for name in known if text == str(name)]
     meant = meant or [name for name in known if text == name.id]
@@ -54,9 +54,9 @@ def device_meant(text: str, known: Collection[DeviceName]) -> DeviceName:
 
 
 def quarantine(draft: Draft, what: Target, mark: Mark) -> str:
-    """Withhold a device from every new pod until a person lifts that; return what to tell them.
+    """Quarantine a device for every new pod until a person ends that; return the reply.
 
-    Whoever runs on it is left alone: ending a pod is another request.
+    A pod that runs on it is not affected: ending a pod is another request.
     """
     book = draft.book
     draft.mark(
@@ -112,9 +112,9 @@ def unquarantine(draft: Draft, what: Target, mark: Mark, *, forgiven: Sequence[s
 
 
 def drain(draft: Draft, devices: Iterable[Target], mark: Mark) -> str:
-    """Withhold the whole node from every pod that has not started on it; return what to say.
+    """Withhold the whole node from every pod that has not started on it; return the reply.
 
-    A node that is drained already stays as it is, with the name of who asked first.
+    A node that is already drained does not change, and keeps the name of who asked first.
     """
     before = draft.book.marks
     if before.drain is not None:
@@ -126,7 +126,7 @@ def drain(draft: Draft, devices: Iterable[Target], mark: Mark) -> str:
 
 
 def undrain(draft: Draft, devices: Iterable[Target], mark: Mark) -> str:
-    """End the drain; raises RequestRefusedError where there is none."""
+    """End the drain; raises RequestRefusedError if there is none."""
     before = draft.book.marks
     if before.drain is None:
         raise RequestRefusedError("cannot end the drain: holdfast is not draining")
@@ -142,8 +142,8 @@ def undrain(draft: Draft, devices: Iterable[Target], mark: Mark) -> str:
 class RemovalFacts(Struct, frozen=True, kw_only=True):
     """What decides whether the plugin can be taken off the node.
 
-    `offered` are the devices that kubelet is told to be Healthy, `problem` says why kubelet's books
-    cannot be relied on, empty when they can. `looked`: the whole node has been looked at.
+    `offered` are the devices reported to kubelet as Healthy. `problem` says why kubelet's
+    checkpoint cannot be relied on; empty: it can. `looked`: the whole node has been scanned.
     """
 
     book: Book
@@ -165,7 +165,7 @@ def why_not_removable(facts: RemovalFacts) -> tuple[str, ...]:
         found.append(f"kubelet's checkpoint cannot be read: {facts.problem}")
     if book.marks.drain is None:
         found.append("holdfast is not draining")
-    # What we granted nobody is not ours to wait for.
+    # A device that was granted to no pod does not have to be waited for.
     locks = [lock for lock in book.locks.values() if lock.state is not LockState.FOREIGN]
     found += [
         f"{lock.device} is {lock.state.value} by {book.pod(lock.pod)}"

@@ -63,27 +63,27 @@ class Draft:
 
     @property
     def claims(self) -> Claims:
-        """Return the live Allocations and the locks as they would stand now; only read them."""
+        """Return the Allocations and the locks with the changes so far; only read them."""
         return self._claims
 
     @property
     def allocations(self) -> Mapping[int, Allocation]:
-        """Return the live Allocations as they would stand now, by number."""
+        """Return the Allocations with the changes so far, by number."""
         return MappingProxyType(self._claims.allocations)
 
     @property
     def locks(self) -> Mapping[DeviceName, DeviceLock]:
-        """Return the locks as they would stand now, by device."""
+        """Return the locks with the changes so far, by device."""
         return MappingProxyType(self._claims.locks)
 
     @property
     def marks(self) -> Marks:
-        """Return what is withheld by hand as it would stand now."""
+        """Return the marks with the changes so far."""
         return self._marks
 
     @property
     def book(self) -> Book:
-        """Return the book as it would stand now; the very same object when nothing changed."""
+        """Return the book with the changes so far; the same object if nothing changed."""
         if self._latest is None:
             claims = self._claims.copy()
             book = Book(
@@ -112,7 +112,7 @@ class Draft:
         return True
 
     def is_as(self, lock: DeviceLock) -> bool:
-        """Tell whether *lock* still stands as it was read: each of its moves has another fence."""
+        """Return whether *lock* is unchanged since it was read: each move has a new fence."""
         now = self._claims.locks.get(lock.device)
         return now is not None and now.fence == lock.fence
 
@@ -126,9 +126,9 @@ class Draft:
         pod: PodUid | None = None,
         phase: Phase = Phase.PENDING,
     ) -> Allocation:
-        """Record an Allocation; it gets its locks when `settle` is called.
+        """Record an Allocation; `settle` gives it its locks.
 
-        *checkpoint* is kubelet's as it was at *answered_at*, in seconds since this boot; None: now.
+        *checkpoint* is kubelet's at *answered_at*, in seconds since this boot; None: now.
         """
         self._last_allocation += 1
         allocation = Allocation(
@@ -233,7 +233,7 @@ class Draft:
     ) -> None:
         """Move a lock to *state*; FREE takes it out of the book.
 
-        `allocation` is who has it from now on; its pod stays as it was.
+        `allocation` has it from now on; its pod does not change.
         """
         lock = self._claims.locks[device]
         if state not in NEXT[lock.state]:
@@ -246,13 +246,13 @@ class Draft:
             since=self._now,
             allocation=allocation,
             evidence=evidence,
-            # Whoever is found to have it may have been at work for long.
+            # Its holder may have been running for a long time.
             started=lock.started or state is LockState.HELD,
         )
         self._enter(moved, lock.state)
 
     def hand(self, lock: DeviceLock, allocation: Allocation, evidence: str) -> None:
-        """Give a lock to *allocation*, whoever had it before."""
+        """Give a lock to *allocation*, from any former one."""
         moved = replace(
             lock,
             state=LockState.HELD,
@@ -294,7 +294,7 @@ class Draft:
             del self._kept[topic]
 
     def tell(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
-        """Write into the history of *device* what a person asked for; its lock stays as it is."""
+        """Record in the history of *device* what a person asked for; its lock does not change."""
         lock = next(iter(self._claims.locks_on(keys)), None)
         state = lock.state if lock is not None else LockState.FREE
         self._moves.append(

@@ -45,13 +45,13 @@ class Disagreement(Struct, frozen=True, kw_only=True, order=True):
 
 
 class DriftFacts(Struct, frozen=True, kw_only=True):
-    """The truths at one moment.
+    """What the ledger, kubelet and the kernel say at one moment.
 
     `holders` are the processes known to use each device. `kept_back` are the devices that kubelet
-    left out of its last question for preferences, although to our knowledge it could grant them.
-    `list_answered`: kubelet has answered a question since it was sent the list as it is now.
-    `locked_at` is since when each lock is in its state, in seconds since the machine booted;
-    `lock_patience`: for so many seconds it may be without a pod that kubelet knows.
+    left out of its last GetPreferredAllocation although it could grant them. `list_answered`:
+    kubelet has answered a question since it got the present device list. `locked_at` is since when
+    each lock is in its state, in seconds since the boot; `lock_patience` is how many seconds a lock
+    may be without a pod that kubelet knows.
     """
 
     book: Book
@@ -87,12 +87,12 @@ def disagreements(facts: DriftFacts) -> tuple[Disagreement, ...]:
 
 
 def comparable(view: KubeletView) -> bool:
-    """Tell whether *view* is a complete answer of kubelet's, and nothing was written since."""
+    """Return whether *view* is a complete answer of kubelet, and nothing was written since."""
     return view.readable and view.answered
 
 
 def undecided(each: Disagreement, facts: DriftFacts) -> bool:
-    """Tell whether *facts* can neither confirm a disagreement nor show that it is over."""
+    """Return whether *facts* neither confirm a disagreement nor show that it has ended."""
     if each.kind == Drift.HELD_BY_ANOTHER.value:  # kubelet's books are no side of it
         return False
     if each.kind == Drift.NOT_OUR_LIST.value and not facts.list_answered:

@@ -1,4 +1,4 @@
-"""Lock states, and the only moves between them; docs/lock-states.md tells the same for people."""
+"""Lock states, and the only moves between them; docs/lock-states.md explains them."""
 
 from enum import Enum
 
@@ -8,7 +8,7 @@ from holdfast.model.ids import BootId, DeviceName, HardwareKey, PodUid
 
 
 class LockState(Enum):
-    """Where a device's lock stands. A device without a lock in the ledger is FREE."""
+    """The state of a device's lock. A device without a lock in the ledger is FREE."""
 
     FREE = "free"
     HELD = "held"
@@ -31,15 +31,15 @@ NEXT = {
 }
 
 ENDING = frozenset({LockState.RELEASING, LockState.RECLAIMING, LockState.QUARANTINED})
-"""The states of a lock whose pod is over while the device is not yet free."""
+"""The states of a lock whose pod has ended while the device is not yet free."""
 
 
 class DeviceLock(Struct, frozen=True, kw_only=True):
     """The exclusive hold on one device's keys.
 
     `fence` grows with each move and never repeats, across all devices. `allocation` is the
-    Allocation that has the lock, None once its pod is over or where there never was one. `pod` is
-    None while it is not known. `since` is when this state was entered, in seconds since the epoch.
+    Allocation that has the lock, None once its pod has ended or if there never was one. `pod` is
+    None while it is unknown. `since` is when this state was entered, in seconds since the epoch.
     `started`: a container of its pod may have passed the gate; without, the pod has no process.
     """
 

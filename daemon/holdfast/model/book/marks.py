@@ -1,7 +1,7 @@
-"""What a person keeps from new pods by hand: quarantined devices, and a node that is drained.
+"""What a person withholds from new pods: quarantined devices, and a drained node.
 
-A mark is no state of a lock. The lock goes on telling who has the hardware, and a mark only says
-that nobody new may have it; so a running pod keeps its device, and no retry can lift a mark.
+A mark is not a state of a lock. The lock still says which pod has the hardware; a mark only says
+that no new pod may get it. So a running pod keeps its device, and no retry can remove a mark.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from holdfast.model.ids import DeviceName, HardwareKey
 
 
 class Asker(Struct, frozen=True, kw_only=True):
-    """Who asked for something by hand, by the kernel's word about the other end of the socket."""
+    """Who asked for something by hand, as the kernel reports the peer of the socket."""
 
     uid: int
     pid: int
@@ -53,11 +53,11 @@ class Marks(Struct, frozen=True, kw_only=True):
     drain: Mark | None = None
 
     def __bool__(self) -> bool:
-        """Tell whether anything is withheld."""
+        """Return whether anything is withheld."""
         return bool(self.quarantines) or self.drain is not None
 
     def on(self, keys: frozenset[HardwareKey]) -> tuple[Quarantine, ...]:
-        """Return every quarantine of one of *keys*, under whatever resource name."""
+        """Return every quarantine of any of *keys*, under any resource name."""
         return tuple(each for each in self.quarantines.values() if each.keys & keys)
 
     def with_quarantine(self, quarantine: Quarantine) -> "Marks":

@@ -1,4 +1,4 @@
-"""What kubelet is told: the devices of each resource, and whether each may be granted anew."""
+"""The device lists for kubelet: the devices of each resource, and whether each is Healthy."""
 
 from collections.abc import Iterable, Mapping
 
@@ -36,13 +36,12 @@ class Offers(Struct, frozen=True, kw_only=True):
 
 
 class OfferFacts(Struct, frozen=True, kw_only=True):
-    """What decides whether kubelet is told that a device is Healthy.
+    """What decides whether a device is reported to kubelet as Healthy.
 
-    `lock` is any lock on its keys. `has_or_awaits`: a pod that kubelet counts, or is about to,
-    has the device or waits for it under this very resource name and id. `owner_counted`: kubelet
-    counts the lock's pod, under whatever name. `releasing_for` are the
-    seconds the lock has been RELEASING, `uncommitted_for` those the ledger could not commit.
-    `withheld`: a person keeps it from new pods.
+    `lock` is any lock on its keys. `has_or_awaits`: a pod that kubelet counts, or will count, has
+    the device or waits for it under this resource name and id. `owner_counted`: kubelet counts the
+    lock's pod, under any name. `releasing_for` are the seconds the lock has been RELEASING,
+    `uncommitted_for` those in which the ledger could not commit. `withheld`: a person withholds it.
     """
 
     healthy: bool
@@ -74,15 +73,15 @@ def offered(facts: OfferFacts) -> bool:
     if lock.device != facts.name:
         return False
     if lock.state is LockState.HELD:
-        # Nobody has it under this id: its pod has it by a former plugin's, or is just over.
+        # No pod has it under this id: its pod has it under a former plugin's, or has just ended.
         return not facts.owner_counted
     return lock.state is LockState.RELEASING and facts.releasing_for <= facts.withhold_after
 
 
 def has_or_awaits(name: DeviceName, book: Book, view: KubeletView) -> bool:
-    """Tell whether a pod that kubelet counts, or is about to, has *name* or waits for it.
+    """Return whether a pod that kubelet counts, or will count, has *name* or waits for it.
 
-    While kubelet's checkpoint cannot be read, every pod of ours that is not over may be one.
+    While kubelet's checkpoint cannot be read, every pod whose Allocation has not ended may be one.
     """
     ours = book.claims.naming(name.resource, [name.id])
     if not view.readable:
@@ -93,10 +92,10 @@ def has_or_awaits(name: DeviceName, book: Book, view: KubeletView) -> bool:
 def kept_back(
     resource: ResourceName, available: Iterable[DeviceId], inventory: Inventory, book: Book
 ) -> frozenset[DeviceId]:
-    """Return the devices that kubelet could grant, by our knowledge, and does not call available.
+    """Return the devices that kubelet could grant but does not call available.
 
-    Under a topology policy kubelet names the devices of some NUMA nodes only: what it says tells
-    about those nodes alone.
+    Under a topology policy kubelet names only the devices of some NUMA nodes, so its answer counts
+    only for those nodes.
     """
     named = frozenset(available)
     devices = inventory.of(resource)

@@ -1,4 +1,4 @@
-"""When an Allocation is over that no container was started on, or whose pod kubelet let go of."""
+"""When an Allocation ends without a start, or because kubelet dropped its pod."""
 
 from msgspec import Struct
 
@@ -7,21 +7,20 @@ from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
 
 LONGEST_START = 600.0
-"""No container is still starting so many seconds after its gate: kubelet gives its runtime two
-minutes by default, and what it asked for has then begun, or never will."""
+"""Seconds after the gate in which a container can still start: kubelet gives its runtime two
+minutes by default, so after this time it has started or never will."""
 
 
 class AllocationFacts(Struct, frozen=True, kw_only=True):
-    """What decides whether an Allocation is over.
+    """What decides whether an Allocation has ended.
 
-    `newer` is what `is_newer` says. `allocated_again`: a younger Allocation names one of its ids,
-    and the checkpoint is newer than that one, or cannot be read. `cgroup` tells whether its pod has
-    a cgroup, and `cgroup_gone` that it had one in this boot and has none. `let_go`: the kubelet
-    that had its pod in its books answers without it now.
-    `started`: a container of its pod passed the gate on the same hardware by another Allocation.
-    `age` is for how many seconds its Allocate has been answered, `rebooted` that this was before
-    the machine started. `asked_after_start` are the seconds from its last start to the question
-    that `view` answers, None where it answers none. `timeout` is in seconds.
+    `newer` is the result of `is_newer`. `allocated_again`: a younger Allocation names one of its
+    ids, and the checkpoint is newer than that one, or cannot be read. `cgroup`: its pod has a
+    cgroup; `cgroup_gone`: it had one in this boot and has none now. `let_go`: the kubelet that had
+    its pod now answers without it. `started`: a container of its pod passed the gate on the same
+    hardware by another Allocation. `age` are the seconds since Allocate was answered; `rebooted`:
+    that was before this boot. `asked_after_start` are the seconds from its last start to the
+    question that `view` answers, None if it answers none. `timeout` is in seconds.
     """
 
     allocation: Allocation
@@ -39,19 +38,19 @@ class AllocationFacts(Struct, frozen=True, kw_only=True):
 
 
 def is_newer(view: KubeletView, allocation: Allocation, boot: BootId) -> bool:
-    """Tell whether *view* shows what kubelet wrote after *allocation*: another file, read later.
+    """Return whether *view* has what kubelet wrote after *allocation*: another file, read later.
 
-    No time of day is compared, which may be set back. *boot* is the present one.
+    The time of day is not compared, because it can be set back. *boot* is the present one.
     """
     later = allocation.boot != boot or view.read_at > allocation.answered_at
     return later and view.file != allocation.checkpoint
 
 
 def over(facts: AllocationFacts) -> str | None:
-    """Return why the Allocation is over, or None while it lives.
+    """Return why the Allocation has ended, or None if it has not.
 
-    Without a checkpoint newer than its Allocate nothing is over: a kubelet that is down proves
-    nothing. One that cannot be read, as that of a later version, must not keep the device for ever.
+    Without a checkpoint newer than its Allocate call nothing has ended: a kubelet that is down
+    proves nothing. A checkpoint that cannot be read must not keep the device without limit.
     """
     allocation, view = facts.allocation, facts.view
     if view.unreadable:
@@ -78,7 +77,7 @@ def _identified(allocation: Allocation, pod: PodUid, facts: AllocationFacts) -> 
     if facts.view.counts(pod):
         return None
     if allocation.phase is Phase.PENDING and not facts.started:
-        # A sandbox that stands may be one whose image is still pulled, unless kubelet itself gave
+        # The image may still be pulled while the sandbox exists, unless kubelet itself gave
         # the pod up. What is left in it is waited for like any former pod's.
         if facts.cgroup and not facts.let_go:
             return None
@@ -87,10 +86,10 @@ def _identified(allocation: Allocation, pod: PodUid, facts: AllocationFacts) -> 
 
 
 def _started_by_nobody(facts: AllocationFacts) -> str | None:
-    """Return why it is over though a container started on it, whose pod kubelet never named.
+    """Return why it has ended although a container of an unknown pod started on it.
 
-    Nothing shows which pod's it is, and whether that pod lives. So it must be certain that the
-    container is not about to open the device; whether it has it open is for the kernel to show.
+    Nothing shows which pod it was, and whether that pod lives. So it must be certain that the
+    container is not about to open the device; the kernel shows whether it has it open.
     """
     if facts.rebooted:
         return "no entry in kubelet's checkpoint names it after a reboot"
@@ -101,11 +100,11 @@ def _started_by_nobody(facts: AllocationFacts) -> str | None:
 
 
 def _unread(allocation: Allocation, facts: AllocationFacts) -> str | None:
-    """Return why it is over while kubelet's checkpoint cannot be read.
+    """Return why it has ended while kubelet's checkpoint cannot be read.
 
-    Kubelet allocates nothing twice unless it thinks that the first pod is over, and a pod that has
-    lost its cgroup is. One that is empty proves nothing: CRI-O runs no pause in it, and the gate is
-    passed before the container is made. Whether the device is free is then for the kernel to show.
+    Kubelet allocates a device twice only when it considers the first pod ended, and a pod whose
+    cgroup is gone has ended. An empty cgroup proves nothing: CRI-O runs no pause process in it, and
+    the gate is passed before the container is created. The kernel shows if the device is free.
     """
     why = None
     if facts.allocated_again:

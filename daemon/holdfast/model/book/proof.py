@@ -1,4 +1,4 @@
-"""Who has a device in truth, where that is another pod than its lock was given to."""
+"""Which pod really has a device, if it is not the one that has the lock."""
 
 from holdfast.model.book.book import Allocation, Book
 from holdfast.model.book.draft import Draft
@@ -10,11 +10,11 @@ from holdfast.model.use.holding import named
 
 
 def true_owner(book: Book, lock: DeviceLock, facts: KernelFacts) -> Allocation | None:
-    """Return the Allocation of the one other pod that holds the device; None: all is as it seems.
+    """Return the Allocation of the one other pod that holds the device; None: there is none.
 
-    Only a complete scan proves it, and only of a pod that was granted the very hardware: a pod
-    that took it by itself must not stand in the book as if it had been. A lock whose pod has passed
-    the gate stays: nobody else could have started then.
+    Only a complete scan proves it, and only for a pod that was granted the same hardware: a pod
+    that took it by itself must not get a lock. A lock whose pod has passed the gate stays, because
+    no other pod could have started then.
     """
     if lock.state is not LockState.HELD or lock.pod is None or facts.gaps:
         return None
@@ -32,7 +32,7 @@ def true_owner(book: Book, lock: DeviceLock, facts: KernelFacts) -> Allocation |
 
 
 def hand_to_true_owner(draft: Draft, lock: DeviceLock, facts: KernelFacts) -> None:
-    """Give *lock* to whom *facts* prove to hold its device, if it is still as it was then."""
+    """Give *lock* to the pod that holds its device by *facts*, if the lock is unchanged."""
     book = draft.book
     heir = true_owner(book, lock, facts)
     if heir is None or book.locks.get(lock.device) != lock:

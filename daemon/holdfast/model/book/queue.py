@@ -10,10 +10,10 @@ from holdfast.model.ids import DeviceName, HardwareKey
 def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
     """Give every free key to the first in the queue, and take back what younger ones got early.
 
-    Walks the queue once, oldest pod first, all the keys of a pod before any of the next; so two
-    pods that wait for each other's devices cannot both get one. What has started comes before all
-    of them: it was so when its pod was adopted. What is withheld by hand stays free. *near*: only
-    what is on these keys has changed, so whoever shares no hardware with it is left out.
+    Walks the queue once, oldest pod first, all keys of a pod before those of the next. So two pods
+    that wait for each other's devices cannot both get one. Allocations that have started come
+    first. What is withheld by hand stays free. *near*: only these keys have changed, so Allocations
+    without such hardware are left out.
     """
     claims = draft.claims
     queue = sorted(
@@ -58,7 +58,7 @@ def _lock_for(
     if part is not None and not (_is_own(part, allocation) and part.state is LockState.HELD):
         return
     for lock in in_the_way:
-        # Nobody could open it: the gate of the Allocation that had it never passed.
+        # No pod could open it: the Allocation that had it never passed the gate.
         draft.move(lock.device, LockState.RELEASING, "an older Allocation has the hardware")
         draft.move(lock.device, LockState.FREE, "it never passed the gate")
     if part is None:
@@ -68,7 +68,7 @@ def _lock_for(
 
 
 def _yields(draft: Draft, lock: DeviceLock, senior: Allocation) -> bool:
-    """Tell whether *lock* belongs to a younger Allocation whose pod has started nothing."""
+    """Return whether *lock* belongs to a younger Allocation whose pod has started nothing."""
     owner = draft.allocations.get(lock.allocation) if lock.allocation else None
     if owner is None or lock.state is not LockState.HELD:
         return False

@@ -1,4 +1,4 @@
-"""Bringing the book in line with kubelet's books: whose Allocations are, and which are over."""
+"""Reconciles the book with kubelet: the pod of each Allocation, and which have ended."""
 
 from collections.abc import Mapping
 
@@ -16,9 +16,9 @@ from holdfast.model.kubelet import CheckpointEntry, KubeletView
 
 
 class PodSighting(Struct, frozen=True, kw_only=True):
-    """A pod's cgroup as it was just seen; `processes` are the live pids in it and below.
+    """A pod's cgroup as just seen; `processes` are the live pids in it and below.
 
-    `unlisted` says what of it could not be read, where there may be others; empty: nothing.
+    `unlisted` says what could not be read, so that there may be others; empty: nothing.
     """
 
     cgroup: str
@@ -130,7 +130,7 @@ def _adopt(draft: Draft, observed: Observed) -> None:
         live = draft.claims.naming(entry.resource, devices)
         if any(each.pod == entry.pod and each.ids >= devices.keys() for each in live):
             continue
-        # An Allocation whose pod is not known yet may be this very one: the next view tells.
+        # An Allocation whose pod is unknown may be this one: the next view shows it.
         if not devices or any(each.pod is None for each in live):
             continue
         allocation = draft.allocate(
@@ -221,10 +221,10 @@ def _note_pods(draft: Draft, observed: Observed) -> None:
 
 
 def _with_sighting(record: PodRecord, observed: Observed, *, has_live: bool) -> PodRecord:
-    """Return the record with the pod's cgroup as it is.
+    """Return the record with the pod's present cgroup.
 
-    Once its Allocations are over, a cgroup that was seen stands: one with the same UID and another
-    inode is a later incarnation, whose processes the locks that are left do not concern.
+    Once its Allocations have ended, the recorded cgroup stays: one with the same UID and another
+    inode belongs to a later pod, and the remaining locks do not concern its processes.
     """
     sighting = observed.sightings.get(record.uid)
     if sighting is None or not (has_live or record.inode is None):
@@ -233,7 +233,7 @@ def _with_sighting(record: PodRecord, observed: Observed, *, has_live: bool) -> 
 
 
 def _with_name(record: PodRecord, view: KubeletView) -> PodRecord:
-    """Return the record with the pod's name, where the devices that it has tell which one it is.
+    """Return the record with the pod's name, if its devices identify it.
 
     PodResources names pods and no UIDs, the checkpoint UIDs and no names; List leaves out what
     plain init containers have.
@@ -252,10 +252,10 @@ def _with_name(record: PodRecord, view: KubeletView) -> PodRecord:
 
 
 def _with_count(record: PodRecord, view: KubeletView, boot: BootId) -> PodRecord:
-    """Return the record with the evidence that kubelet let go of the pod, or that it did not.
+    """Return the record with the evidence that kubelet dropped the pod, or that it did not.
 
-    Only a complete question tells that it did, and only when the kubelet that answers now is the
-    one that had the pod in a checkpoint it wrote itself. What was seen in another boot is void.
+    Only a complete question proves that, and only if the kubelet that answers now is the one that
+    had the pod in a checkpoint that it wrote itself. Evidence from another boot does not count.
     """
     if record.counted_boot not in {None, boot}:
         record = replace(record, counted_by=None, let_go_at=None, counted_boot=None)

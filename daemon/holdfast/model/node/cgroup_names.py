@@ -21,7 +21,7 @@ _CONTAINER_ALONE = re.compile(r"(?:.*-)?(?P<id>[0-9a-f]{64})(?:\.scope)?")
 
 
 def pod_of(path: str) -> tuple[PodUid | None, str | None]:
-    """Return the pod and the container that the cgroup *path* is for, each None where unknown.
+    """Return the pod and the container of the cgroup *path*, each None if unknown.
 
     The outermost pod counts: a cluster inside a pod has pods of its own. A path outside kubelet's
     tree names no pod, though it may name a container. *path* may begin with ``/../..``, as seen
@@ -42,7 +42,7 @@ def pod_of(path: str) -> tuple[PodUid | None, str | None]:
 
 
 def is_root(name: str) -> bool:
-    """Tell whether *name* is one that kubelet gives the cgroup above all pods."""
+    """Return whether *name* is one of kubelet's names for the cgroup above all pods."""
     return _ROOT.fullmatch(name) is not None
 
 

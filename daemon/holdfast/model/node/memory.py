@@ -7,14 +7,14 @@ from msgspec import Struct
 from holdfast.model.node.cgroup_names import pod_of
 
 UNSEEN = "/.."
-"""Stands for a cgroup above all that can be seen, of which only the limit is told (version 1)."""
+"""The path of an invisible parent cgroup, of which only the limit is known (version 1)."""
 
 NEAR = 0.10
 """Less of its limit than this is left: what a container near its limit is warned of."""
 
 _WARN_AT = 0.85
 _CALM_AT = 0.75
-"""Shares of its own limit at which the daemon warns, and below which it may warn anew."""
+"""Shares of its limit at which the daemon warns, and below which it may warn again."""
 
 VFIO_MEMLOCK = 64 << 30
 """What GKE's documentation has TPU pods that are not privileged set by ``ulimit -l``."""
@@ -23,11 +23,11 @@ _LARGER = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 class CgroupMemory(Struct, frozen=True, kw_only=True):
-    """One cgroup's memory in bytes; None: no such limit, or not told.
+    """One cgroup's memory in bytes; None: no such limit, or unknown.
 
-    `usage` is without file cache: the kernel gives that up before it ends anybody, and a program
-    that reads a lot fills whatever limit it has. kubelet and ``kubectl top`` leave out only the
-    part that was not read twice. Above `high` the kernel slows the processes down, and ends none.
+    `usage` excludes file cache: the kernel frees it before it kills a process, and a program that
+    reads a lot of data fills any limit with it. kubelet and ``kubectl top`` exclude only the part
+    that was not read twice. Above `high` the kernel throttles the processes, and kills none.
     """
 
     path: str
@@ -82,7 +82,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
     @property
     def usage(self) -> int | None:
-        """What its own cgroup uses, with all below it; its own is the innermost that tells."""
+        """The use of the process's cgroup with all below it; the innermost that reports it."""
         return next((each.usage for each in self.cgroups if each.usage is not None), None)
 
     @property
@@ -115,11 +115,11 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 def own_share(memory: Memory, resident: int | None) -> float:
-    """Return how much of its limit the daemon uses, as a share; 0 where that cannot be told.
+    """Return the share of its limit that the daemon uses; 0 if unknown.
 
-    What counts is its own cgroup and its pod's, for there the kernel ends it. What neighbours use
-    of an outer limit is no business of the daemon's. Where no cgroup tells, *resident* counts, its
-    own memory with the files that it has mapped: too much rather than too little.
+    Its own cgroup and its pod's cgroup count, because the kernel kills it there. What other pods
+    use of an outer limit does not count. If no cgroup reports its use, *resident* counts: the
+    daemon's memory with its mapped files, which is too high rather than too low.
     """
     own = memory.cgroups[:1] + tuple(each for each in memory.cgroups[1:] if pod_of(each.path)[0])
     told = [each for each in own if each in memory.limited and each.left is not None]
@@ -129,9 +129,9 @@ def own_share(memory: Memory, resident: int | None) -> float:
 
 
 def is_tight(share: float, *, before: bool) -> bool:
-    """Tell whether *share* of its limit is too much, given what the last answer was.
+    """Return whether *share* of its limit is too much, given the last answer.
 
-    Between the two lines the last answer stands, so that one warning is not many.
+    Between the two thresholds the last answer stays, so that the warning is not repeated.
     """
     return share >= (_CALM_AT if before else _WARN_AT)
 
@@ -140,7 +140,7 @@ class Memlock(Struct, frozen=True, kw_only=True):
     """How much memory a process may lock, in bytes; `limit` None: without limit.
 
     `exempt`: it has CAP_IPC_LOCK, and no limit counts. `locked` is what it has locked now, with
-    what VFIO pinned for it; None where that is not told.
+    what VFIO pinned for it; None if unknown.
     """
 
     limit: int | None
@@ -154,19 +154,19 @@ class Memlock(Struct, frozen=True, kw_only=True):
 
     @property
     def too_low(self) -> bool:
-        """Tell whether VFIO may refuse to map a TPU's memory: it counts every page it pins."""
+        """Return whether VFIO may refuse to map a TPU's memory: it counts every pinned page."""
         return self.bounded is not None and self.bounded < VFIO_MEMLOCK
 
 
 class HolderMemory(Struct, frozen=True, kw_only=True):
-    """What a process that holds a device may use and lock; `memlock` None: not told."""
+    """What a process that holds a device may use and lock; `memlock` None: unknown."""
 
     memory: Memory
     memlock: Memlock | None = None
 
 
 def least(memories: Iterable[Memory]) -> Memory | None:
-    """Return the one with the least headroom; None where none of them tells any."""
+    """Return the one with the least headroom; None if it is unknown for all."""
     known = [(each.headroom, each) for each in memories if each.headroom is not None]
     return min(known, key=lambda pair: pair[0], default=(0, None))[1]
 

@@ -22,19 +22,19 @@ class Opened(Enum):
 
 
 class Sight(Protocol):
-    """What a vendor's driver told of a device besides its holders, and the rule that judges it."""
+    """What a vendor's driver reports of a device in addition to its holders, and its rule."""
 
     def judge(self, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
         """Return whether the device is in use although no process is known to hold it.
 
-        *looked*: processes were looked at; *gaps* say what could not be seen of them. What the
-        driver fails to tell must never become FREE: it is UNKNOWN, and `final`.
+        *looked*: processes were scanned; *gaps* say what could not be seen. A value that the driver
+        fails to report must never become FREE: it is UNKNOWN, and `final`.
         """
         ...
 
 
 class KernelFacts(Struct, frozen=True, kw_only=True):
-    """What one look at the kernel showed of one device.
+    """What one scan of the kernel showed of one device.
 
     `enabled` are the VFIO-bound functions above their idle baseline. `holders` is None when no
     scan was made; `gaps` say what could not be seen, `enable` of a function included, and `unread`
@@ -52,12 +52,12 @@ class KernelFacts(Struct, frozen=True, kw_only=True):
 
 
 class FormerPod(Struct, frozen=True, kw_only=True):
-    """What is known of the pod a lock belongs to.
+    """What is known of the pod that a lock belongs to.
 
-    `counted` is None while kubelet's books are not read, and `unreadable` tells that they cannot
-    be. `processes` are the live ones in its cgroup, None when the pod has no cgroup; `unlisted`
-    says why there may be others. `cgroup_seen`: we had seen its cgroup exist. `uncounted_for` are
-    the seconds since kubelet was first seen without it, or since its books could not be read.
+    `counted` is None until kubelet's checkpoint is read; `unreadable`: it cannot be read.
+    `processes` are those in the pod's cgroup, None if it has none; `unlisted` says why there may be
+    others. `cgroup_seen`: its cgroup existed once. `uncounted_for` are the seconds since kubelet
+    was first seen without the pod, or since the checkpoint could not be read.
     """
 
     counted: bool | None
@@ -69,7 +69,7 @@ class FormerPod(Struct, frozen=True, kw_only=True):
 
 
 class ReleaseFacts(Struct, frozen=True, kw_only=True):
-    """All that decides whether an ending lock may become FREE; `pod` is None where it has none."""
+    """All that decides whether an ending lock may become FREE; `pod` is None if there is none."""
 
     kernel: KernelFacts
     pod: FormerPod | None = None
@@ -82,11 +82,11 @@ class ReleaseFacts(Struct, frozen=True, kw_only=True):
 
 
 def judge_kernel(facts: KernelFacts) -> Verdict:
-    """Return whether the kernel shows anybody using the device.
+    """Return whether the kernel shows that the device is in use.
 
-    A holder that was seen is proof even in a scan with gaps. An exclusive open is the kernel's own
-    word: with a device fd anywhere, even one in flight, it says busy. `enable` at its baseline and
-    a complete scan without a holder are proof together, neither is alone.
+    A holder that was seen is proof even in a scan with gaps. An exclusive open fails as busy as
+    long as there is a device fd anywhere, even one in flight. `enable` at its idle value and a
+    complete scan without a holder are proof only together.
     """
     if facts.holders:
         return Verdict(freedom=Freedom.IN_USE, reason=held_by(facts.holders), holders=facts.holders)
@@ -143,7 +143,7 @@ def _by_driver(sight: Sight | None, *, looked: bool, gaps: tuple[str, ...]) -> V
 
 
 def kept_by_driver(facts: KernelFacts) -> bool:
-    """Tell whether a device is not free by what its driver says, whoever may have it open."""
+    """Return whether a device is not free by its driver's report, whoever has it open."""
     if facts.kind is not DeviceKind.DRIVER:
         return False
     verdict = _by_driver(facts.sight, looked=True, gaps=())
@@ -151,9 +151,9 @@ def kept_by_driver(facts: KernelFacts) -> bool:
 
 
 def is_foreign(facts: KernelFacts) -> bool:
-    """Tell whether a device that was granted to nobody is proven to be somebody's.
+    """Return whether a device that was granted to no pod is proven to be in use.
 
-    Where a driver tells, a process has to be known: what it has not given back yet is nobody's.
+    With a driver's report a process has to be known: memory that is still being freed has no owner.
     """
     verdict = judge_kernel(facts)
     if facts.gaps or verdict.freedom is not Freedom.IN_USE:
@@ -169,7 +169,7 @@ def _judge_but_for_heir(facts: ReleaseFacts) -> Verdict:
 
 
 def judge_release(facts: ReleaseFacts) -> Verdict:
-    """Return whether a lock whose pod is over may become FREE."""
+    """Return whether a lock whose pod has ended may become FREE."""
     kernel = _judge_but_for_heir(facts)
     pod = facts.pod
     if pod is None:
@@ -217,11 +217,11 @@ def _of_an_unknown_pod(kernel: Verdict, facts: ReleaseFacts) -> Verdict:
 
 
 def _unverified(kernel: Verdict, accounted: str) -> Verdict:
-    """Return that a device is free although not everybody can be seen, unless it is in use.
+    """Return that a device is free although not every process can be seen, unless it is in use.
 
-    Where we cannot see, who had it is at least *accounted* for. What remains is the gate's to
-    decide, by an exclusive open, and to mark: a node that would work without holdfast must not
-    stop for want of a capability, nor for one process that is stuck.
+    *accounted* says what became of the former holder. The gate decides the rest, by an exclusive
+    open, and marks the start as unverified: a node that would work without holdfast must not stop
+    because a capability is missing or because one process hangs.
     """
     if kernel.final or kernel.freedom is not Freedom.UNKNOWN:
         return kernel

@@ -1,4 +1,4 @@
-"""Tells people who holds a device, and why where the cause is known."""
+"""Texts that say who holds a device, and why if the cause is known."""
 
 from collections.abc import Iterable, Sequence
 

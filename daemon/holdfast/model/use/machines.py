@@ -1,7 +1,7 @@
-"""When the virtual machine that has a device is that of the pod which waits for it.
+"""Whether the virtual machine that has a device belongs to the pod that waits for the device.
 
-Kata can plug VFIO devices in when it makes a pod's sandbox (cold plug), before any container of the
-pod starts. Such a machine is the pod itself, and nobody else.
+Kata can plug in VFIO devices when it creates a pod's sandbox (cold plug), before any container of
+the pod starts. Such a virtual machine is the pod itself.
 """
 
 from msgspec.structs import replace
@@ -17,10 +17,10 @@ _WHOSE = (
 
 
 def but_for_own_machine(verdict: Verdict, pod: PodUid | None, *, had_none: bool = False) -> Verdict:
-    """Return *verdict*, or that the device is free of others, where *pod*'s own machine has it.
+    """Return *verdict*, or FREE where only *pod*'s own virtual machine has the device.
 
     *had_none*: nobody had the device when a container of the pod started on it before. Then it was
-    plugged in later, for that container, and its machine has still to let go of it.
+    plugged in later, for that container, and the virtual machine has to close it first.
     """
     if verdict.freedom is not Freedom.IN_USE or not verdict.holders:
         return verdict
@@ -37,7 +37,7 @@ def but_for_own_machine(verdict: Verdict, pod: PodUid | None, *, had_none: bool 
 
 
 def asking_whose(verdict: Verdict) -> Verdict:
-    """Return *verdict*; where a machine of no pod has the device, with what would tell whose."""
+    """Return *verdict*; for a virtual machine outside any pod, with a hint how to identify it."""
     holders = verdict.holders
     if any(each.sandbox is Sandbox.MACHINE and each.pod is None for each in holders):
         return replace(verdict, reason=verdict.reason + _WHOSE)

@@ -1,4 +1,4 @@
-"""Who uses a device: the facts a look at the kernel yields."""
+"""Who uses a device: facts from a scan of the kernel."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -58,11 +58,11 @@ class ScanTarget(Struct, frozen=True, kw_only=True):
 
 
 class Scan(Struct, frozen=True, kw_only=True):
-    """What one look through /proc found.
+    """What one scan of /proc found.
 
-    `unattributed` are processes with a VFIO device fd, or a mapping of one, that the kernel does
-    not tell the function of (before Linux 6.18) and that hold no group node that would tell.
-    `gaps` say what could not be looked at; a scan with gaps proves nobody guilty and nothing free.
+    `unattributed` are processes with a VFIO device fd, or a mapping of one, whose function is
+    unknown: before Linux 6.18 the kernel does not report it, and they have no group node open.
+    `gaps` say what could not be seen; a scan with gaps proves nothing, neither use nor freedom.
     """
 
     holders: Mapping[DeviceName, tuple[Holder, ...]] = field(default_factory=dict)
@@ -75,5 +75,5 @@ class Scan(Struct, frozen=True, kw_only=True):
 
     @property
     def complete(self) -> bool:
-        """Tell whether nothing was hidden from this scan."""
+        """Return whether this scan could see everything."""
         return not self.gaps

@@ -21,6 +21,6 @@ class Verdict(Struct, frozen=True, kw_only=True):
     freedom: Freedom
     reason: str
     holders: tuple[Holder, ...] = ()
-    """Whom the reason names."""
+    """The holders that the reason names."""
     final: bool = False
-    """UNKNOWN, and nothing but another answer mends it: neither a gate nor a release goes on."""
+    """UNKNOWN until there is another answer: neither a start nor a release goes on."""
