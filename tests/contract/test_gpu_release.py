@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fakes.books import entry, seen
-from fakes.gpunode import MIB, POD, Gpus, gpus_on, opened_nvml
+from fakes.onegpu import MIB, POD, OneGpu, gpus_on, opened_nvml
 from holdfast.allocation.gate import Gate
 from holdfast.discovery.source import Sources
 from holdfast.errors import GateRefusedError
@@ -66,7 +66,7 @@ class Books:
 
 @dataclass
 class Daemon:
-    gpus: Gpus
+    gpus: OneGpu
     device: Device
     ledger: Ledger
     books: Books

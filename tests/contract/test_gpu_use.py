@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.gpunode import MIB, POD, RULES, Gpus, gpus_on, opened_nvml
+from fakes.onegpu import MIB, POD, RULES, OneGpu, gpus_on, opened_nvml
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.use.look import Look
@@ -31,12 +31,12 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nvml]:
 
 
 @pytest.fixture
-async def gpus(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Gpus]:
+async def gpus(nvml: Nvml, tmp_path: Path) -> AsyncIterator[OneGpu]:
     async with gpus_on(tmp_path, nvml) as found:
         yield found
 
 
-async def test_a_gpu_that_nvml_and_proc_show_nobody_on_is_free(gpus: Gpus) -> None:
+async def test_a_gpu_that_nvml_and_proc_show_nobody_on_is_free(gpus: OneGpu) -> None:
     device = gpus.device()
     verdict = await gpus.judge(device)
     assert verdict.freedom is Freedom.FREE, verdict.reason
@@ -44,7 +44,7 @@ async def test_a_gpu_that_nvml_and_proc_show_nobody_on_is_free(gpus: Gpus) -> No
 
 
 async def test_a_process_that_nvml_names_is_found_with_its_pod_although_no_node_is_open(
-    gpus: Gpus,
+    gpus: OneGpu,
 ) -> None:
     device = gpus.device()
     with gpus.process(pod=POD, opens=False) as pid:
@@ -59,7 +59,7 @@ async def test_a_process_that_nvml_names_is_found_with_its_pod_although_no_node_
 
 
 async def test_the_former_pods_open_node_is_in_the_way_and_an_onlookers_is_not(
-    gpus: Gpus,
+    gpus: OneGpu,
 ) -> None:
     device = gpus.device()
     gpus.grant(device)
@@ -73,7 +73,7 @@ async def test_the_former_pods_open_node_is_in_the_way_and_an_onlookers_is_not(
     assert f"pid {pid}" in verdict.reason
 
 
-async def test_a_process_that_ended_and_that_nvml_still_names_is_in_the_way(gpus: Gpus) -> None:
+async def test_a_process_that_ended_and_that_nvml_still_names_is_in_the_way(gpus: OneGpu) -> None:
     device = gpus.device()
     with gpus.process(pod=POD, opens=False) as pid:
         pass
@@ -83,7 +83,7 @@ async def test_a_process_that_ended_and_that_nvml_still_names_is_in_the_way(gpus
     assert f"what pid {pid} had on it" in verdict.reason
 
 
-async def test_a_process_that_nobody_has_reaped_yet_has_ended(gpus: Gpus) -> None:
+async def test_a_process_that_nobody_has_reaped_yet_has_ended(gpus: OneGpu) -> None:
     device = gpus.device()
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -94,7 +94,7 @@ async def test_a_process_that_nobody_has_reaped_yet_has_ended(gpus: Gpus) -> Non
 
 
 async def test_memory_that_is_not_back_is_in_the_way_after_every_process_is_gone(
-    gpus: Gpus,
+    gpus: OneGpu,
 ) -> None:
     device = gpus.device()
     assert (await gpus.judge(device)).freedom is Freedom.FREE  # its idle memory is known now
@@ -110,7 +110,7 @@ async def test_memory_that_is_not_back_is_in_the_way_after_every_process_is_gone
     assert (await gpus.judge(device)).freedom is Freedom.FREE
 
 
-async def test_idle_memory_is_never_learned_from_a_gpu_that_a_pod_had(gpus: Gpus) -> None:
+async def test_idle_memory_is_never_learned_from_a_gpu_that_a_pod_had(gpus: OneGpu) -> None:
     device = gpus.device()
     gpus.grant(device)
     gpus.show(cards(1, used=GIB)[0])
@@ -124,7 +124,7 @@ def uses_of(lane: Lane, nvml: Nvml | None, **more: Any) -> GpuUses:
 
 
 async def test_what_was_idle_under_a_former_driver_says_nothing_under_the_next(
-    gpus: Gpus, nvml: Nvml
+    gpus: OneGpu, nvml: Nvml
 ) -> None:
     device, load = gpus.device(), ["load 1"]
     with Lane("scan", deadline=30.0) as scan, Lane("nvml", deadline=30.0) as lane:
@@ -141,7 +141,7 @@ async def test_what_was_idle_under_a_former_driver_says_nothing_under_the_next(
 
 
 async def test_a_leak_is_still_one_to_the_next_daemon_until_the_driver_was_loaded_anew(
-    gpus: Gpus, nvml: Nvml
+    gpus: OneGpu, nvml: Nvml
 ) -> None:
     device = gpus.device()
     with Lane("scan", deadline=30.0) as scan, Lane("nvml", deadline=30.0) as lane:
@@ -158,7 +158,7 @@ async def test_a_leak_is_still_one_to_the_next_daemon_until_the_driver_was_loade
 
 
 async def test_a_gpu_that_works_for_nobody_is_waited_for_and_then_handed_over_as_unverified(
-    gpus: Gpus,
+    gpus: OneGpu,
 ) -> None:
     device = gpus.device()
     await gpus.judge(device)
@@ -173,19 +173,19 @@ async def test_a_gpu_that_works_for_nobody_is_waited_for_and_then_handed_over_as
     assert (await gpus.judge(device)).freedom is Freedom.FREE
 
 
-async def test_how_busy_a_divided_gpu_is_nobody_knows(gpus: Gpus) -> None:
+async def test_how_busy_a_divided_gpu_is_nobody_knows(gpus: OneGpu) -> None:
     slices = (Slice("MIG-1", gi=1),)
     gpus.show(cards(1, mig=1, slices=slices, utilization=100)[0])
     for device in (gpus.device("mig/GPU-1/1/MIG-1"), gpus.device()):
         assert (await gpus.judge(device)).freedom is Freedom.FREE
 
 
-async def test_an_odd_answer_about_how_busy_a_gpu_is_keeps_nobody_from_it(gpus: Gpus) -> None:
+async def test_an_odd_answer_about_how_busy_a_gpu_is_keeps_nobody_from_it(gpus: OneGpu) -> None:
     gpus.show(cards(1, used=5 * MIB, errors={"nvmlDeviceGetUtilizationRates": UNKNOWN})[0])
     assert (await gpus.judge(gpus.device())).freedom is Freedom.FREE
 
 
-async def test_a_slice_that_cannot_be_asked_leaves_its_whole_gpu_unknown(gpus: Gpus) -> None:
+async def test_a_slice_that_cannot_be_asked_leaves_its_whole_gpu_unknown(gpus: OneGpu) -> None:
     gpus.show(cards(1, mig=1, slices=(Slice("MIG-1", gi=1),))[0])
     whole = gpus.device(f"gpu/{uuid(0)}", "mig/GPU-1/1/MIG-1", "mig/GPU-1/2/MIG-gone")
     verdict = await gpus.judge(whole)
@@ -194,7 +194,7 @@ async def test_a_slice_that_cannot_be_asked_leaves_its_whole_gpu_unknown(gpus: G
 
 
 async def test_an_agent_that_merely_has_the_node_open_stands_in_for_an_unknown_pod_for_a_while(
-    gpus: Gpus,
+    gpus: OneGpu,
 ) -> None:
     device = gpus.device()
     gpus.grant(device)
@@ -215,7 +215,7 @@ async def test_an_agent_that_merely_has_the_node_open_stands_in_for_an_unknown_p
     "function", ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo", "*"]
 )
 async def test_an_error_of_nvmls_is_unknown_and_nothing_passes_on_it(
-    gpus: Gpus, function: str
+    gpus: OneGpu, function: str
 ) -> None:
     gpus.show(cards(1, errors={function: UNKNOWN})[0])
     verdict = await gpus.judge(gpus.device())
@@ -223,7 +223,7 @@ async def test_an_error_of_nvmls_is_unknown_and_nothing_passes_on_it(
     assert "NVML_ERROR_UNKNOWN" in verdict.reason
 
 
-async def test_without_a_driver_or_without_anybody_to_ask_nothing_is_known(gpus: Gpus) -> None:
+async def test_without_a_driver_or_without_anybody_to_ask_nothing_is_known(gpus: OneGpu) -> None:
     device = gpus.device()
     scan = Lane("scan", deadline=30.0)
     with scan, Lane("nvml", deadline=30.0) as lane:
@@ -234,7 +234,7 @@ async def test_without_a_driver_or_without_anybody_to_ask_nothing_is_known(gpus:
 
 
 async def test_an_nvml_that_hangs_is_waited_for_a_while_and_is_unknown(
-    gpus: Gpus, nvml: Nvml
+    gpus: OneGpu, nvml: Nvml
 ) -> None:
     gpus.show(cards(1, hangs={"nvmlDeviceGetComputeRunningProcesses_v3": 3.0})[0])
     with Lane("scan", deadline=30.0) as scan, Lane("nvml", deadline=30.0) as lane:
@@ -247,7 +247,7 @@ async def test_an_nvml_that_hangs_is_waited_for_a_while_and_is_unknown(
 
 
 async def test_a_slice_is_asked_itself_and_its_gpu_is_asked_with_all_its_slices(
-    gpus: Gpus,
+    gpus: OneGpu,
 ) -> None:
     one, two = gpus.device("mig/GPU-1/1/MIG-1"), gpus.device("mig/GPU-1/2/MIG-2")
     whole = gpus.device(f"gpu/{uuid(0)}", "mig/GPU-1/1/MIG-1", "mig/GPU-1/2/MIG-2")
@@ -258,7 +258,7 @@ async def test_a_slice_is_asked_itself_and_its_gpu_is_asked_with_all_its_slices(
     assert freedoms == [Freedom.IN_USE, Freedom.FREE, Freedom.IN_USE]
 
 
-async def test_while_nvml_keeps_a_gpu_its_release_reads_no_process(gpus: Gpus) -> None:
+async def test_while_nvml_keeps_a_gpu_its_release_reads_no_process(gpus: OneGpu) -> None:
     """Memory may take a minute to come back, and /proc a second to be read."""
     device = gpus.device()
     await gpus.judge(device)
@@ -281,7 +281,7 @@ async def test_while_nvml_keeps_a_gpu_its_release_reads_no_process(gpus: Gpus) -
 
 
 async def test_a_holder_that_stops_using_a_gpu_and_lives_on_is_noticed_within_five_seconds(
-    gpus: Gpus,
+    gpus: OneGpu,
 ) -> None:
     device = gpus.device()
     watch = gpus.watch()
@@ -296,7 +296,7 @@ async def test_a_holder_that_stops_using_a_gpu_and_lives_on_is_noticed_within_fi
     watch.forget(device.name)
 
 
-async def test_a_gpu_is_never_tried_by_opening_its_node(gpus: Gpus) -> None:
+async def test_a_gpu_is_never_tried_by_opening_its_node(gpus: OneGpu) -> None:
     device = gpus.device()
     (gpus.node.root.proc / "devices").write_text("Character devices:\n136 vfio\n")
     assert await gpus.look.open(device) is Opened.UNAVAILABLE

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from fakes.gpunode import RULES
+from fakes.onegpu import RULES
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from fakes.gpunode import RULES
+from fakes.onegpu import RULES
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import (

@@ -54,7 +54,7 @@ class Clock:
 
 
 @dataclass
-class Gpus:
+class OneGpu:
     node: SimulatedNode
     look: Look
     control: Path
@@ -136,7 +136,7 @@ def opened_nvml(folder: Path) -> Iterator[Nvml]:
 
 
 @asynccontextmanager
-async def gpus_on(folder: Path, nvml: Nvml) -> AsyncIterator[Gpus]:
+async def gpus_on(folder: Path, nvml: Nvml) -> AsyncIterator[OneGpu]:
     """Make the node in *folder*; its GPU is idle, with 5 MiB in use."""
     control = folder / "control"
     os.environ[CONTROL] = str(control)
@@ -148,7 +148,7 @@ async def gpus_on(folder: Path, nvml: Nvml) -> AsyncIterator[Gpus]:
         rules=RULES,
         monotonic=clock,
     )
-    found = Gpus(node, Look(node.root, scan, uses.ask), control, clock)
+    found = OneGpu(node, Look(node.root, scan, uses.ask), control, clock)
     found.show(cards(1, used=5 * MIB)[0])
     yield found
     scan.close(patience=5.0)
