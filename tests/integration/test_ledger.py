@@ -664,3 +664,13 @@ async def test_tidying_and_reading_go_through_the_same_lane(tmp_path: Path, lane
     await ledger.tidy()
     await ledger.load()
     assert ledger.book.value == read_only(tmp_path)
+
+
+def test_what_a_creation_that_was_killed_left_behind_is_removed_by_the_next(tmp_path: Path) -> None:
+    """A ledger is made beside its name and renamed, so that it is there whole or not at all."""
+    half = tmp_path / f".{FILE}.new"
+    half.write_bytes(b"half a ledger")
+    store = Store(tmp_path)
+    assert store.read() == Book()
+    store.close()
+    assert not half.exists()

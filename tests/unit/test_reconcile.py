@@ -37,6 +37,7 @@ from holdfast.model.book.queue import settle
 from holdfast.model.book.reconcile import (
     Observed,
     PodSighting,
+    could_have_started,
     reconcile,
 )
 from holdfast.model.ids import NO_CHECKPOINT, BootId, CheckpointId, DeviceId, PodUid, ProcessId
@@ -371,6 +372,14 @@ def test_a_pod_that_comes_back_has_not_started_on_what_another_is_still_to_let_g
     after = _after(draft.book, seen(entry(X, "d0", "d1")), sightings={X: _LIVING})
     assert (lock_of(after, "d0").state, lock_of(after, "d1").pod) == (LockState.HELD, Y)
     assert [each.phase for each in after.allocations.values()] == [Phase.PENDING]
+
+
+def test_what_a_pod_is_still_to_let_go_of_itself_keeps_it_from_nothing() -> None:
+    draft = drafted(_released())
+    again = draft.allocate(WHOLE, silicon(d0="a", d1="b"), pod=X)
+    assert could_have_started(again, draft.claims)
+    other = draft.allocate(WHOLE, silicon(d0="a", d1="b"), pod=Y)
+    assert not could_have_started(other, draft.claims)
 
 
 def test_books_that_cannot_be_read_hand_nothing_back() -> None:
