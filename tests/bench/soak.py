@@ -31,6 +31,8 @@ _SAMPLE = 5.0
 _RUNS_FOR = 0.5
 _AT_ONCE = CHIPS // 2
 """Pods that the scheduler has on the node at most: a slow machine gets fewer than one each pause."""
+_LIMIT = 600.0
+"""Seconds for one pod to start, on a machine that is slower than its pods come."""
 _WARM_UP = 0.25
 """The share of the time that is not judged: caches and the history fill meanwhile."""
 
@@ -94,6 +96,7 @@ async def _soak(place: Place, seconds: float) -> list[Sample]:
         async with rig(place, chips=CHIPS, kubelet={"question": SOON}) as made:
             for pid in pids:
                 made.node.add_process(pid, "/system.slice/crowd.service")
+            made.limit = _LIMIT
             churn = _Churn(made)
             running = asyncio.create_task(churn.run())
             began = last = time.monotonic()

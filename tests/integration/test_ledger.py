@@ -674,3 +674,14 @@ def test_what_a_creation_that_was_killed_left_behind_is_removed_by_the_next(tmp_
     assert store.read() == Book()
     store.close()
     assert not half.exists()
+
+
+def test_a_history_that_cannot_be_read_is_an_error_that_names_the_ledger(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE)) as other:
+        other.execute("DROP TABLE history")
+        other.commit()
+    for read in (lambda: store.history(None, 10), store.moved_devices):
+        with pytest.raises(LedgerError, match=r"cannot read the ledger .*ledger\.db"):
+            read()
+    store.close()
