@@ -379,11 +379,15 @@ def test_a_commit_that_meets_a_lock_writes_nothing_and_succeeds_when_it_is_gone(
 ) -> None:
     with closing(Store(tmp_path)) as store:
         before = _apply(store, allocated(_D0))
+        tried: list[str] = []
+        store._db.set_trace_callback(tried.append)
         with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(LedgerError, match="cannot write the ledger .* locked"):
                 _apply(store, _release)
             assert store.read() == before
+        assert tried.count("BEGIN IMMEDIATE") == 1, "a lock is no full disk, which is tried again"
+        assert (tmp_path / "reserve").stat().st_size
         assert _apply(store, _release).locks == {}
 
 
