@@ -689,3 +689,23 @@ def test_a_history_that_cannot_be_read_is_an_error_that_names_the_ledger(tmp_pat
         with pytest.raises(LedgerError, match=r"cannot read the ledger .*ledger\.db"):
             read()
     store.close()
+
+
+def test_a_history_that_cannot_be_tidied_is_an_error_that_names_the_ledger(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        store._db.execute("DROP TABLE history")
+        with pytest.raises(LedgerError, match=r"cannot tidy the ledger .*ledger\.db"):
+            store.tidy()
+
+
+def test_a_release_for_which_the_reserve_is_too_small_is_an_error_that_says_so(
+    tmp_path: Path,
+) -> None:
+    with closing(Store(tmp_path)) as store:
+        before = _apply(store, allocated(_D0))
+        (pages,) = store._db.execute("PRAGMA page_count").fetchone()
+        store._db.execute(f"PRAGMA max_page_count = {pages}")
+        long = "x" * 100_000
+        with pytest.raises(LedgerError, match="cannot write the ledger .* full"):
+            _apply(store, lambda draft: draft.move(name("d0"), LockState.RELEASING, long))
+        assert store.read() == before
