@@ -27,6 +27,7 @@ _BY_ROOM = {
         "tests/integration/test_ledger_disk.py",
         "tests/integration/test_ledger_place.py",
         "tests/integration/test_ledger_upgrade.py",
+        "tests/integration/test_ledger_on_a_node.py",
     ),
     "allocation": (
         "tests/integration/test_waiting_in_line.py",
