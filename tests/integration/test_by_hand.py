@@ -177,6 +177,7 @@ async def test_unquarantine_has_an_automatic_quarantine_tried_again_at_once(
         finally:
             os.close(other)
         await node.until_free()
+        await node.until(lambda: node.healthy() == {only}, "kubelet to hear that it is back")
         await node.run(pod("next"))
 
 
