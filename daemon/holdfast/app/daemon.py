@@ -19,7 +19,7 @@ from holdfast.app.reload import Orders, Reread, may_begin_anew
 from holdfast.app.watches.proof import LedgerProof
 from holdfast.app.wiring.hosts import Hosts, build_host
 from holdfast.app.wiring.lacks import missing_folders
-from holdfast.app.wiring.parts import VENDORS, Parts, build
+from holdfast.app.wiring.parts import VENDORS, Parts
 from holdfast.control.server import ControlServer
 from holdfast.errors import HoldfastError, HostError
 from holdfast.host.own.process import raise_open_files_limit
@@ -87,7 +87,7 @@ async def run(
             locks=(instance, plugins),
         )
         stack.push_async_callback(ledger.close)
-        parts = build(
+        parts = Parts(
             settings,
             host,
             ledger,

@@ -1,9 +1,9 @@
-"""Wires the parts of the daemon; what depends on what is read off here."""
+"""Builds the parts of the daemon and connects them: which part needs which is read off here."""
 
+import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-
-from msgspec import Struct
 
 from holdfast.allocation.allocator import Allocator
 from holdfast.allocation.cdi import CdiSpecs, SpecWriter
@@ -13,37 +13,40 @@ from holdfast.allocation.preference import Preference
 from holdfast.app.watches.drift import DriftWatch
 from holdfast.app.watches.memory import MemoryWatch
 from holdfast.app.watches.own_sockets import OwnSockets
-from holdfast.app.wiring.foundation import Foundation
 from holdfast.app.wiring.hosts import Hosts
-from holdfast.app.wiring.kubelet_side import (
-    Called,
-    KubeletSide,
-    build_kubelet_side,
-    build_registrar,
-)
 from holdfast.app.wiring.lacks import lacks
-from holdfast.app.wiring.reclaiming import Reclaiming, build_leaks, build_reclaiming
 from holdfast.discovery.scanner import Scanner
 from holdfast.discovery.source import Source, Sources
+from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.memory import MemoryReader
+from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.files.kernelfile import device_number
+from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.pci.sysfs import Sysfs
+from holdfast.host.proc.peer import peer_of
 from holdfast.host.use.look import Look
 from holdfast.kubelet.books import BooksReader
 from holdfast.kubelet.checkpoint import FileId
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.offering import Offering
-from holdfast.kubelet.registration import Registrar
+from holdfast.kubelet.plugin import DevicePlugin
+from holdfast.kubelet.podresources import PodResources
+from holdfast.kubelet.registration import Registrar, RegistrationTimes
+from holdfast.kubelet.traffic import Traffic
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.offers import Offers
 from holdfast.model.devices import Inventory
 from holdfast.model.gate.promise import names_of_ours
-from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, DeviceName
+from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, PodUid, ProcessId, ResourceName
+from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.handrelease import HandRelease
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.leaks import LeakedSandboxes
+from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
+from holdfast.reclaim.signals import Signals
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.clock import Clock
 from holdfast.settings import Settings
@@ -59,209 +62,296 @@ VENDORS: tuple[Vendor, ...] = (
 )
 """The adapters of this daemon, one line each; of a device that two find the first one's counts."""
 
-
-class Parts(Struct, frozen=True, kw_only=True):
-    """The running daemon."""
-
-    settings: Settings
-    clock: Clock
-    host: Hosts
-    ledger: Ledger
-    specs: CdiSpecs
-    scanner: Scanner
-    folder: FolderWatch
-    books: BooksReader
-    offering: Offering
-    registrar: Registrar
-    kernel: KernelWatch
-    watcher: Watcher
-    look: Look
-    gate: Gate
-    reclaimer: Reclaimer
-    resetter: Resetter
-    leaks: LeakedSandboxes
-    hand: HandRelease
-    sources: Sources
-    drift: DriftWatch
-    memory: MemoryWatch
-    sockets: OwnSockets
-    lacks: tuple[str, ...]
-    """What the daemon may not do though its settings ask for it; that is given at its start."""
+Called = Callable[[str, str, str, float], None]
+"""Takes one call of kubelet's: the resource, the call's name, its status code, its seconds."""
+Count = Callable[[str, str, str], None]
+"""Takes one event of the hardware: its kind, its code, and what clears it."""
 
 
-def build(
-    settings: Settings,
-    host: Hosts,
-    ledger: Ledger,
-    clock: Clock,
-    *,
-    vendors: Iterable[Vendor],
-    called: Called,
-    count: Callable[[str, str, str], None],
-) -> Parts:
-    """Wire everything; nothing runs yet.
+class Parts:
+    """The parts of the daemon, each built in one place, from the lower to the upper ones.
 
-    *called* hears of each of kubelet's calls, *count* of each event of the hardware.
+    Where a lower part needs an upper one, it gets a function that looks it up when called. Nothing
+    runs yet.
     """
 
-    def names_wanted() -> bool:
-        # Pods that were promised names need them also where new ones get their nodes by path.
-        return settings.device_list_strategy == "cdi" or any(
-            entry.resource in scanner.inventory.value.resources and names_of_ours(entry)
-            for entry in side.books.view.value.entries
+    def __init__(
+        self,
+        settings: Settings,
+        host: Hosts,
+        ledger: Ledger,
+        clock: Clock,
+        *,
+        vendors: Iterable[Vendor],
+        called: Called,
+        count: Count,
+    ) -> None:
+        """Build everything; *called* is told of kubelet's calls, *count* of hardware events."""
+        self.settings, self.host, self.ledger, self.clock = settings, host, ledger, clock
+        self.lacks = lacks(settings, host.root)
+        """What the daemon may not do although its settings ask for it, as it was at the start."""
+        self._build_discovery(vendors, count)
+        self._build_kubelet_side()
+        self._build_reclaim()
+        self._build_allocation(called)
+        self._build_watches()
+
+    def _build_discovery(self, vendors: Iterable[Vendor], count: Count) -> None:
+        settings, host = self.settings, self.host
+        self.specs = CdiSpecs(
+            self._spec_writer(settings.kubelet.socket_prefix, "_"), wanted=self._names_wanted
+        )
+        context = Context(
+            settings=settings,
+            root=host.root,
+            boot=host.boot,
+            ledger=self.ledger,
+            clock=self.clock,
+            open_lane=host.open_lane,
+            spec_writer=self._spec_writer,
+            answers=lambda: self.books.view.value.entries,
+            look_again=self._look_again,
+            report=self._report,
+            count=count,
+            replace=self._replace,
+        )
+        self.sources = Sources(vendor(context) for vendor in vendors)
+        self.scanner = Scanner(
+            host.root,
+            Sysfs(host.root),
+            lane=host.lanes["discovery"],
+            clock=self.clock,
+            sources=self.sources,
+            held=lambda: tuple(self.ledger.book.value.locks),
+            before=self._prepared,
+            settings=settings.discovery,
+        )
+        self.look = Look(
+            host.root, host.lanes["scan"], self.sources.ask, monotonic=self.clock.monotonic
         )
 
-    def spec_writer(prefix: str, joint: str) -> SpecWriter:
-        folder = SpecFolder(Path(settings.cdi.spec_dir), prefix=prefix, joint=joint)
-        return SpecWriter(folder, lane=host.lanes["cdi"])
+    def _build_kubelet_side(self) -> None:
+        host, kubelet = self.host, self.settings.kubelet
+        self.folder = FolderWatch(
+            folder=Path(kubelet.plugin_dir),
+            prefix=kubelet.socket_prefix,
+            paths=host.paths,
+            lane=host.lanes["kubelet"],
+            interval=kubelet.poll,
+        )
+        self._traffic = Traffic()
+        self.books = BooksReader(
+            folder=self.folder,
+            pods=PodResources(
+                Path(kubelet.pod_resources_socket), deadline=kubelet.question.timeout
+            ),
+            traffic=self._traffic,
+            peer=lambda socket: peer_of(socket, host.procfs),
+            resend=self._resend,
+            active=lambda: bool(self.ledger.book.value.locks),
+            promised=self.sources.promised,
+            offered=self._something_offered,
+            lane=host.lanes["kubelet"],
+            clock=self.clock,
+            settings=kubelet.question,
+        )
+        self.offering = Offering(
+            ledger=self.ledger,
+            inventory=self.scanner.inventory,
+            view=self.books.view,
+            clock=self.clock,
+            withhold_after=self.settings.withhold_after,
+        )
 
-    def look_again() -> None:
-        scanner.poke()
+    def _build_reclaim(self) -> None:
+        host, settings = self.host, self.settings.reclaim
+        self.kernel = KernelWatch(
+            look=self.look,
+            pidfds=host.pidfds,
+            clock=self.clock,
+            exited=self._holder_exited,
+            rescan=settings.foreign_scan,
+            exclusive_open=self.settings.gate.exclusive_open,
+        )
+        self._pods = pods = Pods(
+            cgroups=Cgroups(host.root, monotonic=self.clock.monotonic),
+            runtimes=RuntimeFiles(host.root),
+            procfs=host.procfs,
+            paths=host.paths,
+            lane=host.lanes["pods"],
+            emptied=self._pod_changed,
+        )
+        evidence = Evidence(
+            ledger=self.ledger,
+            books=self.books,
+            pods=pods,
+            clock=self.clock,
+            settings=settings,
+            question_timeout=self.settings.kubelet.question.timeout,
+            own_pid=os.getpid(),
+        )
+        self.reclaimer = Reclaimer(
+            ledger=self.ledger,
+            evidence=evidence,
+            signals=Signals(evidence=evidence, pods=pods, pidfds=host.pidfds),
+            clock=self.clock,
+        )
+        self.resetter = Resetter(
+            ledger=self.ledger,
+            control=FunctionControl(host.root),
+            clock=self.clock,
+            settings=settings,
+            ended=self._nudge,
+        )
+        self.watcher = Watcher(
+            ledger=self.ledger,
+            inventory=self.scanner.inventory,
+            books=self.books,
+            kernel=self.kernel,
+            pods=pods,
+            reclaimer=self.reclaimer,
+            resetter=self.resetter,
+            clock=self.clock,
+            settings=settings,
+            pending_timeout=self.settings.allocate.pending_timeout,
+        )
+        self.hand = HandRelease(
+            ledger=self.ledger,
+            inventory=self.scanner.inventory,
+            look=self.look,
+            pods=pods,
+            evidence=evidence,
+            reclaimer=self.reclaimer,
+            clock=self.clock,
+        )
 
-    def report() -> None:
-        scanner.publish()
+    def _build_allocation(self, called: Called) -> None:
+        inventory = self.scanner.inventory
+        self.gate = Gate(
+            ledger=self.ledger,
+            inventory=inventory,
+            books=self.books,
+            look=self.look,
+            looked=self.watcher.looked,
+            obstacle=self.watcher.obstacle,
+            at_work=self.resetter.at_work,
+            clock=self.clock,
+            settings=self.settings.gate,
+            published=lambda: self.specs.published,
+            sources=self.sources,
+            stirred=self.watcher.nudges,
+        )
+        allocator = Allocator(
+            ledger=self.ledger,
+            inventory=inventory,
+            grant=Granting(
+                self.sources, published=(lambda: self.specs.published) if self._by_name else None
+            ).grant,
+            node_rdev=lambda path: device_number(self.host.root.node(path)),
+            checkpoint=self._checkpoint,
+            lane=self.host.lanes["kubelet"],
+            clock=self.clock,
+            commit_timeout=self.settings.allocate.commit_timeout,
+        )
+        self._preference = Preference(ledger=self.ledger, inventory=inventory, sources=self.sources)
 
-    def replace(source: Source) -> None:
-        sources.put(source)
+        def plugin(resource: ResourceName) -> DevicePlugin:
+            return DevicePlugin(
+                resource=resource,
+                offers=self.offering.offers,
+                allocate=allocator.allocate,
+                pre_start=self.gate.pre_start,
+                prefer=self._preference.preferred,
+                traffic=self._traffic,
+                clock=self.clock,
+                observe=partial(called, resource),
+            )
 
-    specs = CdiSpecs(spec_writer(settings.kubelet.socket_prefix, "_"), wanted=names_wanted)
-    context = Context(
-        settings=settings,
-        root=host.root,
-        boot=host.boot,
-        ledger=ledger,
-        clock=clock,
-        open_lane=host.open_lane,
-        spec_writer=spec_writer,
-        answers=lambda: side.books.view.value.entries,
-        look_again=look_again,
-        report=report,
-        count=count,
-        replace=replace,
-    )
-    sources = Sources(vendor(context) for vendor in vendors)
-    scanner = _scanner(settings, host, ledger=ledger, specs=specs, sources=sources, clock=clock)
-    on = Foundation(settings=settings, host=host, ledger=ledger, scanner=scanner, clock=clock)
-    side = build_kubelet_side(on, sources)
-    look = Look(host.root, host.lanes["scan"], sources.ask, monotonic=clock.monotonic)
-    reclaiming = build_reclaiming(on, side.books, look)
-    gate = _gate(on, side, sources=sources, specs=specs, look=look, reclaiming=reclaiming)
-    by_name = settings.device_list_strategy == "cdi"
-    allocator = Allocator(
-        ledger=ledger,
-        inventory=scanner.inventory,
-        grant=Granting(sources, published=(lambda: specs.published) if by_name else None).grant,
-        node_rdev=lambda path: device_number(host.root.node(path)),
-        checkpoint=lambda: _checkpoint(side.folder.checkpoint),
-        lane=host.lanes["kubelet"],
-        clock=clock,
-        commit_timeout=settings.allocate.commit_timeout,
-    )
-    preference = Preference(ledger=ledger, inventory=scanner.inventory, sources=sources)
-    registrar = build_registrar(
-        on,
-        side,
-        allocate=allocator.allocate,
-        pre_start=gate.pre_start,
-        prefer=preference.preferred,
-        called=called,
-    )
-    return Parts(
-        settings=settings,
-        clock=clock,
-        host=host,
-        ledger=ledger,
-        specs=specs,
-        scanner=scanner,
-        folder=side.folder,
-        books=side.books,
-        offering=side.offering,
-        registrar=registrar,
-        kernel=reclaiming.kernel,
-        watcher=reclaiming.watcher,
-        look=look,
-        gate=gate,
-        reclaimer=reclaiming.reclaimer,
-        resetter=reclaiming.resetter,
-        leaks=build_leaks(on, side.books, look, pods=reclaiming.pods, starts=gate.starts.held_up),
-        hand=reclaiming.hand,
-        sources=sources,
-        drift=_drift(on, side, kernel=reclaiming.kernel, preference=preference),
-        memory=MemoryWatch(MemoryReader(host.root), lane=host.lanes["pods"], clock=clock),
-        sockets=OwnSockets(registrar, Path(settings.state_dir), clock=clock),
-        lacks=lacks(settings, host.root),
-    )
+        self.registrar = Registrar(
+            offers=self.offering.offers,
+            plugin=plugin,
+            folder=self.folder,
+            prefix=self.settings.kubelet.socket_prefix,
+            clock=self.clock,
+            times=RegistrationTimes(register=self.settings.kubelet.register_timeout),
+        )
 
+    def _build_watches(self) -> None:
+        self.leaks = LeakedSandboxes(
+            ledger=self.ledger,
+            inventory=self.scanner.inventory,
+            books=self.books,
+            starts=self.gate.starts.held_up,
+            look=self.look,
+            pods=self._pods,
+            pidfds=self.host.pidfds,
+            clock=self.clock,
+            settings=self.settings.reclaim,
+        )
+        self.drift = DriftWatch(
+            ledger=self.ledger,
+            view=self.books.view,
+            inventory=self.scanner.inventory,
+            offers=self.offering.offers,
+            kernel=self.kernel,
+            preference=self._preference,
+            clock=self.clock,
+            settings=self.settings.drift,
+            pending_timeout=self.settings.allocate.pending_timeout,
+        )
+        self.memory = MemoryWatch(
+            MemoryReader(self.host.root), lane=self.host.lanes["pods"], clock=self.clock
+        )
+        self.sockets = OwnSockets(self.registrar, Path(self.settings.state_dir), clock=self.clock)
 
-def _scanner(
-    settings: Settings,
-    host: Hosts,
-    *,
-    ledger: Ledger,
-    specs: CdiSpecs,
-    sources: Sources,
-    clock: Clock,
-) -> Scanner:
-    def held() -> tuple[DeviceName, ...]:
-        return tuple(ledger.book.value.locks)
+    @property
+    def _by_name(self) -> bool:
+        return self.settings.device_list_strategy == "cdi"
 
-    async def named(found: Inventory) -> Inventory:
-        await specs.publish(found)
-        return await sources.prepare(found)
+    def _names_wanted(self) -> bool:
+        # Pods that were promised names need them also where new ones get their nodes by path.
+        resources = self.scanner.inventory.value.resources
+        return self._by_name or any(
+            entry.resource in resources and names_of_ours(entry)
+            for entry in self.books.view.value.entries
+        )
 
-    return Scanner(
-        host.root,
-        Sysfs(host.root),
-        lane=host.lanes["discovery"],
-        clock=clock,
-        sources=sources,
-        held=held,
-        before=named,
-        settings=settings.discovery,
-    )
+    def _spec_writer(self, prefix: str, joint: str) -> SpecWriter:
+        folder = SpecFolder(Path(self.settings.cdi.spec_dir), prefix=prefix, joint=joint)
+        return SpecWriter(folder, lane=self.host.lanes["cdi"])
 
+    async def _prepared(self, found: Inventory) -> Inventory:
+        """Write the CDI specs of what discovery *found* before anybody is told of it."""
+        await self.specs.publish(found)
+        return await self.sources.prepare(found)
 
-def _gate(
-    on: Foundation,
-    side: KubeletSide,
-    *,
-    sources: Sources,
-    specs: CdiSpecs,
-    look: Look,
-    reclaiming: Reclaiming,
-) -> Gate:
-    return Gate(
-        ledger=on.ledger,
-        inventory=on.scanner.inventory,
-        books=side.books,
-        look=look,
-        looked=reclaiming.watcher.looked,
-        obstacle=reclaiming.watcher.obstacle,
-        at_work=reclaiming.resetter.at_work,
-        clock=on.clock,
-        settings=on.settings.gate,
-        published=lambda: specs.published,
-        sources=sources,
-        stirred=reclaiming.watcher.nudges,
-    )
+    def _checkpoint(self) -> CheckpointId:
+        file = FileId.of(self.folder.checkpoint)
+        return NO_CHECKPOINT if file is None else file.checkpoint
 
+    # Each of these is handed to a part that is built before the one it calls.
 
-def _drift(
-    on: Foundation, side: KubeletSide, *, kernel: KernelWatch, preference: Preference
-) -> DriftWatch:
-    return DriftWatch(
-        ledger=on.ledger,
-        view=side.books.view,
-        inventory=on.scanner.inventory,
-        offers=side.offering.offers,
-        kernel=kernel,
-        preference=preference,
-        clock=on.clock,
-        settings=on.settings.drift,
-        pending_timeout=on.settings.allocate.pending_timeout,
-    )
+    def _look_again(self) -> None:
+        self.scanner.poke()
 
+    def _report(self) -> None:
+        self.scanner.publish()
 
-def _checkpoint(path: Path) -> CheckpointId:
-    file = FileId.of(path)
-    return NO_CHECKPOINT if file is None else file.checkpoint
+    def _replace(self, source: Source) -> None:
+        self.sources.put(source)
+
+    def _resend(self) -> None:
+        """Send the device lists once more, so that kubelet writes its checkpoint."""
+        self.offering.resend()
+
+    async def _something_offered(self) -> Offers:
+        return await self.offering.offers.until(lambda offers: bool(offers.devices))
+
+    def _holder_exited(self, _process: ProcessId) -> None:
+        self.watcher.holder_exited()
+
+    def _pod_changed(self, pod: PodUid) -> None:
+        self.watcher.pod_changed(pod)
+
+    def _nudge(self) -> None:
+        self.watcher.nudge()
