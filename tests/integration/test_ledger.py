@@ -709,3 +709,24 @@ def test_a_release_for_which_the_reserve_is_too_small_is_an_error_that_says_so(
         with pytest.raises(LedgerError, match="cannot write the ledger .* full"):
             _apply(store, lambda draft: draft.move(name("d0"), LockState.RELEASING, long))
         assert store.read() == before
+
+
+def test_a_ledger_is_used_in_the_way_that_its_promises_rest_on(tmp_path: Path) -> None:
+    """Whatever the library's defaults are, and whoever changed the file's journal mode."""
+    Store(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / FILE)) as other:
+        assert other.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+    with closing(Store(tmp_path)) as store:
+        used = {
+            name: store._db.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("journal_mode", "synchronous", "wal_autocheckpoint", "foreign_keys")
+        }
+        assert store._db.execute("PRAGMA busy_timeout").fetchone()[0] > 0
+        assert store._db.execute("PRAGMA journal_size_limit").fetchone()[0] > 0
+    full = 2
+    assert used == {
+        "journal_mode": "wal",
+        "synchronous": full,
+        "wal_autocheckpoint": 0,
+        "foreign_keys": 1,
+    }
