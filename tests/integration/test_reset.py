@@ -153,6 +153,7 @@ async def test_a_reset_that_hangs_quarantines_that_device_alone_and_ends_when_it
         with _returning(node, chip):
             await node.until_free()
         await node.until_problem(_STUCK, "")
+        await node.until(lambda: node.healthy() == set(_CHIPS), "kubelet to hear that it is back")
         await node.run(pod("next", chips=2))
 
 
