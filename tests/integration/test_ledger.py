@@ -730,3 +730,15 @@ def test_a_ledger_is_used_in_the_way_that_its_promises_rest_on(tmp_path: Path) -
         "wal_autocheckpoint": 0,
         "foreign_keys": 1,
     }
+
+
+def test_a_ledger_whose_folder_leads_nowhere_says_that_it_cannot_be_looked_at(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    with closing(Store(folder)) as store:
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(folder)
+        with pytest.raises(LedgerError, match="cannot look at the ledger"):
+            store.prove()
