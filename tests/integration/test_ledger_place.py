@@ -1,6 +1,9 @@
 """The ledger's files removed, moved or replaced under the daemon that has them open."""
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -8,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fakes.books import allocated, drafted, silicon
+from fakes.faultydisk import FaultyDisk
 from holdfast.errors import LedgerError, LedgerLostError
 from holdfast.ledger.store import FILE, Store
 from holdfast.model.book.book import Book
@@ -114,3 +118,91 @@ def test_a_file_that_somebody_put_in_the_place_of_ours_is_told_and_never_touched
         (tmp_path / name).unlink()
         assert store.prove() == (name,)
         assert _apply(store, "d2").locks.keys() > book.locks.keys()
+
+
+@pytest.mark.parametrize("gone", ["state", "."])
+def test_a_state_folder_is_made_again_with_what_is_above_it(tmp_path: Path, gone: str) -> None:
+    folder = tmp_path / "var" / "state"
+    folder.mkdir(parents=True)
+    with closing(Store(folder)) as store:
+        book = _apply(store, "d1")
+        shutil.rmtree(tmp_path / "var" / gone)
+        assert store.prove() == _ALL
+        assert store.read() == book
+
+
+def test_files_that_are_removed_again_are_written_again(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        for device in ("d1", "d2", "d3"):
+            book = _apply(store, device)
+            for name in _ALL:
+                (tmp_path / name).unlink()
+            assert store.prove() == _ALL
+            assert store.read() == book
+
+
+def test_what_an_attempt_that_was_killed_left_behind_is_no_hindrance(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        book = _apply(store, "d1")
+        for name in _ALL:
+            (tmp_path / name).unlink()
+        (tmp_path / f".{FILE}.new").write_bytes(b"half a ledger")
+        assert store.prove() == _ALL
+        assert store.read() == book
+
+
+_PROVER = """
+import sys
+from pathlib import Path
+from holdfast.errors import LedgerError
+from holdfast.ledger.store import Store
+store = Store(Path(sys.argv[1]))
+for _ in sys.stdin:
+    try:
+        print(*store.prove(), flush=True)
+    except LedgerError as error:
+        print(error, flush=True)
+"""
+
+
+def test_a_copy_that_could_not_be_put_in_its_place_is_put_there_by_the_next_proof(
+    tmp_path: Path,
+) -> None:
+    """What was open is closed by then, so that the copy is all there is."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    with closing(Store(folder)) as store:
+        book = _apply(store, "d1")
+    disk = FaultyDisk(tmp_path / "faulty", folder)
+    tests = Path(__file__).parents[1]
+    path = f"{tests.parent / 'daemon'}{os.pathsep}{tests}"
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROVER, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path, **disk.environment},
+        text=True,
+    ) as prover:
+        assert _proven(prover) == ""
+        disk.breaks("nameless")
+        for name in _ALL:
+            (folder / name).unlink()
+        assert "again, of which ledger.db" in _proven(prover)
+        # Not changed to it in its place, where a kill would leave a journal behind.
+        in_wal_mode = b"\x02\x02"
+        assert (folder / f".{FILE}.new").read_bytes()[18:20] == in_wal_mode
+        disk.is_mended()
+        assert _proven(prover) == " ".join(_ALL)
+        assert prover.stdin is not None
+        prover.stdin.close()
+    with closing(Store(folder)) as store:
+        assert store.read() == book
+
+
+def _proven(prover: "subprocess.Popen[str]") -> str:
+    """Have *prover* prove its ledger; return what it prints."""
+    assert prover.stdin is not None
+    assert prover.stdout is not None
+    prover.stdin.write("\n")
+    prover.stdin.flush()
+    return prover.stdout.readline().strip()
