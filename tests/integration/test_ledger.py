@@ -40,6 +40,7 @@ from holdfast.ledger.store import (
     _create,
     read_only,
     read_only_history,
+    read_only_moved_devices,
 )
 from holdfast.model.book.book import Book, Phase, PodRecord
 from holdfast.model.book.draft import Draft
@@ -742,3 +743,29 @@ def test_a_ledger_whose_folder_leads_nowhere_says_that_it_cannot_be_looked_at(
         folder.symlink_to(folder)
         with pytest.raises(LedgerError, match="cannot look at the ledger"):
             store.prove()
+
+
+@pytest.mark.parametrize("how", ["ABORT", "ROLLBACK"])
+def test_a_write_that_fails_half_way_leaves_no_transaction_open(tmp_path: Path, how: str) -> None:
+    """Whether SQLite has rolled it back by itself or not, its own reason is told."""
+    with closing(Store(tmp_path)) as store:
+        before = _apply(store, allocated(_D0))
+        store._db.execute(
+            "CREATE TEMP TRIGGER stop BEFORE UPDATE ON counters "
+            f"BEGIN SELECT RAISE({how}, 'stopped half way'); END"
+        )
+        for write in (store.prove, lambda: _apply(store, _release)):
+            with pytest.raises(LedgerError, match="stopped half way"):
+                write()
+            assert not store._db.in_transaction
+        assert store.read() == before
+        store._db.execute("DROP TRIGGER stop")
+        store.prove()
+        assert _apply(store, _release).locks == {}
+
+
+def test_of_a_daemon_that_is_down_the_devices_with_a_history_can_be_told(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        _apply(store, allocated(_D0))
+        _apply(store, _release)
+    assert read_only_moved_devices(tmp_path) == {name("d0")}
