@@ -769,3 +769,10 @@ def test_of_a_daemon_that_is_down_the_devices_with_a_history_can_be_told(tmp_pat
         _apply(store, allocated(_D0))
         _apply(store, _release)
     assert read_only_moved_devices(tmp_path) == {name("d0")}
+
+
+def test_what_cannot_be_read_of_a_daemon_that_is_down_is_an_error(tmp_path: Path) -> None:
+    with closing(Store(tmp_path)) as store:
+        store._db.execute("DROP TABLE history")
+    with pytest.raises(LedgerError, match="cannot read the ledger"):
+        read_only_history(tmp_path, None, 5)
