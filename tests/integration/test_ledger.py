@@ -281,6 +281,7 @@ def test_a_ledger_is_in_its_journal_mode_when_it_is_first_seen_at_its_place(
     assert [each.name for each in tmp_path.iterdir()] == [FILE]
     with closing(sqlite3.connect(tmp_path / FILE)) as db:
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,), "whole"
 
 
 def test_a_file_that_was_only_begun_is_begun_again(tmp_path: Path) -> None:
