@@ -777,3 +777,10 @@ def test_what_cannot_be_read_of_a_daemon_that_is_down_is_an_error(tmp_path: Path
         store._db.execute("DROP TABLE history")
     with pytest.raises(LedgerError, match="cannot read the ledger"):
         read_only_history(tmp_path, None, 5)
+
+
+def test_a_ledger_that_is_closed_leaves_no_file_open(tmp_path: Path) -> None:
+    open_now = len(os.listdir("/proc/self/fd"))
+    Store(tmp_path).close()
+    Store(tmp_path).close()
+    assert len(os.listdir("/proc/self/fd")) == open_now
