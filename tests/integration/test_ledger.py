@@ -780,7 +780,8 @@ def test_what_cannot_be_read_of_a_daemon_that_is_down_is_an_error(tmp_path: Path
 
 
 def test_a_ledger_that_is_closed_leaves_no_file_open(tmp_path: Path) -> None:
-    open_now = len(os.listdir("/proc/self/fd"))
+    files = Path("/proc/self/fd")
+    open_now = len(list(files.iterdir()))
     Store(tmp_path).close()
     Store(tmp_path).close()
-    assert len(os.listdir("/proc/self/fd")) == open_now
+    assert len(list(files.iterdir())) == open_now
