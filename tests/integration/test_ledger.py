@@ -785,3 +785,13 @@ def test_a_ledger_that_is_closed_leaves_no_file_open(tmp_path: Path) -> None:
     Store(tmp_path).close()
     Store(tmp_path).close()
     assert len(list(files.iterdir())) == open_now
+
+
+def test_an_empty_file_is_replaced_and_not_filled_in_its_place(tmp_path: Path) -> None:
+    """A kill while it is filled leaves nothing that a later start would stumble over."""
+    file = tmp_path / FILE
+    file.touch()
+    empty = file.stat().st_ino
+    with closing(Store(tmp_path)) as store:
+        assert store.read() == Book()
+    assert file.stat().st_ino != empty
