@@ -74,6 +74,8 @@ async def test_a_disk_that_fails_is_told_and_withheld_until_a_write_has_reached_
         await node.until(lambda: len(node.healthy()) == 3, "all of it to be offered again")
         await node.until_problem("ledger", "")
         b = await node.run(pod("b"))
+        again = "ledger can be written again"
+        await node.until(lambda: again in _told(node), "the log to say so")
         told = _told(node)
         assert "ledger can be written again" in told
         assert all(one != next_ for one, next_ in pairwise(told)), "it is told when it changes"
