@@ -27,6 +27,7 @@ _ALLOWED = [
     "holdfast.settings.nvidia_plugin",  # the names that NVIDIA's plugin gives to settings
     "holdfast.vendors.nvidia",
     "holdfast.vendors.nvidia.adapter",
+    "holdfast.vendors.nvidia.withoutdriver",
 ]
 """What looks for the driver, and what reads the settings."""
 

@@ -43,13 +43,13 @@ from holdfast.model.nvidia.xids import labels_of, xid_checks
 from holdfast.runtime.changes import Changes
 from holdfast.settings.hardware import Gpu
 from holdfast.vendors.context import Context
-from holdfast.vendors.nvidia.adapter import RESOURCES, NvidiaAdapter
 from holdfast.vendors.nvidia.driver import DriverWatch
 from holdfast.vendors.nvidia.health import GpuHealthWatch
 from holdfast.vendors.nvidia.idle import keep_idle
 from holdfast.vendors.nvidia.looks import GpuUsers, HealthTimes
 from holdfast.vendors.nvidia.preference import GpuPreference
 from holdfast.vendors.nvidia.specs import GpuSpecs
+from holdfast.vendors.nvidia.withoutdriver import RESOURCES, WithoutDriver
 
 if TYPE_CHECKING:
     from holdfast.host.nvidia.nvml import Nvml
@@ -60,7 +60,7 @@ _TIDY = 60.0
 """Seconds after which discovery is asked to look again, whatever happened."""
 
 
-class Gpus(NvidiaAdapter):
+class Gpus(WithoutDriver):
     """The adapter of a node that has the driver, or had it."""
 
     def __init__(self, on: Context) -> None:

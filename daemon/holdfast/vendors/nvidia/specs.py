@@ -12,7 +12,7 @@ from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import DriverState
 from holdfast.model.nvidia.grant import DeviceIds, GpuGrantRules
 from holdfast.model.nvidia.names import GPU_KINDS, Described, GpuNames, found_in, unexplained
-from holdfast.vendors.nvidia.adapter import NvidiaAdapter
+from holdfast.vendors.nvidia.withoutdriver import WithoutDriver
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +66,7 @@ class GpuSpecs:
         answers = {
             each.name.id: called.get(each.name.id)
             for each in inventory.devices
-            if each.source == NvidiaAdapter.name
+            if each.source == WithoutDriver.name
         }
         faults = unexplained(answers, self.names, imex=bool(facts.imex))
         return replace(inventory, devices=with_faults(inventory.devices, _faults(faults)))
