@@ -50,3 +50,11 @@ class RequestRefusedError(HoldfastError):
 
 class KubeletError(HoldfastError):
     """Kubelet could not be reached, refused, or wrote something that cannot be read."""
+
+
+class ApiServerError(HoldfastError):
+    """The API server could not be asked, or refused; the text says which and why."""
+
+
+class ObjectGoneError(ApiServerError):
+    """The API server has no such object (404)."""

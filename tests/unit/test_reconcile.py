@@ -377,9 +377,9 @@ def test_a_pod_that_comes_back_has_not_started_on_what_another_is_still_to_let_g
 def test_what_a_pod_is_still_to_let_go_of_itself_keeps_it_from_nothing() -> None:
     draft = drafted(_released())
     again = draft.allocate(WHOLE, silicon(d0="a", d1="b"), pod=X)
-    assert could_have_started(again, draft.claims)
+    assert could_have_started(again, draft.holdings)
     other = draft.allocate(WHOLE, silicon(d0="a", d1="b"), pod=Y)
-    assert not could_have_started(other, draft.claims)
+    assert not could_have_started(other, draft.holdings)
 
 
 def test_books_that_cannot_be_read_hand_nothing_back() -> None:

@@ -19,6 +19,9 @@ PciAddress = NewType("PciAddress", str)
 PodUid = NewType("PodUid", str)
 """A pod's UID as kubelet writes it; static pods have 32 hex digits without dashes."""
 
+ClaimUid = NewType("ClaimUid", str)
+"""A ResourceClaim's UID; one that is made again under the same name has another."""
+
 BootId = NewType("BootId", str)
 """The kernel's random id of this boot (/proc/sys/kernel/random/boot_id)."""
 
@@ -39,6 +42,18 @@ class DeviceName(Struct, frozen=True, order=True):
     def __str__(self) -> str:
         """Return ``resource/id``, the form people type and read."""
         return f"{self.resource}/{self.id}"
+
+
+class ClaimRef(Struct, frozen=True, order=True):
+    """A ResourceClaim as kubelet names it."""
+
+    namespace: str
+    uid: ClaimUid
+    name: str
+
+    def __str__(self) -> str:
+        """Return ``namespace/name (uid)``."""
+        return f"{self.namespace}/{self.name} ({self.uid})"
 
 
 class ProcessId(Struct, frozen=True, order=True):

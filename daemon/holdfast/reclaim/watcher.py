@@ -285,7 +285,7 @@ def _may_live(pod: FormerPod | None) -> bool:
 
 def _heir(lock: DeviceLock, book: Book) -> PodUid | None:
     """Return the pod whose Allocation is the oldest that waits for the lock."""
-    waiting = sorted(book.claims.on(lock.keys), key=book.rank)
+    waiting = sorted(book.holdings.on(lock.keys), key=book.rank)
     return next((each.pod for each in waiting if each.id != lock.allocation), None)
 
 

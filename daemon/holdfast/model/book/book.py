@@ -102,7 +102,7 @@ class PodRecord(Struct, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name} ({self.uid})" if self.name else self.uid
 
 
-class Claims:
+class Holdings:
     """The Allocations and locks of one book, found by their hardware, device or pod.
 
     Nothing here goes through all of them, so that a node with hundreds of devices is not slow. A
@@ -127,9 +127,9 @@ class Claims:
         for lock in locks:
             self.put_lock(lock)
 
-    def copy(self) -> "Claims":
+    def copy(self) -> "Holdings":
         """Return the same, to be changed apart from this."""
-        other = Claims()
+        other = Holdings()
         for name in self.__slots__:
             setattr(other, name, getattr(self, name).copy())
         return other
@@ -239,35 +239,35 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
     """What a vendor's adapter must not forget across a restart: texts that it alone can read."""
 
     @cached_property
-    def claims(self) -> Claims:
+    def holdings(self) -> Holdings:
         """Return its Allocations and locks by what they have; only a copy may be changed."""
-        return Claims(self.allocations.values(), self.locks.values())
+        return Holdings(self.allocations.values(), self.locks.values())
 
-    def take(self, claims: Claims) -> None:
-        """Take *claims*, made of the same Allocations and locks: they need not be made again."""
-        self.__dict__["claims"] = claims
+    def take(self, holdings: Holdings) -> None:
+        """Take *holdings*, made of the same Allocations and locks: they need not be made again."""
+        self.__dict__["holdings"] = holdings
 
     def lock_on(self, keys: frozenset[HardwareKey]) -> DeviceLock | None:
         """Return a lock on any of *keys*, under any resource name, or None."""
-        return next(iter(self.claims.locks_on(keys)), None)
+        return next(iter(self.holdings.locks_on(keys)), None)
 
     def locks_on(self, keys: frozenset[HardwareKey]) -> list[DeviceLock]:
         """Return every lock on any of *keys*, under any resource name."""
-        return self.claims.locks_on(keys)
+        return self.holdings.locks_on(keys)
 
     def rank(self, allocation: Allocation) -> tuple[int, int]:
         """Return its place in the queue: all Allocations of a pod have the place of the oldest."""
-        return self.claims.rank(allocation)
+        return self.holdings.rank(allocation)
 
     def queue(self) -> list[Allocation]:
         """Return the live Allocations, the one with the first right to its keys first."""
-        return sorted(self.allocations.values(), key=self.claims.rank)
+        return sorted(self.allocations.values(), key=self.holdings.rank)
 
     def started(self, allocation: Allocation) -> frozenset[HardwareKey]:
         """Return the hardware that a container of its pod has started on."""
         own = [self.allocations.get(allocation.id, allocation)]
         if allocation.pod is not None:
-            own = self.claims.of_pod(allocation.pod)
+            own = self.holdings.of_pod(allocation.pod)
         return frozenset().union(*(each.keys for each in own if each.phase is Phase.ACTIVE))
 
     def pod(self, uid: PodUid | None) -> str:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from holdfast.errors import LedgerError
-from holdfast.model.book.book import Allocation, Book, Claims, Phase, PodRecord, same_pod
+from holdfast.model.book.book import Allocation, Book, Holdings, Phase, PodRecord, same_pod
 from holdfast.model.book.locks import NEXT, DeviceLock, LockState, Move
 from holdfast.model.book.marks import Marks
 from holdfast.model.ids import (
@@ -40,7 +40,7 @@ class Draft:
         self._boot = boot
         self._fence = book.fence
         self._last_allocation = book.last_allocation
-        self._claims = book.claims.copy()
+        self._holdings = book.holdings.copy()
         self._pods = dict(book.pods)
         self._marks = book.marks
         self._kept = dict(book.kept)
@@ -62,19 +62,19 @@ class Draft:
         return tuple(self._moves)
 
     @property
-    def claims(self) -> Claims:
+    def holdings(self) -> Holdings:
         """Return the Allocations and the locks with the changes so far; only read them."""
-        return self._claims
+        return self._holdings
 
     @property
     def allocations(self) -> Mapping[int, Allocation]:
         """Return the Allocations with the changes so far, by number."""
-        return MappingProxyType(self._claims.allocations)
+        return MappingProxyType(self._holdings.allocations)
 
     @property
     def locks(self) -> Mapping[DeviceName, DeviceLock]:
         """Return the locks with the changes so far, by device."""
-        return MappingProxyType(self._claims.locks)
+        return MappingProxyType(self._holdings.locks)
 
     @property
     def marks(self) -> Marks:
@@ -85,17 +85,17 @@ class Draft:
     def book(self) -> Book:
         """Return the book with the changes so far; the same object if nothing changed."""
         if self._latest is None:
-            claims = self._claims.copy()
+            holdings = self._holdings.copy()
             book = Book(
                 fence=self._fence,
                 last_allocation=self._last_allocation,
-                allocations=claims.allocations,
-                locks=claims.locks,
+                allocations=holdings.allocations,
+                locks=holdings.locks,
                 pods=dict(self._pods),
                 marks=self._marks,
                 kept=dict(self._kept),
             )
-            book.take(claims)
+            book.take(holdings)
             self._latest = self._before if book == self._before else book
         return self._latest
 
@@ -113,7 +113,7 @@ class Draft:
 
     def is_as(self, lock: DeviceLock) -> bool:
         """Return whether *lock* is unchanged since it was read: each move has a new fence."""
-        now = self._claims.locks.get(lock.device)
+        now = self._holdings.locks.get(lock.device)
         return now is not None and now.fence == lock.fence
 
     def allocate(
@@ -149,7 +149,7 @@ class Draft:
 
     def identify(self, allocation: Allocation, pod: PodUid) -> None:
         """Write down whose *allocation* is, on its locks too."""
-        self._put(replace(self._claims.allocations[allocation.id], pod=pod))
+        self._put(replace(self._holdings.allocations[allocation.id], pod=pod))
         self.note_pod(PodRecord(uid=pod, boot=self._boot), only_new=True)
         for lock in self._locks_of(allocation):
             if lock.pod != pod:
@@ -160,7 +160,7 @@ class Draft:
 
         Kubelet replays its answers after a reboot: from its first start on it is of this boot.
         """
-        now = self._claims.allocations[allocation.id]
+        now = self._holdings.allocations[allocation.id]
         if now.boot != self._boot:
             now = replace(now, boot=self._boot, answered_at=self._uptime)
         self._put(replace(now, phase=Phase.ACTIVE, started_at=self._uptime))
@@ -171,9 +171,9 @@ class Draft:
     def end(self, allocation: Allocation, evidence: str) -> None:
         """Take *allocation* out of the book; the locks it alone has start to be released."""
         self._latest = None
-        self._claims.drop(allocation.id)
+        self._holdings.drop(allocation.id)
         for lock in self._locks_of(allocation):
-            on_it = self._claims.on(lock.keys)
+            on_it = self._holdings.on(lock.keys)
             heir = next((other for other in on_it if same_pod(other.pod, lock.pod)), None)
             if heir is not None:
                 self._put_lock(replace(lock, allocation=heir.id))
@@ -235,7 +235,7 @@ class Draft:
 
         `allocation` has it from now on; its pod does not change.
         """
-        lock = self._claims.locks[device]
+        lock = self._holdings.locks[device]
         if state not in NEXT[lock.state]:
             message = f"cannot move {device} from {lock.state.value} to {state.value}"
             raise LedgerError(message)
@@ -295,7 +295,7 @@ class Draft:
 
     def tell(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Record in the history of *device* what a person asked for; its lock does not change."""
-        lock = next(iter(self._claims.locks_on(keys)), None)
+        lock = next(iter(self._holdings.locks_on(keys)), None)
         state = lock.state if lock is not None else LockState.FREE
         self._moves.append(
             Move(
@@ -324,28 +324,28 @@ class Draft:
     def _refuse_taken(
         self, device: DeviceName, keys: frozenset[HardwareKey], *, but: DeviceLock | None = None
     ) -> None:
-        same = self._claims.locks.get(device)
-        for lock in (*self._claims.locks_on(keys), *([] if same is None else [same])):
+        same = self._holdings.locks.get(device)
+        for lock in (*self._holdings.locks_on(keys), *([] if same is None else [same])):
             if lock is not but:
                 message = f"cannot lock {device}: {lock.device} has the same hardware"
                 raise LedgerError(message)
 
     def _locks_of(self, allocation: Allocation) -> list[DeviceLock]:
-        found = self._claims.locks_on(allocation.keys)
+        found = self._holdings.locks_on(allocation.keys)
         return [lock for lock in found if lock.allocation == allocation.id]
 
     def _put(self, allocation: Allocation) -> None:
         self._latest = None
-        self._claims.put(allocation)
+        self._holdings.put(allocation)
 
     def _put_lock(self, lock: DeviceLock) -> None:
         self._latest = None
-        self._claims.put_lock(lock)
+        self._holdings.put_lock(lock)
 
     def _enter(self, lock: DeviceLock, before: LockState) -> None:
         self._latest = None
         if lock.state is LockState.FREE:
-            self._claims.drop_lock(lock.device)
+            self._holdings.drop_lock(lock.device)
         else:
             self._put_lock(lock)
         self._moves.append(

@@ -83,7 +83,7 @@ def has_or_awaits(name: DeviceName, book: Book, view: KubeletView) -> bool:
 
     While kubelet's checkpoint cannot be read, every pod whose Allocation has not ended may be one.
     """
-    ours = book.claims.naming(name.resource, [name.id])
+    ours = book.holdings.naming(name.resource, [name.id])
     if not view.readable:
         return bool(ours)
     return bool(view.pods_with(name)) or any(each.pod is None for each in ours)

@@ -24,8 +24,10 @@ def true_owner(book: Book, lock: DeviceLock, facts: KernelFacts) -> Allocation |
     return next(
         (
             each
-            for each in sorted(book.claims.on(lock.keys), key=book.rank)
-            if each.pod in pods and lock.keys <= each.keys and could_have_started(each, book.claims)
+            for each in sorted(book.holdings.on(lock.keys), key=book.rank)
+            if each.pod in pods
+            and lock.keys <= each.keys
+            and could_have_started(each, book.holdings)
         ),
         None,
     )

@@ -1,4 +1,4 @@
-"""The queue: who gets the hardware that is free, and who has to give it back to an older claim."""
+"""The queue: who gets free hardware, and who has to give it back to an older Allocation."""
 
 from holdfast.model.book.book import Allocation, Phase, same_pod
 from holdfast.model.book.draft import Draft
@@ -15,10 +15,10 @@ def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
     first. What is withheld by hand stays free. *near*: only these keys have changed, so Allocations
     without such hardware are left out.
     """
-    claims = draft.claims
+    holdings = draft.holdings
     queue = sorted(
-        claims.allocations.values() if near is None else claims.connected(near),
-        key=lambda each: (each.phase is Phase.PENDING, claims.rank(each)),
+        holdings.allocations.values() if near is None else holdings.connected(near),
+        key=lambda each: (each.phase is Phase.PENDING, holdings.rank(each)),
     )
     wanted: set[HardwareKey] = set()
     for allocation in queue:
@@ -39,7 +39,7 @@ def _had_by(
 ) -> frozenset[HardwareKey]:
     """Return what *allocation*, or another of its pod, has in locks on *keys*."""
     return frozenset().union(
-        *(lock.keys for lock in draft.claims.locks_on(keys) if _is_own(lock, allocation))
+        *(lock.keys for lock in draft.holdings.locks_on(keys) if _is_own(lock, allocation))
     )
 
 
@@ -47,7 +47,7 @@ def _lock_for(
     draft: Draft, allocation: Allocation, device: DeviceName, missing: frozenset[HardwareKey]
 ) -> None:
     """Lock *missing*, which its pod does not have yet, if those who have it yield."""
-    in_the_way = draft.claims.locks_on(missing)
+    in_the_way = draft.holdings.locks_on(missing)
     if not all(_yields(draft, lock, allocation) for lock in in_the_way):
         return
     same = draft.locks.get(device)
@@ -74,11 +74,11 @@ def _yields(draft: Draft, lock: DeviceLock, senior: Allocation) -> bool:
         return False
     started = any(
         other.phase is Phase.ACTIVE and (other is owner or same_pod(other.pod, owner.pod))
-        for other in draft.claims.on(lock.keys)
+        for other in draft.holdings.on(lock.keys)
     )
     if started:
         return False
-    rank = draft.claims.rank
+    rank = draft.holdings.rank
     return senior.phase is Phase.ACTIVE or rank(owner) > rank(senior)
 
 

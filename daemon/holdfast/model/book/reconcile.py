@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.model.book.book import Allocation, Book, Claims, Phase, PodRecord, same_pod
+from holdfast.model.book.book import Allocation, Book, Holdings, Phase, PodRecord, same_pod
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
 from holdfast.model.book.pending import AllocationFacts, is_newer, over
@@ -92,7 +92,7 @@ def _end(draft: Draft, observed: Observed) -> None:
 def _started(allocation: Allocation, book: Book) -> bool:
     return any(
         other.phase is Phase.ACTIVE and same_pod(other.pod, allocation.pod)
-        for other in book.claims.on(allocation.keys)
+        for other in book.holdings.on(allocation.keys)
     )
 
 
@@ -115,7 +115,7 @@ def _allocated_again(allocation: Allocation, book: Book, observed: Observed) -> 
         # Its own containers ask for the same ids one after another, each with an Allocate.
         and not same_pod(other.pod, allocation.pod)
         and (view.unreadable or is_newer(view, other, observed.boot))
-        for other in book.claims.naming(allocation.resource, allocation.ids)
+        for other in book.holdings.naming(allocation.resource, allocation.ids)
     )
 
 
@@ -127,7 +127,7 @@ def _adopt(draft: Draft, observed: Observed) -> None:
         if entry.resource not in observed.inventory.resources:
             continue
         devices = _devices_of(entry, draft, observed.inventory)
-        live = draft.claims.naming(entry.resource, devices)
+        live = draft.holdings.naming(entry.resource, devices)
         if any(each.pod == entry.pod and each.ids >= devices.keys() for each in live):
             continue
         # An Allocation whose pod is unknown may be this one: the next view shows it.
@@ -141,7 +141,7 @@ def _adopt(draft: Draft, observed: Observed) -> None:
             pod=entry.pod,
         )
         # Its pod lives, so it may have started; but not on what another had at that time.
-        if _lives(entry.pod, observed) and could_have_started(allocation, draft.claims):
+        if _lives(entry.pod, observed) and could_have_started(allocation, draft.holdings):
             draft.activate(allocation)
 
 
@@ -154,13 +154,13 @@ def _hand_back(draft: Draft, observed: Observed) -> None:
     for lock in list(draft.locks.values()):
         if lock.state is LockState.HELD:
             continue
-        heirs = [each for each in draft.claims.on(lock.keys) if _is_back(each, lock, observed)]
+        heirs = [each for each in draft.holdings.on(lock.keys) if _is_back(each, lock, observed)]
         if not heirs:
             continue
         heir = next((each for each in heirs if each.phase is Phase.ACTIVE), heirs[0])
         draft.hand(lock, heir, "kubelet counts the pod")
         # A process of its former start may have the device.
-        if _lives(heir.pod, observed) and could_have_started(heir, draft.claims):
+        if _lives(heir.pod, observed) and could_have_started(heir, draft.holdings):
             draft.activate(heir)
 
 
@@ -169,19 +169,19 @@ def _lives(pod: PodUid | None, observed: Observed) -> bool:
     return sighting is not None and bool(sighting.processes or sighting.unlisted)
 
 
-def could_have_started(allocation: Allocation, claims: Claims) -> bool:
+def could_have_started(allocation: Allocation, holdings: Holdings) -> bool:
     """Tell whether no other pod has started on its keys, or is still to let go of them.
 
     The pod of *allocation* is known.
     """
     if any(
         each.phase is Phase.ACTIVE and not same_pod(each.pod, allocation.pod)
-        for each in claims.on(allocation.keys)
+        for each in holdings.on(allocation.keys)
     ):
         return False
     return not any(
         lock.state in ENDING and not same_pod(lock.pod, allocation.pod)
-        for lock in claims.locks_on(allocation.keys)
+        for lock in holdings.locks_on(allocation.keys)
     )
 
 
@@ -214,7 +214,7 @@ def _note_pods(draft: Draft, observed: Observed) -> None:
         if record.uid not in needed:
             draft.forget_pod(record.uid)
             continue
-        has_live = bool(book.claims.of_pod(record.uid))
+        has_live = bool(book.holdings.of_pod(record.uid))
         seen = _with_sighting(record, observed, has_live=has_live)
         noted = _with_name(seen, observed.view)
         draft.note_pod(_with_count(noted, observed.view, observed.boot))

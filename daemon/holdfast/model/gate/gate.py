@@ -183,18 +183,18 @@ def _started(passage: Passage, caller: Caller, book: Book) -> frozenset[Hardware
         same = _allocations_of(passage, book)
         mine = same if len(same) == 1 and _fits(same[0], caller) else []
     else:
-        mine = book.claims.of_pod(caller.pod)
+        mine = book.holdings.of_pod(caller.pod)
     return frozenset().union(*(book.started(each) for each in mine))
 
 
 def _others(passage: Passage, caller: Caller, book: Book) -> list[Allocation]:
     same = _allocations_of(passage, book)
     own = same[0].id if len(same) == 1 else caller.allocation
-    return [each for each in _in_line(book, book.claims.on(passage.keys)) if each.id != own]
+    return [each for each in _in_line(book, book.holdings.on(passage.keys)) if each.id != own]
 
 
 def _allocations_of(passage: Passage, book: Book) -> list[Allocation]:
-    naming = book.claims.naming(passage.resource, passage.devices)
+    naming = book.holdings.naming(passage.resource, passage.devices)
     return _in_line(book, (each for each in naming if each.ids == set(passage.devices)))
 
 

@@ -1,0 +1,1 @@
+"""The second door: kubelet and the scheduler, served by Dynamic Resource Allocation."""
