@@ -34,7 +34,7 @@ async def start(place: Place, *, n: int = 12) -> list[Figure]:
             name="start_to_registered",
             samples=starts,
             budget={"p50": 300.0},
-            note="from exec to eight healthy devices in kubelet's books, Python's start included",
+            note="from exec to eight healthy devices in kubelet's checkpoint, Python's start included",
         ),
         Figure(
             name="python_start",
@@ -50,7 +50,7 @@ async def start(place: Place, *, n: int = 12) -> list[Figure]:
             name="reregister",
             samples=again,
             budget={"p50": 50.0},
-            note="from kubelet's start to eight healthy devices in its books",
+            note="from kubelet's start to eight healthy devices in its checkpoint",
         ),
         Figure(
             name="rss_mib_tpu",

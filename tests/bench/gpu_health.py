@@ -20,7 +20,7 @@ _PASSES = 63
 
 
 async def xid_to_unhealthy(place: Place, *, n: int = 15) -> list[Figure]:
-    """Measure from an Xid of the driver's to Unhealthy in kubelet's books."""
+    """Measure from an Xid of the driver's to Unhealthy in kubelet's checkpoint."""
     samples: list[float] = []
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         library = Path(folder) / "usr/lib64"

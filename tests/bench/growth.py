@@ -37,7 +37,7 @@ _REACH = {8: 0.3, 64: 1.5, 256: 6.0, 1024: 25.0}
 
 
 class World(Struct, frozen=True, kw_only=True):
-    """A node on which each device is some pod's, and kubelet's books say so."""
+    """A node on which each device is some pod's, and kubelet's checkpoint says so."""
 
     inventory: Inventory
     view: KubeletView

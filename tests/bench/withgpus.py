@@ -26,7 +26,7 @@ async def start(place: Place, *, n: int = 8) -> list[Figure]:
             samples=starts,
             budget={"p50": 300.0},
             note=(
-                "from exec to eight healthy GPUs and eight healthy chips in kubelet's books, "
+                "from exec to eight healthy GPUs and eight healthy chips in kubelet's checkpoint, "
                 "Python's start included; a real NVML takes longer to start than the stub"
             ),
         ),

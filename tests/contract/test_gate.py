@@ -65,8 +65,8 @@ class CountedLook(Look):
         return await super().scan(devices, locks, pids=pids)
 
 
-class Books:
-    """Kubelet's books as a test writes them."""
+class Reader:
+    """Kubelet's checkpoint as a test writes them."""
 
     def __init__(self) -> None:
         self.view: Watched[KubeletView] = Watched(seen())
@@ -91,7 +91,7 @@ class AtTheGate:
     look: CountedLook
     ledger: Ledger
     devices: tuple[Device, ...]
-    books: Books = field(default_factory=Books)
+    reader: Reader = field(default_factory=Reader)
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     obstacle: str = ""
 
@@ -100,7 +100,7 @@ class AtTheGate:
         return Gate(
             ledger=self.ledger,
             inventory=Watched(Inventory(generation=1, resources=(TPU,), devices=self.devices)),
-            books=self.books,
+            reader=self.reader,
             look=self.look,
             looked=self.looked,
             obstacle=lambda _device: self.obstacle,
@@ -116,9 +116,9 @@ class AtTheGate:
         return self.node.node(self.devices[place].nodes[0].path)
 
     def counted(self, *pods: tuple[PodUid, int]) -> None:
-        """Let kubelet's books give each pod the chip at a place."""
+        """Let kubelet's checkpoint give each pod the chip at a place."""
         entries = [entry(pod, self.devices[place].name.id, resource=TPU) for pod, place in pods]
-        self.books.view.set(seen(*entries))
+        self.reader.view.set(seen(*entries))
 
     def opened(self, stack: ExitStack, place: int) -> int:
         """Have a process of no pod open the chip; return its pid."""
@@ -182,7 +182,7 @@ async def test_nobody_passes_before_the_node_was_looked_at(at: AtTheGate) -> Non
 
 
 async def test_without_a_checkpoint_nobody_waits_for_it_to_name_the_caller(at: AtTheGate) -> None:
-    at.books.view.set(replace(seen(), readable=False))
+    at.reader.view.set(replace(seen(), readable=False))
     assert await _start(at, at.gate(caller_lookup=3600.0)) == ""
 
 
@@ -193,7 +193,7 @@ async def test_a_start_behind_a_lock_has_kubelet_asked_once_and_not_at_each_look
     assert await _start(at, at.gate()) == ""
     at.counted((POD, 0))
     assert "is held by" in await _start(at, at.gate(wait=0.5))
-    assert at.books.asked == 1, "the next time would be after 1 s"
+    assert at.reader.asked == 1, "the next time would be after 1 s"
 
 
 async def test_starts_that_wait_at_the_same_time_share_one_look(at: AtTheGate) -> None:

@@ -190,7 +190,7 @@ def test_a_fatal_xid_is_not_forgotten_by_a_restart_and_is_by_a_reboot(
     follower = follow(node)
     listening(follower, node, Event(uuid(1), BAD_MEMORY))
     follower.until(ill(uuid(1)), what="the Xid")
-    wait_until(lambda: any(gpu.marks for gpu in kept_of_gpus(tmp_path).values()))
+    wait_until(lambda: any(gpu.xids for gpu in kept_of_gpus(tmp_path).values()))
     kept = follow(node)  # killed, as a crash would
     told = kept.until(lambda told: told.faults, what="the first health")
     assert told.ill == {uuid(1)}
@@ -202,7 +202,7 @@ def test_a_mark_that_a_person_had_dropped_is_not_back_after_the_next_restart(
     follow: Follow, tmp_path: Path
 ) -> None:
     def marked() -> bool:
-        return any(gpu.marks for gpu in kept_of_gpus(tmp_path).values())
+        return any(gpu.xids for gpu in kept_of_gpus(tmp_path).values())
 
     node = Node(cards=cards(1))
     follower = follow(node)

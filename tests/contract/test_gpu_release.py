@@ -48,8 +48,8 @@ BROKEN = cards(1, errors={"*": 999})[0]
 IDLE = cards(1, used=5 * MIB)[0]
 
 
-class Books:
-    """Kubelet's books as a test writes them."""
+class Reader:
+    """Kubelet's checkpoint as a test writes them."""
 
     def __init__(self) -> None:
         self.view: Watched[KubeletView] = Watched(seen())
@@ -69,13 +69,13 @@ class Daemon:
     gpus: OneGpu
     device: Device
     ledger: Ledger
-    books: Books
+    reader: Reader
     watcher: Watcher
     gate: Gate
 
     async def granted(self, pod: PodUid = POD) -> None:
         """Let kubelet give the GPU to *pod*, and its container start."""
-        self.books.view.set(
+        self.reader.view.set(
             seen(entry(pod, self.device.name.id, resource=self.device.name.resource))
         )
 
@@ -98,7 +98,7 @@ class Daemon:
 
     def ends(self) -> None:
         """Let kubelet forget every pod."""
-        self.books.view.set(seen())
+        self.reader.view.set(seen())
 
     def state(self) -> str:
         lock = self.ledger.book.value.locks.get(self.device.name)
@@ -129,7 +129,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
         lanes = [Lane("ledger", deadline=30.0), Lane("pods", deadline=30.0)]
         (tmp_path / "state").mkdir()
         ledger = await open_ledger(tmp_path / "state", lanes[0], clock=SystemClock(), boot=BOOT)
-        device, books, clock = gpus.device(), Books(), SystemClock()
+        device, reader, clock = gpus.device(), Reader(), SystemClock()
         inventory = Watched(
             Inventory(generation=1, resources=(device.name.resource,), devices=(device,))
         )
@@ -164,7 +164,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
         )
         evidence = Evidence(
             ledger=ledger,
-            books=books,
+            reader=reader,
             pods=pods,
             clock=clock,
             settings=settings,
@@ -187,7 +187,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
         watcher = Watcher(
             ledger=ledger,
             inventory=inventory,
-            books=books,
+            reader=reader,
             kernel=kernel,
             pods=pods,
             reclaimer=reclaimer,
@@ -199,7 +199,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
         gate = Gate(
             ledger=ledger,
             inventory=inventory,
-            books=books,
+            reader=reader,
             look=gpus.look,
             looked=watcher.looked,
             obstacle=watcher.obstacle,
@@ -210,7 +210,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
         )
         beats = asyncio.create_task(watcher.run())
         await asyncio.wait_for(watcher.looked.wait(), 20.0)
-        yield Daemon(gpus, device, ledger, books, watcher, gate)
+        yield Daemon(gpus, device, ledger, reader, watcher, gate)
         beats.cancel()
         await asyncio.gather(beats, return_exceptions=True)
         await ledger.close()

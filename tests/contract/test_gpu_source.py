@@ -77,7 +77,7 @@ async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
 
 async def test_a_library_is_begun_once_while_the_driver_stays(driver: Driver) -> None:
     driver.load("550")
-    assert [await driver.source.look() for _ in range(3)] == [DriverState.READY] * 3
+    assert [await driver.source.refresh() for _ in range(3)] == [DriverState.READY] * 3
     assert driver.library.opened == 1
 
 
@@ -86,14 +86,14 @@ async def test_with_a_driver_that_was_replaced_nvml_is_begun_anew_once_all_other
 ) -> None:
     """It would be counted into the former one, which may go on answering of what is gone."""
     driver.load("550")
-    await driver.source.look()
+    await driver.source.refresh()
     driver.load("570")
-    assert await driver.source.look() is DriverState.NOT_READY
+    assert await driver.source.refresh() is DriverState.NOT_READY
     assert driver.library.begun == 0, "whoever else has it open cannot bring the new one"
-    assert await driver.source.look() is DriverState.NOT_READY
+    assert await driver.source.refresh() is DriverState.NOT_READY
     assert "calls to the former driver hang" in driver.source.reading.value.reason
     driver.library.others = False
-    assert await driver.source.look() is DriverState.READY
+    assert await driver.source.refresh() is DriverState.READY
     assert (driver.library.begun, driver.library.opened) == (1, 2)
 
 
@@ -101,13 +101,13 @@ async def test_with_a_driver_that_came_back_nvml_is_begun_anew_once_all_others_l
     driver: Driver,
 ) -> None:
     driver.load("550")
-    await driver.source.look()
+    await driver.source.refresh()
     driver.unload()
-    assert await driver.source.look() is DriverState.ABSENT
+    assert await driver.source.refresh() is DriverState.ABSENT
     driver.load("550")
-    assert await driver.source.look() is DriverState.NOT_READY
+    assert await driver.source.refresh() is DriverState.NOT_READY
     driver.library.others = False
-    assert await driver.source.look() is DriverState.READY
+    assert await driver.source.refresh() is DriverState.READY
 
 
 @dataclass
@@ -135,16 +135,16 @@ async def test_nvml_is_let_go_when_the_driver_container_stops_and_begun_when_it_
     driver.library.others = False
     driver.load("550")
     container.is_up()
-    assert await driver.source.look() is DriverState.READY
+    assert await driver.source.refresh() is DriverState.READY
     assert driver.source.holds_driver
     container.stops()
     for _ in range(3):
-        assert await driver.source.look() is DriverState.NOT_READY
+        assert await driver.source.refresh() is DriverState.NOT_READY
     assert not driver.source.holds_driver
     assert "driver container is stopping" in driver.source.reading.value.reason
     assert "driver container is stopping" in driver.source.facts.value.reason
     container.is_up()
-    assert await driver.source.look() is DriverState.READY
+    assert await driver.source.refresh() is DriverState.READY
 
 
 async def test_a_driver_container_that_stops_is_noticed_long_before_the_next_reading(
@@ -168,12 +168,12 @@ async def test_nvml_that_was_let_go_by_hand_is_begun_again_with_another_load_of_
 ) -> None:
     driver.library.others = False
     driver.load("550")
-    assert await driver.source.look() is DriverState.READY
+    assert await driver.source.refresh() is DriverState.READY
     await driver.source.let_go("drained for its removal")
-    assert await driver.source.look() is DriverState.NOT_READY
+    assert await driver.source.refresh() is DriverState.NOT_READY
     assert not driver.source.holds_driver
     driver.load("560")
-    assert await driver.source.look() is DriverState.READY
+    assert await driver.source.refresh() is DriverState.READY
 
 
 async def test_nvml_that_was_let_go_by_hand_is_begun_again_when_a_person_says_so(
@@ -181,7 +181,7 @@ async def test_nvml_that_was_let_go_by_hand_is_begun_again_when_a_person_says_so
 ) -> None:
     driver.library.others = False
     driver.load("550")
-    await driver.source.look()
+    await driver.source.refresh()
     await driver.source.let_go("drained for its removal")
     await driver.source.take_up()
     assert driver.source.reading.value.state is DriverState.READY
@@ -189,7 +189,7 @@ async def test_nvml_that_was_let_go_by_hand_is_begun_again_when_a_person_says_so
 
 async def test_while_others_have_nvml_open_the_driver_is_still_held(driver: Driver) -> None:
     driver.load("550")
-    await driver.source.look()
+    await driver.source.refresh()
     await driver.source.let_go("drained for its removal")
     assert driver.source.holds_driver
     driver.library.others = False

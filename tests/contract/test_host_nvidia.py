@@ -53,7 +53,7 @@ def test_a_driver_is_there_when_the_kernel_says_so_and_not_when_files_are(
     (root.dev / "nvidiactl").symlink_to(terminal)
     files = NvidiaFiles(root)
     assert not files.present
-    assert not files.look().present
+    assert not files.facts().present
     loaded(root, terminal)
     assert files.present
 
@@ -68,7 +68,7 @@ def test_nodes_that_only_the_operators_root_has_are_found_there(
     for name in ("nvidiactl", "nvidia-uvm", "nvidia0"):
         (operator / name).symlink_to(terminal)
     files = NvidiaFiles(root)
-    chosen = device_root(files.look()).root
+    chosen = device_root(files.facts()).root
     assert chosen is not None
     assert (chosen.folder, chosen.host) == (operator, "/run/nvidia/driver/dev")
     assert files.rdev(chosen, 0) == Path(terminal).stat().st_rdev
@@ -82,7 +82,7 @@ def test_nodes_that_only_the_operators_root_has_are_found_there(
 def test_a_plain_file_called_nvidiactl_is_no_node(root: HostRoot, terminal: str) -> None:
     loaded(root, terminal)
     (root.dev / "nvidiactl").touch()
-    assert device_root(NvidiaFiles(root).look()).root is None
+    assert device_root(NvidiaFiles(root).facts()).root is None
 
 
 def test_a_configured_root_comes_first_for_nodes_and_library(
@@ -95,7 +95,7 @@ def test_a_configured_root_comes_first_for_nodes_and_library(
     (mine / "dev").mkdir()
     for folder in (mine / "dev", root.dev):
         (folder / "nvidiactl").symlink_to(terminal)
-    look = NvidiaFiles(root, driver_root=str(mine)).look()
+    look = NvidiaFiles(root, driver_root=str(mine)).facts()
     assert list(look.libraries) == [own, operators]
     chosen = device_root(look).root
     assert chosen is not None
@@ -106,7 +106,7 @@ def test_a_driver_without_a_library_below_any_root_leaves_it_to_the_loader(
     root: HostRoot, terminal: str
 ) -> None:
     loaded(root, terminal)
-    assert list(NvidiaFiles(root).look().libraries) == []
+    assert list(NvidiaFiles(root).facts().libraries) == []
 
 
 def test_a_gpus_node_of_another_major_is_none_of_the_drivers(root: HostRoot, terminal: str) -> None:
@@ -114,7 +114,7 @@ def test_a_gpus_node_of_another_major_is_none_of_the_drivers(root: HostRoot, ter
     (root.dev / "nvidiactl").symlink_to(terminal)
     (root.dev / "nvidia0").symlink_to("/dev/null")
     files = NvidiaFiles(root)
-    chosen = device_root(files.look()).root
+    chosen = device_root(files.facts()).root
     assert chosen is not None
     assert files.rdev(chosen, 0) is None
 
@@ -130,7 +130,7 @@ def test_control_nodes_of_another_major_are_none_of_the_drivers(
     for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"):
         (root.dev / name).symlink_to(terminal)
     files = NvidiaFiles(root)
-    chosen = device_root(files.look()).root
+    chosen = device_root(files.facts()).root
     assert chosen is not None
     assert files.control(chosen) == ("/dev/nvidiactl", "/dev/nvidia-modeset")
 
@@ -143,7 +143,7 @@ def test_the_drivers_root_is_called_as_the_host_does(
     (mounted / "dev").mkdir(parents=True)
     (mounted / "dev/nvidiactl").symlink_to(terminal)
     files = NvidiaFiles(root, driver_root=str(mounted), driver_root_on_host="/run/nvidia/driver")
-    chosen = device_root(files.look()).root
+    chosen = device_root(files.facts()).root
     assert chosen is not None
     assert (chosen.folder, chosen.host) == (mounted / "dev", "/run/nvidia/driver/dev")
 
@@ -159,7 +159,7 @@ root = HostRoot.under(Path(sys.argv[1]))
 # What the kernel says of this process's own mounts, among what the test says of the driver.
 (root.proc / "self").mkdir()
 (root.proc / "self/mountinfo").write_text(Path("/proc/self/mountinfo").read_text())
-chosen = device_root(NvidiaFiles(root).look())
+chosen = device_root(NvidiaFiles(root).facts())
 print(chosen.root.host if chosen.root else chosen.reason)
 """
 
@@ -227,7 +227,7 @@ def test_links_of_a_driver_container_are_followed_below_its_own_root(
     (operator / "usr/lib64").mkdir(parents=True)
     (operator / "usr/lib64/libnvidia-ml.so.1").symlink_to("/opt/driver/libnvidia-ml.so.550.1")
     (operator / "lib64").symlink_to("lib64")
-    assert list(NvidiaFiles(root).look().libraries) == [real]
+    assert list(NvidiaFiles(root).facts().libraries) == [real]
 
 
 @pytest.mark.parametrize(("text", "node"), [("1\n", 1), ("-1\n", None), ("oops", None)])
@@ -249,7 +249,7 @@ def test_nodes_of_a_driver_root_that_is_mounted_elsewhere_are_called_what_the_ho
     mine.mkdir(parents=True)
     (mine / "nvidiactl").symlink_to(terminal)
     for on_host, called in (("/", "/dev"), ("/opt/driver", "/opt/driver/dev"), ("", str(mine))):
-        look = NvidiaFiles(root, driver_root=str(mine.parent), driver_root_on_host=on_host).look()
+        look = NvidiaFiles(root, driver_root=str(mine.parent), driver_root_on_host=on_host).facts()
         chosen = device_root(look).root
         assert chosen is not None
         assert (chosen.folder, chosen.host) == (mine, called)

@@ -162,13 +162,13 @@ def test_no_function_is_bound_again_whose_lock_has_moved_or_that_has_a_driver(
 def test_what_a_function_lacks_is_told_apart(tree: HostTree) -> None:
     control = FunctionControl(tree.root)
     (tree.path(ONE) / "reset_method").unlink()
-    assert control.look(ONE).methods is None, "before Linux 5.15"
+    assert control.state_of(ONE).methods is None, "before Linux 5.15"
     (tree.path(ONE) / "reset").unlink()
-    assert control.look(ONE).methods == ()
+    assert control.state_of(ONE).methods == ()
     assert control.reset(ONE).written is Written.UNSUPPORTED
     (tree.path(ONE) / "config").unlink()
-    assert control.look(ONE).vendor is None
-    assert not control.look(PciAddress("0000:00:1f.0")).present
+    assert control.state_of(ONE).vendor is None
+    assert not control.state_of(PciAddress("0000:00:1f.0")).present
 
 
 def test_a_group_that_cannot_be_opened_is_not_held(tree: HostTree) -> None:

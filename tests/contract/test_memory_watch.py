@@ -81,7 +81,7 @@ async def test_it_warns_once_before_the_limit_and_anew_only_after_there_was_room
     for used in (50, 86, 90, 80, 86, 70, 86):
         rig.write("own/memory.current", used * MIB)
         with capture_logs() as logs:
-            await rig.watch.look({}, rig.metrics)
+            await rig.watch.refresh({}, rig.metrics)
         said.append([each["event"] for each in logs])
 
     near, again = "daemon memory near its limit", "daemon memory below its limit again"
@@ -92,7 +92,7 @@ async def test_near_the_limit_it_gives_back_what_it_can_at_each_look(rig: Rig) -
     counts = []
     for used in (50, 86, 90, 70):
         rig.write("own/memory.current", used * MIB)
-        await rig.watch.look({}, rig.metrics)
+        await rig.watch.refresh({}, rig.metrics)
         counts.append(rig.relieved)
 
     assert counts == [0, 1, 2, 2]
@@ -106,7 +106,7 @@ async def test_its_own_memory_is_shown_against_its_limit(rig: Rig) -> None:
     assert "holdfast_memory_limit_bytes NaN" in rig.shown()
     rig.write("own/memory.current", 25 * MIB)
 
-    await rig.watch.look({}, rig.metrics)
+    await rig.watch.refresh({}, rig.metrics)
 
     assert rig.value("holdfast_memory_limit_bytes") == 100 * MIB
     assert rig.value("holdfast_memory_usage_bytes") == 25 * MIB
@@ -118,7 +118,7 @@ async def test_of_each_device_the_holder_with_the_least_headroom_is_shown(rig: R
     tight = rig.holder(72, "pod/b", limit=400 * MIB, usage=390 * MIB)
     rig.write("own/memory.current", 25 * MIB)
 
-    await rig.watch.look({ONE: (roomy, tight), TWO: (roomy,)}, rig.metrics)
+    await rig.watch.refresh({ONE: (roomy, tight), TWO: (roomy,)}, rig.metrics)
 
     assert rig.value("holdfast_holder_memory_headroom_bytes", ONE) == 10 * MIB
     assert rig.value("holdfast_holder_memory_limit_bytes", ONE) == 400 * MIB
@@ -128,10 +128,10 @@ async def test_of_each_device_the_holder_with_the_least_headroom_is_shown(rig: R
 
 async def test_what_nobody_holds_any_more_is_not_shown(rig: Rig) -> None:
     one = rig.holder(71, "pod/a", limit=300 * MIB, usage=100 * MIB)
-    await rig.watch.look({ONE: (one,)}, rig.metrics)
+    await rig.watch.refresh({ONE: (one,)}, rig.metrics)
     assert "0000:00:05.0" in rig.shown()
 
-    await rig.watch.look({ONE: ()}, rig.metrics)
+    await rig.watch.refresh({ONE: ()}, rig.metrics)
 
     assert "0000:00:05.0" not in rig.shown()
 
@@ -139,7 +139,7 @@ async def test_what_nobody_holds_any_more_is_not_shown(rig: Rig) -> None:
 async def test_of_a_holder_that_is_gone_or_out_of_sight_nothing_is_shown(rig: Rig) -> None:
     gone = Holder(process=ProcessId(4711, 1), command="gone", grips=frozenset({Grip.NODE}))
 
-    await rig.watch.look({ONE: (gone,)}, rig.metrics)
+    await rig.watch.refresh({ONE: (gone,)}, rig.metrics)
 
     assert "0000:00:05.0" not in rig.shown()
 

@@ -33,7 +33,7 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.health import GpuHealthWatch
-from holdfast.vendors.nvidia.looks import GpuUsers, HealthTimes
+from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes
 from simulated.nvml import CONTROL, Node, write
 
 QUIET = 0.4

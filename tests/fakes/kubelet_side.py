@@ -14,10 +14,10 @@ from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.peer import peer_of
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.kubelet.books import CALM, BooksReader
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.plugin import DevicePlugin
 from holdfast.kubelet.podresources import PodResources
+from holdfast.kubelet.reader import CALM, ViewReader
 from holdfast.kubelet.registration import Registrar, RegistrationTimes
 from holdfast.kubelet.traffic import Traffic
 from holdfast.model.book.offers import OfferedDevice, Offers
@@ -100,7 +100,7 @@ class Side:
     plugins: dict[ResourceName, DevicePlugin]
     watch: FolderWatch
     registrar: Registrar
-    books: BooksReader
+    reader: ViewReader
     peer: list[ProcessId | None]
 
     def state(self, resource: ResourceName = TPU) -> object:
@@ -184,7 +184,7 @@ async def kubelet_side(
         dialled()
         return pretended.pop(0) if pretended else peer_of(path, procfs)
 
-    books = BooksReader(
+    reader = ViewReader(
         folder=watch,
         pods=PodResources(base / "pr.sock", deadline=2.0),
         traffic=traffic,
@@ -198,8 +198,8 @@ async def kubelet_side(
         settings=questions,
         calm=calm,
     )
-    side = Side(folder, offers, deciding, traffic, plugins, watch, registrar, books, pretended)
-    tasks = [asyncio.create_task(each.run()) for each in (watch, registrar, books)]
+    side = Side(folder, offers, deciding, traffic, plugins, watch, registrar, reader, pretended)
+    tasks = [asyncio.create_task(each.run()) for each in (watch, registrar, reader)]
     try:
         yield side
     finally:

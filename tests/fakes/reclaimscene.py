@@ -115,8 +115,8 @@ class _Pods(Pods):
         return found
 
 
-class _Books:
-    """Kubelet's books as a test writes them; `asked` is called when a question is asked."""
+class _Reader:
+    """Kubelet's checkpoint as a test writes them; `asked` is called when a question is asked."""
 
     def __init__(self, clock: _Clock) -> None:
         self._clock = clock
@@ -196,7 +196,7 @@ class ReclaimScene:
     tree: ProcTree
     kernel: _Kernel
     clock: _Clock
-    books: _Books
+    reader: _Reader
     pods: _Pods
     pidfds: Pidfds
     ledger: Ledger
@@ -328,7 +328,7 @@ class ReclaimScene:
         if self._reclaimer is None:
             evidence = Evidence(
                 ledger=self.ledger,
-                books=self.books,
+                reader=self.reader,
                 pods=self.pods,
                 clock=self.clock,
                 settings=self.settings,
@@ -379,7 +379,7 @@ async def reclaim_scene(
         tree=tree,
         kernel=kernel,
         clock=clock,
-        books=_Books(clock),
+        reader=_Reader(clock),
         pods=pods,
         pidfds=pidfds,
         ledger=ledger,

@@ -273,7 +273,7 @@ class Stage(simulated.stage.Stage):
         return self.orphans(pod)[0]
 
     def ids(self, pod: Pod, resource: str = TPU) -> set[str]:
-        """Return the devices that kubelet has for a pod in its books."""
+        """Return the devices that kubelet has for a pod in its checkpoint."""
         entries = self.kubelet.devices.entries
         return {
             id_

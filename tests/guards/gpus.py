@@ -2,7 +2,7 @@
 
 from guards.guard import Edit, Guard
 
-_MARKS = "daemon/holdfast/model/nvidia/xid_marks.py"
+_XIDS = "daemon/holdfast/model/nvidia/xid_records.py"
 _HEALTH = "daemon/holdfast/model/nvidia/health.py"
 _WATCH = "daemon/holdfast/vendors/nvidia/health.py"
 _SOURCE = "daemon/holdfast/vendors/nvidia/driver.py"
@@ -20,37 +20,37 @@ GPU_GUARDS = (
     Guard(
         name="gpu-health-time",
         why="what needs a reset, a reboot or a person does not pass with time",
-        edits=(Edit(_MARKS, "if mark.cure > Cure.RESTART and not passes:", "if False:"),),
+        edits=(Edit(_XIDS, "if record.cure > Cure.RESTART and not passes:", "if False:"),),
         tests=(f"{_RULE}::test_time_clears_only_what_passes",),
     ),
     Guard(
         name="gpu-health-gravest",
         why="a reset clears nothing that needs more than a reset",
-        edits=(Edit(_MARKS, "(reset and mark.cure <= Cure.RESET)", "reset"),),
+        edits=(Edit(_XIDS, "(reset and record.cure <= Cure.RESET)", "reset"),),
         tests=(f"{_RULE}::test_what_takes_a_new_beginning_is_cleared_by_one_that_was_seen",),
     ),
     Guard(
         name="gpu-health-users",
         why="a GPU is not trusted again while processes of the time of the error are on it",
-        edits=(Edit(_MARKS, "if mark.gone_at is None:", "if False:"),),
+        edits=(Edit(_XIDS, "if record.gone_at is None:", "if False:"),),
         tests=(f"{_RULE}::test_time_clears_only_what_passes",),
     ),
     Guard(
         name="gpu-health-late",
         why="a look that began before an error says nothing about it",
-        edits=(Edit(_MARKS, "if look.at < mark.last:", "if False:"),),
+        edits=(Edit(_XIDS, "if observed.at < record.last:", "if False:"),),
         tests=(f"{_RULE}::test_an_xid_that_came_while_we_looked_is_not_cleared_by_that_look",),
     ),
     Guard(
         name="gpu-health-unanswered",
         why="a GPU that does not answer is cleared of nothing",
-        edits=(Edit(_HEALTH, "    if not look.answered:", "    if False:"),),
+        edits=(Edit(_HEALTH, "    if not observed.answered:", "    if False:"),),
         tests=(f"{_RULE}::test_a_gpu_that_does_not_answer_is_cleared_of_nothing",),
     ),
     Guard(
         name="gpu-health-boot",
         why="a reboot clears nothing that a person has to repair",
-        edits=(Edit(_HEALTH, "if mark.cure is Cure.OPERATOR)", "if False)"),),
+        edits=(Edit(_HEALTH, "if record.cure is Cure.OPERATOR)", "if False)"),),
         tests=(f"{_RULE}::test_what_takes_a_new_beginning_is_cleared_by_one_that_was_seen",),
     ),
     Guard(

@@ -282,8 +282,8 @@ GUARDS = (
         edits=(
             Edit(
                 _EVIDENCE,
-                "return await self._books.answered_after(self._clock.uptime(), self.question_timeout)",
-                "await self._books.answered_after(0.0, 0.0)\n        return self._books.view.value",
+                "return await self._reader.answered_after(self._clock.uptime(), self.question_timeout)",
+                "await self._reader.answered_after(0.0, 0.0)\n        return self._reader.view.value",
             ),
         ),
         tests=(f"{_SIGNALS}::test_without_an_answer_of_kubelets_nobody_is_signalled",),

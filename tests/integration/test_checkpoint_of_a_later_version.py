@@ -83,7 +83,7 @@ async def test_a_pod_that_is_ending_is_waited_for_when_kubelet_allocates_its_dev
 async def test_what_was_promised_to_a_former_pod_is_not_asked_of_the_next(
     short_path: Path,
 ) -> None:
-    """The books that were read last still have the former pod with the same device."""
+    """The checkpoint that was read last still has the former pod with the same device."""
     async with stage(short_path, chips=1) as node:
         (only,) = node.healthy()
         former = await node.former_plugins_pod("10")

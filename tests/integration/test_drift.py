@@ -1,4 +1,4 @@
-"""Disagreements between the ledger, kubelet's books and the kernel, on a whole node: told once."""
+"""Disagreements between the ledger, kubelet's checkpoint and the kernel, on a whole node: told once."""
 
 import asyncio
 import os

@@ -197,7 +197,7 @@ async def test_a_killed_daemon_does_not_forget_a_fatal_xid(gpu_stage: Any) -> No
         node.gpus.xid(uuid(1), 48)
         await node.until_healthy(0)
         await node.stage.until(
-            lambda: any(gpu.marks for gpu in kept_of_gpus(node.stage.state).values()),
+            lambda: any(gpu.xids for gpu in kept_of_gpus(node.stage.state).values()),
             lambda: "the mark to be on disk",
         )
         node.gpus.show(replace(node.gpus.stub, events=()))
@@ -230,7 +230,7 @@ async def test_a_person_clears_an_xid_that_nothing_else_clears_and_is_named_for_
         assert f"asked by uid {os.getuid()}, pid " in told["evidence"]
         assert await node.stage.asked("unquarantine", device=uuid(1)) is None, "nothing is left"
         await node.stage.until(
-            lambda: not any(gpu.marks for gpu in kept_of_gpus(node.stage.state).values()),
+            lambda: not any(gpu.xids for gpu in kept_of_gpus(node.stage.state).values()),
             lambda: "the mark to be gone from the disk, too",
         )
         node.gpus.xid(uuid(1), 54)

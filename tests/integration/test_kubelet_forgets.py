@@ -1,4 +1,4 @@
-"""What kubelet forgets, loses or gets wrong in its books costs no living pod its devices."""
+"""What kubelet forgets, loses or gets wrong in its checkpoint costs no living pod its devices."""
 
 import json
 from pathlib import Path

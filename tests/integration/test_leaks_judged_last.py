@@ -69,8 +69,8 @@ async def _leaking(
     """Let pod X live with an idle sandbox that leaks; return that, and who ends it."""
     anything: Any = None
     sentry = scene.start("exe")
-    scene.books.counted = (X,)
-    scene.books.write()
+    scene.reader.counted = (X,)
+    scene.reader.write()
     await _back(scene.ledger)
     RuntimeFolder(scene.tree.root.run).bundle("s", spec("sandbox", "s", uid=X))
     pods = _Sentries(
@@ -86,7 +86,7 @@ async def _leaking(
     leaks = LeakedSandboxes(
         ledger=scene.ledger,
         inventory=inventory,
-        books=scene.books,
+        reader=scene.reader,
         starts=starts,
         look=look,
         pods=pods,

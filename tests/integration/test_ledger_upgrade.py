@@ -26,7 +26,7 @@ from holdfast.model.book.queue import settle
 from holdfast.model.ids import HardwareKey, PciAddress
 from holdfast.model.nvidia.health import GpuState
 from holdfast.model.nvidia.idle import IdleMemory
-from holdfast.model.nvidia.xid_marks import XidMark
+from holdfast.model.nvidia.xid_records import XidRecord
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 
@@ -247,10 +247,10 @@ async def test_what_a_gpu_of_version_3_was_condemned_for_is_kept(tmp_path: Path)
         db.execute("INSERT INTO gpus VALUES ('GPU-1', ?, '550', '[1, 3]', '[\"lost\"]')", (BOOT,))
         db.execute("INSERT INTO gpu_xids VALUES ('GPU-1', 48, -1, -1, 0, 1, 2, 3)")
     gpus, idle = await _of_gpus(tmp_path)
-    mark = XidMark(xid=48, first=1, last=2, count=3)
+    record = XidRecord(xid=48, first=1, last=2, count=3)
     assert gpus == {
         "GPU-1": GpuState(
-            uuid="GPU-1", boot=BOOT, driver="550", marks=(mark,), awaits=frozenset({"lost"})
+            uuid="GPU-1", boot=BOOT, driver="550", xids=(record,), awaits=frozenset({"lost"})
         )
     }
     assert idle == {}
@@ -281,10 +281,10 @@ async def test_all_that_version_5_knew_of_gpus_is_kept(tmp_path: Path) -> None:
             boot=BOOT,
             driver="550",
             pci=PciAddress("0000:65:00.0"),
-            marks=(
-                XidMark(xid=48, first=first, last=NOW + 2, count=2),
-                XidMark(xid=48, suspected=True, first=first, last=NOW + 3, count=3),
-                XidMark(xid=94, gi=1, ci=0, first=first, last=NOW + 9, count=1),
+            xids=(
+                XidRecord(xid=48, first=first, last=NOW + 2, count=2),
+                XidRecord(xid=48, suspected=True, first=first, last=NOW + 3, count=3),
+                XidRecord(xid=94, gi=1, ci=0, first=first, last=NOW + 9, count=1),
             ),
         ),
         "GPU-2": GpuState(uuid="GPU-2", boot=BOOT, awaits=frozenset({"lost"})),

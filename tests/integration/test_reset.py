@@ -57,7 +57,7 @@ def _was_reset(node: Stage, chip: str) -> bool:
 
 
 async def _counted(node: Stage) -> Pod:
-    """Run a pod that will leave an orphan, and return once it was seen in kubelet's books.
+    """Run a pod that will leave an orphan, and return once it was seen in kubelet's checkpoint.
 
     Of a pod that kubelet was never seen to count, nothing is ever ended.
     """

@@ -99,8 +99,8 @@ async def test_kubelet_is_never_signalled(tmp_path: Path) -> None:
     async with reclaim_scene(tmp_path) as scene:
         victim = scene.start("hyperkube")
         kubelet = _process(victim)
-        scene.books.kubelet = kubelet
-        scene.books.write()
+        scene.reader.kubelet = kubelet
+        scene.reader.write()
         await scene.note(counted_by=kubelet)
         await scene.wait_long()
         assert victim.lives
@@ -259,7 +259,7 @@ async def test_a_pod_made_anew_with_the_same_name_has_a_uid_and_processes_of_its
 async def test_a_cgroup_replaced_between_scan_and_signal_is_another_one(tmp_path: Path) -> None:
     async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
-        scene.books.asked = _once(scene.replace_cgroup)
+        scene.reader.asked = _once(scene.replace_cgroup)
         await scene.wait_long()
         assert victim.lives
 
@@ -343,16 +343,16 @@ async def test_a_lock_that_moved_meanwhile_is_not_acted_upon(tmp_path: Path) -> 
     async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
         granted = _HandBack(scene)
-        scene.books.asked = granted
+        scene.reader.asked = granted
         await scene.wait_long()
         assert victim.lives
 
 
 async def test_a_manifest_put_back_between_scan_and_signal_saves_its_pod(tmp_path: Path) -> None:
-    """The UID and the cgroup are the same as before, and kubelet has it in its books again."""
+    """The UID and the cgroup are the same as before, and kubelet has it in its checkpoint again."""
     async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
-        scene.books.asked = lambda: setattr(scene.books, "counted", (X,))
+        scene.reader.asked = lambda: setattr(scene.reader, "counted", (X,))
         await scene.wait_long()
         assert victim.lives
 
@@ -362,8 +362,8 @@ async def test_a_manifest_put_back_after_kubelets_answer_saves_its_pod(tmp_path:
         victim = scene.start()
 
         def back() -> None:
-            scene.books.counted = (X,)
-            scene.books.write()
+            scene.reader.counted = (X,)
+            scene.reader.write()
 
         _at_look(scene, _ASKED, back)
         await scene.wait_long()
@@ -373,7 +373,7 @@ async def test_a_manifest_put_back_after_kubelets_answer_saves_its_pod(tmp_path:
 async def test_without_an_answer_of_kubelets_nobody_is_signalled(tmp_path: Path) -> None:
     async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
-        scene.books.answers = False
+        scene.reader.answers = False
         await scene.wait_long()
         assert victim.lives
 
@@ -405,8 +405,8 @@ async def test_what_another_kubelet_had_in_its_books_proves_nothing(tmp_path: Pa
     """Kubelet restarted while the API server is down: it lists nothing, and the pods live."""
     async with reclaim_scene(tmp_path) as scene:
         victim = scene.start()
-        scene.books.kubelet = ProcessId(KUBELET.pid, KUBELET.start_ticks + 1)
-        scene.books.write()
+        scene.reader.kubelet = ProcessId(KUBELET.pid, KUBELET.start_ticks + 1)
+        scene.reader.write()
         await scene.wait_long()
         assert victim.lives
 
@@ -602,8 +602,8 @@ async def test_a_manifest_put_back_while_a_kernel_refuses_cgroup_kill_saves_its_
         victim = scene.start(deaf=True)
 
         def put_back() -> None:
-            scene.books.counted = (X,)
-            scene.books.write()
+            scene.reader.counted = (X,)
+            scene.reader.write()
 
         scene.kernel.before_kill = _once(put_back)
         await scene.wait_long()

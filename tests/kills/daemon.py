@@ -38,7 +38,7 @@ from kills.edges import (
     MemoryProcfs,
     MemoryRuntimeFiles,
 )
-from kills.kubelet import Books, Kubelet
+from kills.kubelet import Kubelet, Reader
 from kills.pods import TPU
 
 OWN_PID = 4_999_999
@@ -96,7 +96,7 @@ class Daemon:
         kernel, clock = self._kubelet.kernel, self._kubelet.kernel.clock
         self.lane = lane = InlineLane()
         self._ledger = ledger = await open_ledger(self._state, lane, clock=clock, boot=BOOT)
-        self._books = books = Books(self._kubelet, self._meanwhile, asks=self._guards.asks_again)
+        self._reader = reader = Reader(self._kubelet, self._meanwhile, asks=self._guards.asks_again)
         procfs, cgroups = MemoryProcfs(kernel), MemoryCgroups(kernel)
         self._pidfds = MemoryPidfds(kernel, self._happens, checks=self._guards.checks_start_times)
         self._paths = MemoryPaths(kernel)
@@ -120,7 +120,7 @@ class Daemon:
         )
         evidence = Evidence(
             ledger=ledger,
-            books=books,
+            reader=reader,
             pods=pods,
             clock=clock,
             settings=settings,
@@ -144,7 +144,7 @@ class Daemon:
         self._watcher = Watcher(
             ledger=ledger,
             inventory=Watched(self._inventory),
-            books=books,
+            reader=reader,
             kernel=watch,
             pods=pods,
             reclaimer=reclaimer,
@@ -153,7 +153,7 @@ class Daemon:
             settings=settings,
             pending_timeout=60.0,
         )
-        books.read()
+        reader.read()
         await self._watcher.catch_up()
 
     async def end(self) -> None:
@@ -169,7 +169,7 @@ class Daemon:
         if self._ledger is None:
             return
         try:
-            self._books.turn(active=bool(self._ledger.book.value.locks))
+            self._reader.turn(active=bool(self._ledger.book.value.locks))
             await self._watcher._beat()
         except (HoldfastError, OSError) as error:
             self._kubelet.kernel.say(f"the daemon cannot watch: {error}")
@@ -205,12 +205,12 @@ class Daemon:
             return False
 
     async def _pass(self, ledger: Ledger, devices: frozenset[DeviceId]) -> bool:
-        self._books.read()
+        self._reader.read()
         keys = self._keys(devices)
         passage = Passage(resource=TPU, asked=devices, devices=keys)
-        caller = who_calls(passage, self._books.view.value, ledger.book.value)
+        caller = who_calls(passage, self._reader.view.value, ledger.book.value)
         if len(caller.pods) > 1 or why_wait(passage, caller, ledger.book.value) is not None:
-            self._books.ask("a gate waits")
+            self._reader.ask("a gate waits")
             return False
         wanted = [each for each in self._inventory.devices if each.name.id in devices]
         facts = await self._look.scan(wanted, ledger.book.value.locks)

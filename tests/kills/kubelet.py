@@ -29,14 +29,14 @@ class Plugin(Protocol):
 
 
 class Kubelet:
-    """Admits, starts and ends pods; its books are what the daemon asks for."""
+    """Admits, starts and ends pods; its checkpoint are what the daemon asks for."""
 
     def __init__(self, kernel: Kernel, runtime: Runtime, devices: frozenset[DeviceId]) -> None:
         self.kernel = kernel
         self.runtime = runtime
         self.devices = devices
         self.pods: list[Pod] = []
-        self.books: Entries = {}
+        self.allocated: Entries = {}
         self.file: tuple[CheckpointEntry, ...] | None = ()
         """What the checkpoint says; None: it cannot be read."""
         self.version = CheckpointId("0")
@@ -49,7 +49,7 @@ class Kubelet:
 
     def start(self) -> None:
         self.process = self.kernel.spawn("kubelet", _SERVICE, lambda: "it is kubelet")
-        self.books = {(each.pod, each.container): each for each in self.file or ()}
+        self.allocated = {(each.pod, each.container): each for each in self.file or ()}
         self.ready = self.api
 
     def end(self) -> None:
@@ -59,7 +59,7 @@ class Kubelet:
 
     def write(self) -> None:
         self.kernel.clock.shift(0.01)
-        self.file = tuple(self.books.values())
+        self.file = tuple(self.allocated.values())
         self.touch()
 
     def touch(self) -> None:
@@ -71,7 +71,9 @@ class Kubelet:
         self.ready |= self.api
         if self.ready:
             known = {pod.uid for pod in self.pods if pod.listed and not pod.over}
-            self.books = {key: each for key, each in self.books.items() if each.pod in known}
+            self.allocated = {
+                key: each for key, each in self.allocated.items() if each.pod in known
+            }
 
     async def admit(self, pod: Pod, plugin: Plugin) -> bool:
         """Ask for the devices of each container; a refusal is the end of the pod."""
@@ -82,7 +84,7 @@ class Kubelet:
         for container in pod.containers:
             if not container.devices or await plugin.allocate(container.devices):
                 if container.devices:
-                    self.books[pod.uid, container.name] = CheckpointEntry(
+                    self.allocated[pod.uid, container.name] = CheckpointEntry(
                         pod=pod.uid,
                         container=container.name,
                         resource=TPU,
@@ -111,7 +113,7 @@ class Kubelet:
         pod.wanted, pod.over = False, True
 
     def free(self) -> list[DeviceId]:
-        taken = frozenset[DeviceId]().union(*(each.devices for each in self.books.values()))
+        taken = frozenset[DeviceId]().union(*(each.devices for each in self.allocated.values()))
         return sorted(self.devices - taken)
 
     def _end_when_due(self, pod: Pod) -> None:
@@ -139,12 +141,12 @@ class Kubelet:
     async def _may_start(self, pod: Pod, container: Container, plugin: Plugin) -> bool:
         if not container.devices:
             return True
-        known = (pod.uid, container.name) in self.books  # else it refuses by itself
+        known = (pod.uid, container.name) in self.allocated  # else it refuses by itself
         return known and await plugin.start(container.devices) and not pod.over
 
 
-class Books:
-    """What the daemon knows of kubelet's books, by the rules of the daemon's own reader of them."""
+class Reader:
+    """What the daemon knows of kubelet's checkpoint, by the rules of the daemon's own reader of it."""
 
     def __init__(
         self, kubelet: Kubelet, meanwhile: Callable[[], Awaitable[None]], *, asks: bool

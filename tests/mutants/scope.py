@@ -43,7 +43,7 @@ _BY_ROOM = {
     ),
     "kubelet": (
         "tests/integration/test_kubelet_side.py",
-        "tests/integration/test_kubelet_books.py",
+        "tests/integration/test_kubelet_reader.py",
         "tests/integration/test_plugin_calls.py",
     ),
 }

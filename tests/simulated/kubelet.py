@@ -158,7 +158,7 @@ class Kubelet(rpc.RegistrationServicer):
         return pod
 
     def forget(self) -> None:
-        """Know no pods any more, and have no devices of any in the books."""
+        """Know no pods any more, and have no devices of any in the checkpoint."""
         self.pods.clear()
         self.devices.drop(())
 

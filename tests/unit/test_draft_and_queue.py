@@ -477,7 +477,9 @@ def test_a_lock_says_whether_a_container_may_have_started_on_its_device() -> Non
     running = drafted()
     running.activate(running.allocate(WHOLE, _D0))
     settle(running)
-    assert running.locks[name("d0")].started, "it was taken over from books that had it running"
+    assert running.locks[name("d0")].started, (
+        "it was taken over from a checkpoint that had it running"
+    )
     later = drafted()
     allocation = later.allocate(WHOLE, _D0)
     settle(later)

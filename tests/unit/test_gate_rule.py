@@ -147,7 +147,7 @@ def test_a_start_that_is_only_remembered_takes_no_allocation_that_may_be_another
 
 
 def test_a_start_that_nobody_allocated_is_written_down_once_and_waits_its_turn() -> None:
-    """An init container has more than the main one: with books, both would be one pod's."""
+    """An init container has more than the main one: with reader, both would be one pod's."""
     book = book_of(allocated(_BOTH, active=True))
     draft = drafted(book)
     arrive(draft, _PASSAGE, Caller())

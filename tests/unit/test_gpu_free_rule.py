@@ -28,7 +28,7 @@ from holdfast.model.nvidia.free import (
     with_level,
 )
 from holdfast.model.nvidia.gpu import GpuProcess, GpuUse
-from holdfast.model.nvidia.idle import IdleMemory, IdleRules, Level, Unused, follow, restored
+from holdfast.model.nvidia.idle import IdleLevel, IdleMemory, IdleRules, Unused, follow, restored
 from holdfast.model.use.free import (
     FormerPod,
     KernelFacts,
@@ -286,24 +286,24 @@ def test_nvml_alone_keeps_a_gpu_and_nothing_else() -> None:
 DEADLINE, LATER = 60.0, 600.0
 IDLE_RULES = RULES.idle
 HUGE = 70 << 30
-SETTLED = Level(idle=5 * MIB, least=5 * MIB)
+SETTLED = IdleLevel(idle=5 * MIB, least=5 * MIB)
 
 
 def at(memory: int | None, *, owned: bool = False, works: int | None = None) -> Unused:
     return Unused(memory=memory, utilization=works, unowned=not owned)
 
 
-def since(level: Level, above: float) -> Level:
+def since(level: IdleLevel, above: float) -> IdleLevel:
     return replace(level, above_since=above)
 
 
 LEVELS = [
     # (known, seen now, at, what is known then); the deadline is 60 s
-    (Level(), at(5 * MIB), 0, SETTLED),
-    (Level(), at(5 * MIB, owned=True), 0, Level()),
-    (Level(), at(None), 0, Level()),
-    (Level(), None, 0, Level()),
-    (Level(idle=90 * MIB, least=90 * MIB), at(5 * MIB), 0, SETTLED),
+    (IdleLevel(), at(5 * MIB), 0, SETTLED),
+    (IdleLevel(), at(5 * MIB, owned=True), 0, IdleLevel()),
+    (IdleLevel(), at(None), 0, IdleLevel()),
+    (IdleLevel(), None, 0, IdleLevel()),
+    (IdleLevel(idle=90 * MIB, least=90 * MIB), at(5 * MIB), 0, SETTLED),
     (SETTLED, at(1 * MIB, owned=True), 0, SETTLED),
     (SETTLED, at(69 * MIB), 0, SETTLED),
     (SETTLED, at(69 * MIB + 1), 0, since(SETTLED, 0)),
@@ -314,20 +314,20 @@ LEVELS = [
     (since(SETTLED, 3), None, 99, SETTLED),
     # A small rise that stands is what the driver needs from now on, also after a pod.
     (since(SETTLED, 3), at(99 * MIB), 62, since(SETTLED, 3)),
-    (since(SETTLED, 3), at(99 * MIB), 63, Level(idle=99 * MIB, least=5 * MIB)),
+    (since(SETTLED, 3), at(99 * MIB), 63, IdleLevel(idle=99 * MIB, least=5 * MIB)),
     (since(SETTLED, 3), at(99 * MIB, owned=True), 602, since(SETTLED, 3)),
-    (since(SETTLED, 3), at(99 * MIB, owned=True), 603, Level(idle=99 * MIB, least=5 * MIB)),
-    (since(SETTLED, 3), at(261 * MIB), 63, Level(idle=261 * MIB, least=5 * MIB)),
+    (since(SETTLED, 3), at(99 * MIB, owned=True), 603, IdleLevel(idle=99 * MIB, least=5 * MIB)),
+    (since(SETTLED, 3), at(261 * MIB), 63, IdleLevel(idle=261 * MIB, least=5 * MIB)),
     (since(SETTLED, 3), at(261 * MIB + 1), 63, since(SETTLED, 3)),
     # A great one is a leak, however long it stands and whoever had the GPU.
     (since(SETTLED, 3), at(HUGE), 1e6, since(SETTLED, 3)),
     (since(SETTLED, 3), at(HUGE, owned=True), 1e6, since(SETTLED, 3)),
     # All rises together are bounded, by 4 times the slack above the least that was ever seen.
     (
-        Level(idle=200 * MIB, least=5 * MIB, above_since=3),
+        IdleLevel(idle=200 * MIB, least=5 * MIB, above_since=3),
         at(265 * MIB, owned=True),
         1e6,
-        Level(idle=200 * MIB, least=5 * MIB, above_since=3),
+        IdleLevel(idle=200 * MIB, least=5 * MIB, above_since=3),
     ),
     # A GPU that works for nobody is noted, and no more when it rests.
     (SETTLED, at(5 * MIB, works=50), 7, replace(SETTLED, busy_since=7)),
@@ -341,7 +341,7 @@ LEVELS = [
 
 @pytest.mark.parametrize(("level", "look", "now", "then"), LEVELS)
 def test_idle_memory_is_the_least_that_was_seen_while_nobody_had_the_gpu_and_small_rises(
-    level: Level, look: Unused | None, now: float, then: Level
+    level: IdleLevel, look: Unused | None, now: float, then: IdleLevel
 ) -> None:
     assert follow(level, look, now=now, rules=IDLE_RULES) == then
 
@@ -370,13 +370,13 @@ def test_many_small_leaks_end_in_one_that_is_told() -> None:
 
 
 def test_what_is_known_outlives_a_restart_and_no_other_load_of_the_driver() -> None:
-    level = Level(idle=90 * MIB, least=5 * MIB, above_since=3, busy_since=4)
+    level = IdleLevel(idle=90 * MIB, least=5 * MIB, above_since=3, busy_since=4)
     kept = level.kept("boot-1 load 7")
     assert kept == IdleMemory(load="boot-1 load 7", least=5 * MIB, now=90 * MIB)
-    assert restored(kept, "boot-1 load 7") == Level(idle=90 * MIB, least=5 * MIB)
-    assert restored(kept, "boot-1 load 8") == Level()
-    assert restored(None, "boot-1 load 7") == Level()
-    assert Level().kept("boot-1 load 7") is None
+    assert restored(kept, "boot-1 load 7") == IdleLevel(idle=90 * MIB, least=5 * MIB)
+    assert restored(kept, "boot-1 load 8") == IdleLevel()
+    assert restored(None, "boot-1 load 7") == IdleLevel()
+    assert IdleLevel().kept("boot-1 load 7") is None
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_nothing_is_learned_of_a_gpu_while_somebody_is_on_it_or_may_be(found: Fo
 
 
 def test_memory_that_stays_is_overdue_after_the_deadline_and_not_before() -> None:
-    level = Level(idle=5, least=5, above_since=3, busy_since=3)
+    level = IdleLevel(idle=5, least=5, above_since=3, busy_since=3)
     found = Found(sight=GpuSight(memory=99 * MIB))
     looks = [with_level(found, level, now=now, rules=IDLE_RULES) for now in (62, 63)]
     assert [each.sight.overdue for each in looks] == [False, True]

@@ -18,7 +18,7 @@ from holdfast.model.nvidia.gpu import (
 from holdfast.model.nvidia.health import (
     GpuState,
     after_event,
-    after_look,
+    after_observation,
     condemning,
     healths,
     place_of,
@@ -27,7 +27,7 @@ from holdfast.model.nvidia.health import (
     verdict,
 )
 from holdfast.model.nvidia.mig import hides_some
-from holdfast.model.nvidia.xid_marks import MOST_MARKS, GpuLook, Place
+from holdfast.model.nvidia.xid_records import MOST_XIDS, GpuObservation, Place
 from holdfast.model.nvidia.xids import XidChecks, xid_checks
 
 BOOT, LATER = BootId("boot-1"), BootId("boot-2")
@@ -71,10 +71,10 @@ def look(
     reloaded: bool = False,
     mig: bool = False,
 ) -> GpuState:
-    taken = GpuLook(
+    taken = GpuObservation(
         at=at, driver=driver, condition=condition, users=users, reloaded=reloaded, mig=mig
     )
-    return after_look(before, taken, at, quiet=QUIET)
+    return after_observation(before, taken, at, quiet=QUIET)
 
 
 def texts(of: GpuState, place: Place = None) -> list[str]:
@@ -172,7 +172,7 @@ def test_a_restart_of_the_daemon_does_not_begin_the_quiet_period_anew() -> None:
 
 def test_an_xid_that_outlives_a_boot_has_its_moment_in_this_one() -> None:
     after = restored(state(xid(NO_POWER)).kept, LATER, 7.0, CHECKS)
-    assert [(mark.first, mark.last) for mark in after.marks] == [(7.0, 7.0)]
+    assert [(record.first, record.last) for record in after.xids] == [(7.0, 7.0)]
 
 
 def _driver_changed(before: GpuState) -> GpuState:
@@ -295,7 +295,7 @@ def test_a_gpu_that_does_not_answer_is_cleared_of_nothing(number: int) -> None:
     gone = look(state(xid(number)), at=NOW + 1)
     for later in (AFTER + 1, AFTER + 2):
         gone = look(gone, LOST, at=later, driver="570", reloaded=True)
-    assert [mark.xid for mark in condemning(gone)] == [number]
+    assert [record.xid for record in condemning(gone)] == [number]
 
 
 def test_a_later_harmless_xid_never_clears_an_earlier_fatal_one() -> None:
@@ -308,14 +308,14 @@ def test_a_later_harmless_xid_never_clears_an_earlier_fatal_one() -> None:
 def test_an_xid_that_came_while_we_looked_is_not_cleared_by_that_look() -> None:
     before = look(state(), LOST, at=NOW - 5)
     after = after_event(before, xid(BAD_MEMORY), NOW, CHECKS)
-    taken = GpuLook(at=NOW - 1, driver="550", condition=FINE)
-    assert not healthy(after_look(after, taken, NOW + 1, quiet=QUIET))
+    taken = GpuObservation(at=NOW - 1, driver="550", condition=FINE)
+    assert not healthy(after_observation(after, taken, NOW + 1, quiet=QUIET))
 
 
 def test_a_storm_of_different_xids_keeps_the_gravest() -> None:
     events = [xid(number) for number in (NO_POWER, *range(2000, 2040), NOTICE, BAD_MEMORY)]
     after = state(*events)
-    assert len(after.marks) == MOST_MARKS
+    assert len(after.xids) == MOST_XIDS
     assert any("Xid 54 " in text for text in texts(after))
     assert not any("Xid 63 " in text for text in texts(after))
 
@@ -588,8 +588,8 @@ def test_what_condemns_a_slice_is_its_own_and_what_takes_all_of_the_gpu() -> Non
     sick = state(
         xid(CONTAINED, gi=1, ci=0), xid(CONTAINED, gi=2, ci=0), xid(BAD_MEMORY), xid(79, "")
     )
-    assert [mark.xid for mark in condemning(sick)] == [CONTAINED, CONTAINED, BAD_MEMORY]
-    assert [(mark.xid, mark.gi) for mark in condemning(sick, (2, 0))] == [
+    assert [record.xid for record in condemning(sick)] == [CONTAINED, CONTAINED, BAD_MEMORY]
+    assert [(record.xid, record.gi) for record in condemning(sick, (2, 0))] == [
         (CONTAINED, 2),
         (BAD_MEMORY, None),
     ]

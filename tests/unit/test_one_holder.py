@@ -1,6 +1,6 @@
 """The promise itself: whatever happens in whatever order, no two pods have one piece of hardware.
 
-A small world (kubelet's books, processes that outlive their pods, reboots) drives the rules over
+A small world (kubelet's checkpoint, processes that outlive their pods, reboots) drives the rules over
 the ledger's real file. The daemon may be killed at any statement of any commit: what it finds then
 must be the book before that commit or the book after it. ONE_HOLDER_EXAMPLES raises how many worlds
 are tried.
@@ -441,7 +441,7 @@ class OneHolder(RuleBasedStateMachine):
     @rule(data=st.data(), allocates=st.booleans())
     @precondition(lambda self: any(not pod.counted for pod in self.pods))
     def kubelet_counts_a_pod_again(self, data: st.DataObject, allocates: bool) -> None:
-        """A kubelet that lost its books for a moment; or a static pod that comes back."""
+        """A kubelet that lost its checkpoint for a moment; or a static pod that comes back."""
         pod = data.draw(st.sampled_from([each for each in self.pods if not each.counted]))
         wished = [(each.resource, each.ids) for each in pod.containers]
         if any(

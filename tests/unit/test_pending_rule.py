@@ -242,12 +242,12 @@ def test_books_that_were_not_looked_at_yet_end_nothing(pod: str | None) -> None:
     assert over(facts) is None
 
 
-@pytest.mark.parametrize("books", [entry(Y, "d2"), entry(Y, "d0", resource=HALF)])
+@pytest.mark.parametrize("naming", [entry(Y, "d2"), entry(Y, "d0", resource=HALF)])
 def test_an_entry_of_other_devices_says_nothing_of_ones_allocated_again(
-    books: CheckpointEntry,
+    naming: CheckpointEntry,
 ) -> None:
-    assert over(_facts(seen(books), again=True)) is None
-    assert over(_facts(seen(books, entry(Z, "d1")), again=True)) == (
+    assert over(_facts(seen(naming), again=True)) is None
+    assert over(_facts(seen(naming, entry(Z, "d1")), again=True)) == (
         "its devices were allocated again, to pod pod-z"
     )
 

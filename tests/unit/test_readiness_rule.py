@@ -13,7 +13,7 @@ from holdfast.model.node.readiness import (
     Known,
     ReadinessFacts,
     Rule,
-    books,
+    checkpoint,
     devices,
     first_look,
     hardware,
@@ -40,9 +40,9 @@ _WELL = ReadinessFacts(
     resources=(_TPU,),
     kubelet={_TPU: Registration(registered=True, streams=1, problem="")},
     sockets={"control": _GOOD, _TPU: _GOOD},
-    books_readable=True,
-    books_missing=False,
-    books_problem="",
+    checkpoint_readable=True,
+    checkpoint_missing=False,
+    checkpoint_problem="",
     ledger=_GOOD,
     ledger_failing_since=None,
     lanes={"scan": None, "ledger": None},
@@ -89,8 +89,8 @@ _CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
         "the last result is 300 s old",
     ),
     (
-        books,
-        {"books_readable": False, "books_problem": "it is garbage"},
+        checkpoint,
+        {"checkpoint_readable": False, "checkpoint_problem": "it is garbage"},
         "kubelet checkpoint",
         "it is garbage",
     ),
@@ -177,7 +177,9 @@ def test_a_resource_that_kubelet_never_heard_of_is_not_registered() -> None:
 
 
 def test_a_node_whose_kubelet_has_no_checkpoint_yet_is_ready() -> None:
-    new = replace(_WELL, books_readable=False, books_missing=True, books_problem="no such file")
+    new = replace(
+        _WELL, checkpoint_readable=False, checkpoint_missing=True, checkpoint_problem="no such file"
+    )
 
     assert _failed(judge_readiness(new)) == {}
 

@@ -1,4 +1,4 @@
-"""Bringing the book in line with kubelet's books, order of events by order of events."""
+"""Bringing the book in line with kubelet's checkpoint, order of events by order of events."""
 
 import pytest
 from msgspec.structs import replace
@@ -272,7 +272,7 @@ def test_a_pod_whose_hardware_is_gone_keeps_its_lock() -> None:
 
 
 def test_an_adopted_pod_that_runs_comes_before_an_allocation_that_has_not_started() -> None:
-    """The other came by another resource name before we had read kubelet's books."""
+    """The other came by another resource name before we had read kubelet's checkpoint."""
     book = book_of(allocated(silicon(h0="a"), resource=HALF, pod=Y))
     view = seen(entry(X, "d0"), entry(Y, "h0", resource=HALF))
     after = _after(book, view, sightings={X: _LIVING})
@@ -320,7 +320,7 @@ def _released(*, through: tuple[LockState, ...] = ()) -> Book:
 def test_a_pod_that_kubelet_counts_again_has_its_lock_back(
     through: tuple[LockState, ...], allocates: bool
 ) -> None:
-    """Without an Allocate: kubelet's books were wrong for a moment. With one: a static pod."""
+    """Without an Allocate: kubelet's checkpoint was wrong for a moment. With one: a static pod."""
     draft = drafted(_released(through=through))
     if allocates:
         draft.allocate(WHOLE, _D0)
@@ -536,10 +536,10 @@ _BEFORE_BOOT = replace(_LET_GO, counted_boot=BootId("boot-0"))
         "counted by another kubelet",
         "absent, but not in answer to a question",
         "absent, nobody knows which kubelet wrote",
-        "the books cannot be read",
-        "the books cannot be read, and what was known stands",
-        "the books cannot be read, and what they said before does not count",
-        "the books cannot be read, so that nothing is absent",
+        "the checkpoint cannot be read",
+        "the checkpoint cannot be read, and what was known stands",
+        "the checkpoint cannot be read, and what it said before does not count",
+        "the checkpoint cannot be read, so that nothing is absent",
         "absent, and nobody knows whose word that is",
         "counted, and nobody knows by which kubelet",
         "counted, but not in answer to a question",

@@ -7,7 +7,7 @@ from holdfast.model.devices import Device, DeviceKind, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.reclaim.reset import (
     FORCED,
-    FunctionLook,
+    FunctionState,
     ResetPolicy,
     TrialState,
     TrialStep,
@@ -33,8 +33,8 @@ def _look(
     methods: tuple[str, ...] | None = ("flr", "bus"),
     present: bool = True,
     override: str = "vfio-pci",
-) -> FunctionLook:
-    return FunctionLook(
+) -> FunctionState:
+    return FunctionState(
         address=_CHIP,
         present=present,
         driver=driver,
@@ -88,7 +88,7 @@ def test_only_a_reset_that_cannot_reach_another_function_is_used(
     ],
 )
 def test_a_function_is_reset_only_when_asked_for_idle_ours_and_alone(
-    policy: ResetPolicy, look: FunctionLook, *, idle: bool, reason: str | None
+    policy: ResetPolicy, look: FunctionState, *, idle: bool, reason: str | None
 ) -> None:
     found = why_not_reset(policy, look, idle=idle, guarded=True)
     assert found is None if reason is None else reason in (found or "")
@@ -111,7 +111,7 @@ def test_a_function_is_not_reset_while_others_could_open_it() -> None:
     ],
 )
 def test_a_function_is_dead_that_does_not_answer_or_left_vfio(
-    look: FunctionLook, reason: str | None
+    look: FunctionState, reason: str | None
 ) -> None:
     found = why_dead(look)
     assert found is None if reason is None else reason in (found or "")
@@ -129,7 +129,7 @@ def test_a_function_is_dead_that_does_not_answer_or_left_vfio(
     ],
 )
 def test_a_function_is_bound_again_only_if_allowed_and_nobody_has_or_chose_a_driver(
-    look: FunctionLook, *, allowed: bool, may: bool
+    look: FunctionState, *, allowed: bool, may: bool
 ) -> None:
     assert may_rebind(look, allowed=allowed) is may
 

@@ -8,7 +8,7 @@ from holdfast.model.devices import FaultKind
 from holdfast.model.ids import PciAddress
 from holdfast.model.vfio.viability import (
     FunctionFacts,
-    NodeFacts,
+    VfioDeviceNode,
     chip_faults,
     function_faults,
     group_faults,
@@ -27,8 +27,8 @@ def _function(driver: str | None, *, was_bound: bool = False) -> FunctionFacts:
 
 def _node(
     *, expected: int | None = 62, found: int | None = 62, exists: bool = True, problem: str = ""
-) -> NodeFacts:
-    return NodeFacts(
+) -> VfioDeviceNode:
+    return VfioDeviceNode(
         path="/dev/vfio/7", expected=expected, found=found, exists=exists, problem=problem
     )
 
@@ -69,7 +69,7 @@ def test_a_group_is_viable_unless_a_driver_in_it_does_dma_of_its_own(
     ],
 )
 def test_a_function_needs_a_vfio_driver_and_its_loss_while_the_node_stays_is_a_removal(
-    function: FunctionFacts, node: NodeFacts | None, kind: FaultKind | None
+    function: FunctionFacts, node: VfioDeviceNode | None, kind: FaultKind | None
 ) -> None:
     faults = function_faults(function, node)
     assert [fault.kind for fault in faults] == ([] if kind is None else [kind])
@@ -93,7 +93,7 @@ def test_a_function_needs_a_vfio_driver_and_its_loss_while_the_node_stays_is_a_r
     ],
 )
 def test_a_node_must_be_the_character_device_that_sysfs_names(
-    node: NodeFacts, kind: FaultKind | None, words: tuple[str, ...]
+    node: VfioDeviceNode, kind: FaultKind | None, words: tuple[str, ...]
 ) -> None:
     faults = node_faults(node, "IOMMU group 7")
     assert [fault.kind for fault in faults] == ([] if kind is None else [kind])

@@ -19,7 +19,7 @@ def _reclaimer(clock: ManualClock) -> Reclaimer:
     nothing: Any = None  # none of them is asked here
     evidence = Evidence(
         ledger=nothing,
-        books=nothing,
+        reader=nothing,
         pods=nothing,
         clock=clock,
         settings=_SETTINGS,

@@ -11,7 +11,7 @@ from holdfast.allocation.starts import OwnMachines, Start, StartOutcome, Starts,
 from holdfast.discovery.source import Sources
 from holdfast.errors import GateRefusedError, HoldfastError, LaneStuckError, LedgerError
 from holdfast.host.use.look import Look
-from holdfast.kubelet.books import KubeletBooks
+from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
@@ -63,7 +63,7 @@ class Gate:
         *,
         ledger: Ledger,
         inventory: Watched[Inventory],
-        books: KubeletBooks,
+        reader: KubeletReader,
         look: Look,
         looked: asyncio.Event,
         obstacle: Callable[[DeviceName], str],
@@ -74,7 +74,7 @@ class Gate:
         sources: Sources,
         stirred: Watched[int] | None = None,
     ) -> None:
-        """Decide from *inventory*, *books* and *look*; nobody passes before *looked* is set.
+        """Decide from *inventory*, *reader* and *look*; nobody passes before *looked* is set.
 
         `obstacle` tells what was last seen to keep a device from its next pod, empty for nothing;
         `at_work` what we ourselves do to hardware, during which nobody passes; `published` what
@@ -83,7 +83,7 @@ class Gate:
         """
         self._ledger = ledger
         self._inventory = inventory
-        self._books = books
+        self._reader = reader
         self._look = SharedLook(
             look,
             locks=lambda: ledger.book.value.locks,
@@ -117,7 +117,9 @@ class Gate:
         wait = min(self._settings.wait, LONGEST_WAIT)
         last: Wait | None = None
         while True:
-            changes = Changes([self._ledger.book, self._books.view, self._inventory, self._stirred])
+            changes = Changes(
+                [self._ledger.book, self._reader.view, self._inventory, self._stirred]
+            )
             left = min(wait + _LAST_TRY, LONGEST_WAIT) - self._waited(start)
             patience = asyncio.timeout(left)
             try:
@@ -185,7 +187,7 @@ class Gate:
         withheld = why_kept_away(passage, caller, self._ledger.book.value)
         if withheld is not None:
             raise Wait(StartOutcome.WITHHELD, withheld)
-        if self._books.view.value.unreadable:
+        if self._reader.view.value.unreadable:
             start.doing = "the start could not be recorded in time"
             await self._record(lambda draft: arrive(draft, passage, caller))
         reason = why_held(passage, caller, self._ledger.book.value)
@@ -202,7 +204,7 @@ class Gate:
         ]
         _check_free(devices, verdicts, caller)
         unverified = [each.reason for each in verdicts if each.freedom is Freedom.UNKNOWN]
-        if self._books.view.value.unreadable:
+        if self._reader.view.value.unreadable:
             unverified.append(
                 "kubelet's checkpoint, which says whose container it is, cannot be read"
             )
@@ -235,7 +237,7 @@ class Gate:
             lock.state is LockState.HELD and lock.pod != caller.pod for lock in locks
         ):
             start.questions += 1
-            self._books.ask("a container waits at the gate")
+            self._reader.ask("a container waits at the gate")
 
     def _by_whom(self, start: Start, keys: frozenset[HardwareKey] = frozenset()) -> str:
         """Return what is known to be in the way of *start*, to complete a text with."""
@@ -261,9 +263,9 @@ class Gate:
     async def _caller(self, passage: Passage, start: Start) -> Caller:
         start.doing = "kubelet's checkpoint could not be read in time"
         try:
-            view = await self._books.refresh()
+            view = await self._reader.refresh()
         except HoldfastError:
-            view = self._books.view.value
+            view = self._reader.view.value
         caller = who_calls(passage, view, self._ledger.book.value, known=start.pod)
         if caller.gone is not None:
             raise Wait(
@@ -288,7 +290,7 @@ class Gate:
 
     def _check_promise(self, passage: Passage, caller: Caller, devices: tuple[Device, ...]) -> None:
         """After a reboot kubelet replays its old answer, and groups may have other numbers."""
-        for entry in self._books.view.value.entries_of(passage.resource, passage.asked):
+        for entry in self._reader.view.value.entries_of(passage.resource, passage.asked):
             if entry.pod != caller.pod:
                 continue
             broken = breach(

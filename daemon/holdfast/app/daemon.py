@@ -153,7 +153,7 @@ async def _first_facts(parts: Parts) -> None:
     await parts.scanner.scan()
     try:
         await parts.folder.refresh()
-        await parts.books.refresh()
+        await parts.reader.refresh()
         # Kubelet's checkpoint tells whether some pod counts on names of a former setting.
         await parts.specs.publish(parts.scanner.inventory.value)
         await parts.watcher.catch_up()
@@ -177,7 +177,7 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     supervisor.start("offering", parts.offering.run())
     supervisor.start("drift", parts.drift.run())
     supervisor.start("registrar", parts.registrar.run())
-    supervisor.start("kubelet's books", parts.books.run())
+    supervisor.start("kubelet's checkpoint", parts.reader.run())
     supervisor.start("discovery", parts.scanner.run())
     for source in parts.sources:
         supervisor.start(f"adapter {source.name}", source.run())

@@ -1,4 +1,4 @@
-"""Keeps kubelet's device lists true: from hardware, book and kubelet's own books to Offers."""
+"""Keeps kubelet's device lists true: from hardware, book and kubelet's own checkpoint to Offers."""
 
 from holdfast.ledger.ages import LockAges
 from holdfast.ledger.ledger import Ledger

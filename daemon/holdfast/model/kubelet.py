@@ -1,4 +1,4 @@
-"""What kubelet has in its books: facts read from its checkpoint and from PodResources."""
+"""What kubelet has in its checkpoint: facts read from its checkpoint and from PodResources."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -59,7 +59,7 @@ class Registration(Struct, frozen=True, kw_only=True):
 
 
 class KubeletView(Struct, frozen=True, kw_only=True, dict=True):
-    """The latest that is known of kubelet's books.
+    """The latest that is known of kubelet's checkpoint.
 
     A *question* is: List, send the unchanged devices once more, read the checkpoint that kubelet
     then writes. `questions` counts the complete ones; `asked_at` is when the last of them began,
@@ -118,7 +118,7 @@ class KubeletView(Struct, frozen=True, kw_only=True, dict=True):
         return frozenset(entry.pod for entry in naming)
 
     def counts(self, pod: PodUid) -> bool:
-        """Tell whether kubelet's books have *pod*; only meaningful while `readable`."""
+        """Tell whether kubelet's checkpoint has *pod*; only meaningful while `readable`."""
         return pod in self._by_pod
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 
-from holdfast.kubelet.books import KubeletBooks
+from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import PodRecord
 from holdfast.model.book.locks import DeviceLock
@@ -37,7 +37,7 @@ class Evidence:
         self,
         *,
         ledger: Ledger,
-        books: KubeletBooks,
+        reader: KubeletReader,
         pods: Pods,
         clock: Clock,
         settings: Reclaim,
@@ -51,7 +51,7 @@ class Evidence:
         rule only where a test shows what each guard of `why_spare` is for.
         """
         self._ledger = ledger
-        self._books = books
+        self._reader = reader
         self._pods = pods
         self._clock = clock
         self.settings = settings
@@ -79,7 +79,7 @@ class Evidence:
 
     async def ask(self) -> KubeletView | None:
         """Ask kubelet now; return the view that its answer gave, None where it gave none."""
-        return await self._books.answered_after(self._clock.uptime(), self.question_timeout)
+        return await self._reader.answered_after(self._clock.uptime(), self.question_timeout)
 
     def record(self, pod: PodUid) -> PodRecord | None:
         """Return what the ledger has of *pod*; from any thread."""
@@ -95,11 +95,11 @@ class Evidence:
     def stands(self, lock: DeviceLock, warrant: Warrant) -> bool:
         """Tell, from any thread, whether the lock has not moved and its pod is not counted again.
 
-        While kubelet's books cannot be read, the pod may be counted.
+        While kubelet's checkpoint cannot be read, the pod may be counted.
         """
         if self._ledger.book.value.locks.get(lock.device) != lock or lock.pod is None:
             return False
-        view = self._books.view.value
+        view = self._reader.view.value
         return warrant.by_hand is ByHand.FORCE or not _may_count(view, lock.pod)
 
     def judging(self, lock: DeviceLock, warrant: Warrant) -> Judge:
@@ -112,7 +112,7 @@ class Evidence:
             return lambda _each, _members: "the device's pod was never identified"
         record = self.record(pod)
         runtime, since = self._runtime.get(pod, RuntimeSeen()), self._let_go_since(record)
-        kubelet, settings = self._books.view.value.kubelet, self.settings
+        kubelet, settings = self._reader.view.value.kubelet, self.settings
 
         def judge(each: Member, members: Sequence[Member]) -> str | None:
             return self._judge(
@@ -161,7 +161,7 @@ class Evidence:
 
 
 class Uncounted:
-    """Remembers since when kubelet's books have been without each pod, by the monotonic clock.
+    """Remembers since when kubelet's checkpoint has been without each pod, by the monotonic clock.
 
     It is kept in memory only, as the rest of the evidence is.
     """
@@ -172,9 +172,9 @@ class Uncounted:
         self._since: dict[PodUid, float] = {}
 
     def seconds(self, pod: PodUid, *, counted: bool | None) -> float:
-        """Return for how long *pod* has not been counted; *counted* is what the books say now.
+        """Return for how long *pod* has not been counted; *counted* is what it says now.
 
-        Books that cannot be read (None) neither begin nor end that time.
+        A checkpoint that cannot be read (None) neither begins nor ends that time.
         """
         now = self._clock.monotonic()
         if counted:

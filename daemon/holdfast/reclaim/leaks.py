@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.errors import HoldfastError
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.use.look import Look
-from holdfast.kubelet.books import KubeletBooks
+from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Inventory
@@ -48,7 +48,7 @@ class LeakedSandboxes:
         *,
         ledger: Ledger,
         inventory: Watched[Inventory],
-        books: KubeletBooks,
+        reader: KubeletReader,
         starts: Watched[frozenset[HeldUp]],
         look: Look,
         pods: Pods,
@@ -59,7 +59,7 @@ class LeakedSandboxes:
         """Act by *settings* on what *starts* says."""
         self._ledger = ledger
         self._inventory = inventory
-        self._books = books
+        self._reader = reader
         self._starts = starts
         self._look = look
         self._pods = pods
@@ -150,7 +150,7 @@ class LeakedSandboxes:
 
     def _by_now(self, start: HeldUp, facts: LeakFacts, members: tuple[Member, ...]) -> LeakFacts:
         """Return *facts* with what others publish as it is now; from any thread."""
-        book, view = self._ledger.book.value, self._books.view.value
+        book, view = self._ledger.book.value, self._reader.view.value
         return replace(
             facts,
             members=members,
@@ -165,7 +165,7 @@ class LeakedSandboxes:
         holders, complete = await self._holders(start.pod)
         members = await self._pods.members(start.pod)
         runtime = await self._pods.runtime_state(start.pod, members)
-        book, view, now = self._ledger.book.value, self._books.view.value, self._clock.monotonic()
+        book, view, now = self._ledger.book.value, self._reader.view.value, self._clock.monotonic()
         return LeakFacts(
             restart=self._may_restart,
             terminate=self._settings.mode == "terminate",

@@ -19,7 +19,7 @@ from holdfast.model.ids import DeviceName, HardwareKey, PciAddress
 from holdfast.model.reclaim.plan import retry_pause
 from holdfast.model.reclaim.reset import (
     FORCED,
-    FunctionLook,
+    FunctionState,
     ResetPolicy,
     TrialState,
     TrialStep,
@@ -97,7 +97,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     def _reset_all(
         self, control: FunctionControl, functions: tuple[PciAddress, ...], findings: Findings
     ) -> None:
-        looks = [control.look(address) for address in functions]
+        looks = [control.state_of(address) for address in functions]
         with control.holding(self.device.nodes) as opened:
             if opened is Opened.BUSY:
                 findings.problem = (
@@ -110,7 +110,7 @@ class Trial(Struct, frozen=True, kw_only=True):
                 self._reset(control, look, opened, findings)
 
     def _reset(
-        self, control: FunctionControl, look: FunctionLook, opened: Opened, findings: Findings
+        self, control: FunctionControl, look: FunctionState, opened: Opened, findings: Findings
     ) -> None:
         guarded = opened is Opened.SUCCEEDED
         # Asked for while it is guarded: from now on no pod can get past the gate.
@@ -132,12 +132,12 @@ class Trial(Struct, frozen=True, kw_only=True):
         self, control: FunctionControl, functions: tuple[PciAddress, ...], findings: Findings
     ) -> str:
         for address in functions:
-            look = control.look(address)
+            look = control.state_of(address)
             if may_rebind(look, allowed=self.rebind) and self.wanted():
                 answer = control.rebind(address)
                 text = answer.text or f"{address} bound to vfio-pci again"
                 findings.note("rebind", _OUTCOMES[answer.written], text)
-                look = control.look(address)
+                look = control.state_of(address)
             problem = why_dead(look)
             if problem is not None:
                 findings.note("verify", "failed", problem)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from holdfast.errors import HoldfastError
-from holdfast.kubelet.books import KubeletBooks
+from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
@@ -42,8 +42,8 @@ Sightings = Mapping[PodUid, PodSighting]
 class Watcher:
     """Moves locks towards FREE, one beat after the other.
 
-    Each beat compares the book with kubelet's books, the pods' cgroups and the kernel, writes down
-    what follows, and sleeps until something changes. In the steady state it reads `enable` and
+    Each beat compares the book with kubelet's checkpoint, the pods' cgroups and the kernel, writes
+    down what follows, and sleeps until something changes. In the steady state it reads `enable` and
     nothing else.
     """
 
@@ -52,7 +52,7 @@ class Watcher:
         *,
         ledger: Ledger,
         inventory: Watched[Inventory],
-        books: KubeletBooks,
+        reader: KubeletReader,
         kernel: KernelWatch,
         pods: Pods,
         reclaimer: Reclaimer,
@@ -64,7 +64,7 @@ class Watcher:
         """Have *reclaimer* act on what is not free, and *resetter* check what was forced."""
         self._ledger = ledger
         self._inventory = inventory
-        self._books = books
+        self._reader = reader
         self._kernel = kernel
         self._pods = pods
         self._reclaimer = reclaimer
@@ -109,13 +109,13 @@ class Watcher:
         return f"{device} is not free: {reason}" if reason else ""
 
     async def catch_up(self) -> None:
-        """Bring the book in line with kubelet's books, before anything is offered."""
+        """Bring the book in line with kubelet's checkpoint, before anything is offered."""
         await self._reconcile(await self._sight())
 
     async def run(self) -> None:
         """Beat until cancelled."""
         while True:
-            changes = Changes([self._ledger.book, self._books.view, self._inventory, self.nudges])
+            changes = Changes([self._ledger.book, self._reader.view, self._inventory, self.nudges])
             try:
                 await self._beat()
             except (HoldfastError, OSError) as error:
@@ -132,7 +132,7 @@ class Watcher:
         sightings = await self._sight()
         await self._reconcile(sightings)
         if self._endings.is_question_due(self._ledger.book.value, sightings):
-            self._books.ask("a pod seems to have ended")
+            self._reader.ask("a pod seems to have ended")
         enabled = await self._kernel.enabled(self._inventory.value.devices)
         await self._users.look_at_free(enabled, at_all=not self.looked.is_set())
         held = [each for each in self._locks() if each.state is LockState.HELD]
@@ -142,7 +142,7 @@ class Watcher:
         self.looked.set()
 
     async def _sight(self) -> dict[PodUid, PodSighting]:
-        book, view = self._ledger.book.value, self._books.view.value
+        book, view = self._ledger.book.value, self._reader.view.value
         resources = set(self._inventory.value.resources)
         wanted = set(book.pods)
         wanted |= {entry.pod for entry in view.entries if entry.resource in resources}
@@ -150,7 +150,7 @@ class Watcher:
 
     async def _reconcile(self, sightings: Sightings) -> None:
         observed = Observed(
-            view=self._books.view.value,
+            view=self._reader.view.value,
             inventory=self._inventory.value,
             boot=self._ledger.boot,
             sightings=sightings,
@@ -244,7 +244,7 @@ class Watcher:
     def _former_pod(self, lock: DeviceLock, book: Book, sightings: Sightings) -> FormerPod | None:
         if lock.pod is None:
             return None
-        view, record = self._books.view.value, book.pods.get(lock.pod)
+        view, record = self._reader.view.value, book.pods.get(lock.pod)
         sighting, boot = sightings.get(lock.pod), self._ledger.boot
         rebooted = record is not None and record.boot != boot
         replaced = (

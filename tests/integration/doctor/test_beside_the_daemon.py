@@ -57,9 +57,9 @@ async def test_another_plugin_on_our_resource_is_told_while_it_happens(short_pat
     async with stage(short_path) as node:
         await node.stop()
         path = short_path / "dp/kubelet_internal_checkpoint"
-        books = json.loads(path.read_text())
-        books["Data"]["RegisteredDevices"][TPU] = ["0", "1", "2", "3"]
-        path.write_text(json.dumps(books))
+        checkpoint = json.loads(path.read_text())
+        checkpoint["Data"]["RegisteredDevices"][TPU] = ["0", "1", "2", "3"]
+        path.write_text(json.dumps(checkpoint))
 
         told = await _told(node)
 

@@ -1,4 +1,4 @@
-"""What can be wrong with kubelet's folder, books and sockets, on copied trees and on live sockets."""
+"""What can be wrong with kubelet's folder, checkpoint and sockets, on copied trees and on live sockets."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ import pytest
 
 from fakes.nodetree import CHIP, NodeTree
 from holdfast.doctor.finding import Finding, Level
-from holdfast.doctor.kubelet.books import stranger
+from holdfast.doctor.kubelet.checkpoint import stranger
 from holdfast.doctor.kubelet.checks import kubelet_findings, root_dir
 from holdfast.doctor.node import Node
 from holdfast.settings import convert

@@ -99,7 +99,7 @@ class PodOnStage:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of its devices, by kubelet's books."""
+        """The ids of its devices, by kubelet's checkpoint."""
         entries = list(self.stage.kubelet.devices.entries)
         return tuple(id_ for entry in entries if entry.pod == self.uid for id_ in entry.ids)
 

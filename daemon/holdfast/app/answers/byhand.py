@@ -117,7 +117,7 @@ class _Hand:
 
     def _needed(self) -> list[str]:
         parts = self._parts
-        view = parts.books.view.value
+        view = parts.reader.view.value
         offers = parts.offering.offers.value.devices
         return list(
             why_not_removable(

@@ -59,7 +59,7 @@ def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
             "provenAgo": _ago(parts.ledger.proven_at, now),
         },
         "kubelet": {
-            "view": as_json(parts.books.view.value),
+            "view": as_json(parts.reader.view.value),
             "folder": as_json(parts.folder.state.value),
             "registrations": as_json(parts.registrar.registrations.value),
             "offers": as_json(parts.offering.offers.value),

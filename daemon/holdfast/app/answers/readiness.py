@@ -25,7 +25,7 @@ def _facts(parts: Parts) -> ReadinessFacts:
     inventory = parts.scanner.inventory.value
     offered = tuple(parts.offering.offers.value.devices)
     view, watcher, look, settings = (
-        parts.books.view.value,
+        parts.reader.view.value,
         parts.watcher,
         parts.look,
         parts.settings,
@@ -36,10 +36,10 @@ def _facts(parts: Parts) -> ReadinessFacts:
         resources=offered,
         kubelet=registrations(parts),
         sockets=parts.sockets.known(offered),
-        books_readable=view.readable,
+        checkpoint_readable=view.readable,
         # A node that never had a pod with devices has no checkpoint yet: no reason to stay unready.
-        books_missing=parts.folder.state.value.checkpoint is None,
-        books_problem=view.problem,
+        checkpoint_missing=parts.folder.state.value.checkpoint is None,
+        checkpoint_problem=view.problem,
         ledger=Known(at=parts.ledger.proven_at, patience=PATIENCE, problem=parts.ledger.problem),
         ledger_failing_since=parts.ledger.failing_since,
         lanes={name: lane.stuck_since for name, lane in parts.host.lanes.items()},

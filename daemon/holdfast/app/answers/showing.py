@@ -26,7 +26,7 @@ def show(parts: Parts, metrics: Metrics) -> None:
     metrics.locks.show(inventory, book, looked=looked, now=parts.clock.wall())
     metrics.kubelet.show(
         registrations(parts),
-        questions=parts.books.view.value.questions,
+        questions=parts.reader.view.value.questions,
     )
     metrics.show_waiting(parts.gate.starts.count)
     metrics.node.show_lanes(

@@ -52,12 +52,12 @@ class MemoryWatch:
         """Look at every beat until cancelled; *held* returns the present holders."""
         while True:
             try:
-                await self.look(held(), metrics)
+                await self.refresh(held(), metrics)
             except HoldfastError as error:
                 log.warning("cannot read memory usage", reason=str(error))
             await self._clock.sleep(_BEAT)
 
-    async def look(self, held: Held, metrics: MemoryMetrics) -> None:
+    async def refresh(self, held: Held, metrics: MemoryMetrics) -> None:
         """Show and judge the present use."""
         memory, resident = await self._lane.run(
             lambda: (self._reader.own(), self._reader.resident())

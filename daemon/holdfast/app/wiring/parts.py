@@ -26,12 +26,12 @@ from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.proc.peer import peer_of
 from holdfast.host.use.look import Look
-from holdfast.kubelet.books import BooksReader
 from holdfast.kubelet.checkpoint import FileId
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.kubelet.offering import Offering
 from holdfast.kubelet.plugin import DevicePlugin
 from holdfast.kubelet.podresources import PodResources
+from holdfast.kubelet.reader import ViewReader
 from holdfast.kubelet.registration import Registrar, RegistrationTimes
 from holdfast.kubelet.traffic import Traffic
 from holdfast.ledger.ledger import Ledger
@@ -109,7 +109,7 @@ class Parts:
             clock=self.clock,
             open_lane=host.open_lane,
             spec_writer=self._spec_writer,
-            answers=lambda: self.books.view.value.entries,
+            answers=lambda: self.reader.view.value.entries,
             look_again=self._look_again,
             report=self._report,
             count=count,
@@ -140,7 +140,7 @@ class Parts:
             interval=kubelet.poll,
         )
         self._traffic = Traffic()
-        self.books = BooksReader(
+        self.reader = ViewReader(
             folder=self.folder,
             pods=PodResources(
                 Path(kubelet.pod_resources_socket), deadline=kubelet.question.timeout
@@ -158,7 +158,7 @@ class Parts:
         self.offering = Offering(
             ledger=self.ledger,
             inventory=self.scanner.inventory,
-            view=self.books.view,
+            view=self.reader.view,
             clock=self.clock,
             withhold_after=self.settings.withhold_after,
         )
@@ -183,7 +183,7 @@ class Parts:
         )
         evidence = Evidence(
             ledger=self.ledger,
-            books=self.books,
+            reader=self.reader,
             pods=pods,
             clock=self.clock,
             settings=settings,
@@ -206,7 +206,7 @@ class Parts:
         self.watcher = Watcher(
             ledger=self.ledger,
             inventory=self.scanner.inventory,
-            books=self.books,
+            reader=self.reader,
             kernel=self.kernel,
             pods=pods,
             reclaimer=self.reclaimer,
@@ -230,7 +230,7 @@ class Parts:
         self.gate = Gate(
             ledger=self.ledger,
             inventory=inventory,
-            books=self.books,
+            reader=self.reader,
             look=self.look,
             looked=self.watcher.looked,
             obstacle=self.watcher.obstacle,
@@ -280,7 +280,7 @@ class Parts:
         self.leaks = LeakedSandboxes(
             ledger=self.ledger,
             inventory=self.scanner.inventory,
-            books=self.books,
+            reader=self.reader,
             starts=self.gate.starts.held_up,
             look=self.look,
             pods=self._pods,
@@ -290,7 +290,7 @@ class Parts:
         )
         self.drift = DriftWatch(
             ledger=self.ledger,
-            view=self.books.view,
+            view=self.reader.view,
             inventory=self.scanner.inventory,
             offers=self.offering.offers,
             kernel=self.kernel,
@@ -313,7 +313,7 @@ class Parts:
         resources = self.scanner.inventory.value.resources
         return self._by_name or any(
             entry.resource in resources and names_of_ours(entry)
-            for entry in self.books.view.value.entries
+            for entry in self.reader.view.value.entries
         )
 
     def _spec_writer(self, prefix: str, joint: str) -> SpecWriter:

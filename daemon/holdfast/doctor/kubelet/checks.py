@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from holdfast.doctor.finding import Check, Finding
-from holdfast.doctor.kubelet.books import book_findings
+from holdfast.doctor.kubelet.checkpoint import checkpoint_findings
 from holdfast.doctor.kubelet.plugins import plugin_findings
 from holdfast.doctor.node import IN_MEMORY, Node, unusable
 from holdfast.doctor.programs import ask_socket, flag_of
@@ -47,7 +47,7 @@ def kubelet_findings(node: Node) -> Iterator[Finding]:
     kubelet = yield from _socket(node, folder / KUBELET_SOCKET)
     yield from _process(node, kubelet)
     yield _pod_resources(node, kubelet)
-    yield from book_findings(folder, node.settings)
+    yield from checkpoint_findings(folder, node.settings)
     yield from plugin_findings(node, folder)
 
 

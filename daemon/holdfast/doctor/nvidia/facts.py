@@ -46,7 +46,7 @@ _COMM = 15
 """How many letters of a program's name the kernel keeps."""
 
 
-class NodeFacts(Struct, frozen=True, kw_only=True):
+class NvidiaDeviceNode(Struct, frozen=True, kw_only=True):
     """A device node of the driver.
 
     `major` is None if there is no such device. `wanted` is the major number that the kernel gave
@@ -69,7 +69,7 @@ class NvidiaFacts(Struct, frozen=True, kw_only=True):
     version: str = ""
     libraries: Mapping[str, str] = field(default_factory=dict)
     """Each library by its path on the node, with the version in its name, empty without one."""
-    nodes: tuple[NodeFacts, ...] = ()
+    nodes: tuple[NvidiaDeviceNode, ...] = ()
     """The nodes of each GPU, of unified memory and of MIG's capabilities, in the chosen root."""
     gpus: Mapping[str, str] = field(default_factory=dict)
     """NVIDIA's GPUs by PCI address, each with its kernel driver, empty without one."""
@@ -82,7 +82,7 @@ class NvidiaFacts(Struct, frozen=True, kw_only=True):
 def nvidia_facts(node: Node) -> NvidiaFacts:
     """Look at *node*, whatever of it is there. Never raises."""
     files = _files(node)
-    driver = files.look()
+    driver = files.facts()
     root = device_root(driver)
     gpus, switches = _functions(node.host)
     return NvidiaFacts(
@@ -119,7 +119,7 @@ def _files(node: Node) -> NvidiaFiles:
 
 def _libraries(node: Node, driver: DriverFacts) -> Iterator[tuple[str, str]]:
     """Yield the libraries in the order in which the daemon tries them, the loader's last."""
-    own = NvidiaFiles(node.host, driver_root=str(node.root)).look().libraries
+    own = NvidiaFiles(node.host, driver_root=str(node.root)).facts().libraries
     for path in (*driver.libraries, *own):
         match = _LIBRARY_VERSION.search(path.name)
         yield of_node(node, path), match[1] if match else ""
@@ -134,16 +134,16 @@ def _libraries(node: Node, driver: DriverFacts) -> Iterator[tuple[str, str]]:
             yield known, match[1] if match else ""
 
 
-def _nodes(node: Node, folder: Path, host: str) -> Iterator[NodeFacts]:
+def _nodes(node: Node, folder: Path, host: str) -> Iterator[NvidiaDeviceNode]:
     procfs = Procfs(node.host)
     control = _major(folder / "nvidiactl")
     host = of_node(node, host) if host.startswith(str(node.root)) else host
     for minor in _minors(node.host):
         name = f"nvidia{minor}"
-        yield NodeFacts(path=f"{host}/{name}", major=_major(folder / name), wanted=control)
+        yield NvidiaDeviceNode(path=f"{host}/{name}", major=_major(folder / name), wanted=control)
     uvm = procfs.char_major(_UVM[0])
     for name in _UVM:
-        yield NodeFacts(
+        yield NvidiaDeviceNode(
             path=f"{host}/{name}",
             major=_major(folder / name),
             wanted=uvm,
@@ -153,7 +153,7 @@ def _nodes(node: Node, folder: Path, host: str) -> Iterator[NodeFacts]:
     caps = procfs.char_major(_CAPS)
     for name in names_or_empty(folder / _CAPS):
         found = _major(folder / _CAPS / name)
-        yield NodeFacts(path=f"{host}/{_CAPS}/{name}", major=found, wanted=caps)
+        yield NvidiaDeviceNode(path=f"{host}/{_CAPS}/{name}", major=found, wanted=caps)
 
 
 def _minors(host: HostRoot) -> Iterator[int]:

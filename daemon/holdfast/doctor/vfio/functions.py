@@ -15,7 +15,7 @@ from holdfast.host.pci.snapshot import Snapshot
 from holdfast.host.pci.sysfs import PciFunction
 from holdfast.model.devices import Fault
 from holdfast.model.tpu.generations import GENERATIONS, GOOGLE_VENDOR, NOT_CHIPS, generation_of
-from holdfast.model.vfio.viability import NodeFacts, function_faults, group_faults, node_faults
+from holdfast.model.vfio.viability import VfioDeviceNode, function_faults, group_faults, node_faults
 from holdfast.settings import Settings
 from holdfast.vendors.tpu.chips import TpuMatches, accel_faults, tpu_matches
 from holdfast.vendors.vfio.groups import Match, incomplete_chips, no_group, unreadable
@@ -131,7 +131,7 @@ def _groups(
             yield replace(found, remedy=f"{found.remedy}; or {slot}")
 
 
-def _nodes(node: Node, nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
+def _nodes(node: Node, nodes: Sequence[VfioDeviceNode]) -> Iterator[Finding]:
     wrong = False
     for each in nodes:
         if _left_out_of_copy(node, each):
@@ -149,7 +149,7 @@ def _nodes(node: Node, nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
         yield _NODE.ok(reason)
 
 
-def _mode(node: Node, facts: NodeFacts) -> Iterator[Finding]:
+def _mode(node: Node, facts: VfioDeviceNode) -> Iterator[Finding]:
     if facts.found is None:
         return
     mode = stat.S_IMODE(node.host.node(facts.path).stat().st_mode)
@@ -174,6 +174,6 @@ def _accel(node: Node, snapshot: Snapshot, match: Match) -> Iterator[Finding]:
     yield _ACCEL.ok(f"{function.address} is {path}")
 
 
-def _left_out_of_copy(node: Node, facts: NodeFacts) -> bool:
+def _left_out_of_copy(node: Node, facts: VfioDeviceNode) -> bool:
     """Tell whether a node is missing only because copies of a node have no device nodes."""
     return not node.live and facts.found is None and not facts.exists

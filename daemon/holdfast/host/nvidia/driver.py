@@ -108,7 +108,7 @@ class NvidiaFiles:
                 continue
         return None
 
-    def look(self) -> DriverFacts:
+    def facts(self) -> DriverFacts:
         """Return the facts that decide which library and which nodes are the driver's."""
         if not self.present:
             return DriverFacts(present=False)

@@ -57,7 +57,7 @@ class NvidiaDriver:
 
         A GPU or slice without all of its nodes is left out, because a container cannot use it.
         """
-        chosen = device_root(self._files.look())
+        chosen = device_root(self._files.facts())
         if chosen.root is None:
             raise HostError(f"cannot tell which nodes containers need for GPUs: {chosen.reason}")
         nodes = chosen.root

@@ -21,7 +21,7 @@ from holdfast.model.nvidia.free import (
     with_level,
 )
 from holdfast.model.nvidia.gpu import GpuUse
-from holdfast.model.nvidia.idle import IdleMemory, Level, follow, restored
+from holdfast.model.nvidia.idle import IdleLevel, IdleMemory, follow, restored
 from holdfast.model.use.free import KernelFacts
 from holdfast.model.use.use import Holder
 from holdfast.runtime.lane import Lane
@@ -66,7 +66,7 @@ class GpuUses:
         self._monotonic = monotonic
         self._load = load
         self._loaded: str | None = None
-        self._levels: dict[str, Level] = {}
+        self._levels: dict[str, IdleLevel] = {}
         self._unknown_since: dict[DeviceName, float] = {}
         self.idle: Watched[Mapping[str, IdleMemory]] = Watched(dict(kept or {}))
 
@@ -120,7 +120,7 @@ class GpuUses:
             return to
         return replace(to, pods=to.pods - {None})
 
-    def _level(self, device: Device) -> Level:
+    def _level(self, device: Device) -> IdleLevel:
         load = self._load()
         if load != self._loaded:
             self._levels.clear()
@@ -130,7 +130,7 @@ class GpuUses:
             return restored(self.idle.value.get(name), load)
         return self._levels[name]
 
-    def _remember(self, device: Device, level: Level) -> None:
+    def _remember(self, device: Device, level: IdleLevel) -> None:
         name = _called(device)
         self._levels[name] = level
         kept = level.kept(self._loaded or "")

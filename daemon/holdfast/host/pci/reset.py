@@ -15,7 +15,7 @@ from holdfast.host.pci.vfio import holding
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import PciAddress
-from holdfast.model.reclaim.reset import FunctionLook
+from holdfast.model.reclaim.reset import FunctionState
 from holdfast.model.use.free import Opened
 
 _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -41,7 +41,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class FunctionControl:
-    """Acts on PCI functions. Any call except `look` can hang forever: it belongs on its own lane.
+    """Acts on PCI functions. Any call but `state_of` can hang forever: it belongs on its own lane.
 
     The kernel resets a function even while a process uses it. So the caller holds its group
     meanwhile (`holding`), and nobody can start to use it.
@@ -53,10 +53,10 @@ class FunctionControl:
         self._sysfs = Sysfs(root)
         self._bus = root.sys / "bus/pci"
 
-    def look(self, address: PciAddress) -> FunctionLook:
+    def state_of(self, address: PciAddress) -> FunctionState:
         """Return what the function shows now; reading may wake it."""
         folder = self._bus / "devices" / address
-        return FunctionLook(
+        return FunctionState(
             address=address,
             present=folder.is_dir(),
             driver=self._sysfs.driver(address),

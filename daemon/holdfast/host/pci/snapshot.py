@@ -11,7 +11,7 @@ from holdfast.host.root import HostRoot
 from holdfast.model.ids import PciAddress
 from holdfast.model.vfio.viability import (
     FunctionFacts,
-    NodeFacts,
+    VfioDeviceNode,
     is_bridge,
     is_vfio_driver,
     pending_removal,
@@ -44,7 +44,7 @@ class Snapshot:
         self._sysfs = sysfs
         self._known = known
         self._members: dict[int, tuple[PciFunction, ...]] = {}
-        self._nodes: dict[int, NodeFacts] = {}
+        self._nodes: dict[int, VfioDeviceNode] = {}
         self.functions: Mapping[PciAddress, PciFunction] = {
             function.address: function for function in sysfs.pci_functions()
         }
@@ -65,14 +65,14 @@ class Snapshot:
             )
         return self._members[group]
 
-    def group_node(self, group: int) -> NodeFacts:
+    def group_node(self, group: int) -> VfioDeviceNode:
         """Return the node of *group* as sysfs and /dev show it."""
         if group not in self._nodes:
             expected = self._sysfs.group_rdev(group)
             self._nodes[group] = self.node(f"/dev/vfio/{group}", expected)
         return self._nodes[group]
 
-    def node(self, path: str, expected: int | None) -> NodeFacts:
+    def node(self, path: str, expected: int | None) -> VfioDeviceNode:
         """Return what is at *path*, which starts with /dev, beside the number sysfs *expected*."""
         exists, found, problem = True, None, ""
         try:
@@ -83,7 +83,9 @@ class Snapshot:
             exists, problem = False, error.strerror or str(error)
         else:
             found = status.st_rdev if stat.S_ISCHR(status.st_mode) else None
-        return NodeFacts(path=path, expected=expected, found=found, exists=exists, problem=problem)
+        return VfioDeviceNode(
+            path=path, expected=expected, found=found, exists=exists, problem=problem
+        )
 
     def facts(self, function: PciFunction) -> FunctionFacts:
         """Return what the rules need to know of *function*."""

@@ -76,7 +76,7 @@ class Sysfs:
         folder = f"{self._devices}/{address}"
         if not _ADDRESS.fullmatch(address) or not os.path.isdir(folder):
             return None
-        look = _Look(folder)
+        look = _FunctionFolder(folder)
         function = PciFunction(
             address=address,
             vendor=look.id("vendor"),
@@ -152,7 +152,7 @@ class Sysfs:
         return found
 
 
-class _Look:
+class _FunctionFolder:
     """Reads the folder of one function, and collects what is odd about it."""
 
     def __init__(self, folder: str) -> None:

@@ -17,11 +17,11 @@ _MOST = 16
 """With more stuck threads than this, each process is looked at only carefully."""
 
 
-class Look(Protocol[T_co]):
+class Visitor(Protocol[T_co]):
     """Looks at one process; returns None if there is nothing to keep."""
 
     def __call__(self, pid: int, *, careful: bool, beat: Callable[[], None]) -> T_co | None:
-        """Look at *pid*. *careful*: read nothing that can hang. Call *beat* after each read."""
+        """Visitor at *pid*. *careful*: read nothing that can hang. Call *beat* after each read."""
         ...
 
 
@@ -56,7 +56,7 @@ class Visits:
             return frozenset(pid for pid, each in self._held_up.items() if each.hangs)
 
     def each(
-        self, pids: Iterable[int], begin: Callable[[], Look[T]]
+        self, pids: Iterable[int], begin: Callable[[], Visitor[T]]
     ) -> tuple[dict[int, T], tuple[int, ...]]:
         """Return what the looks at *pids* found, and the pids that could not be looked at.
 
@@ -127,7 +127,9 @@ class _HeldUp:
 class _Stint(Generic[T]):
     """The work of one thread through the queue, until it is done or left behind."""
 
-    def __init__(self, left: "deque[tuple[int, bool]]", found: dict[int, T], look: Look[T]) -> None:
+    def __init__(
+        self, left: "deque[tuple[int, bool]]", found: dict[int, T], look: Visitor[T]
+    ) -> None:
         self._left = left
         self._found = found
         self._look = look

@@ -16,7 +16,7 @@ from holdfast.host.proc.grips import GripSearch, ProcessUse
 from holdfast.host.proc.openfiles import FileTables
 from holdfast.host.proc.parents import sandbox_of
 from holdfast.host.proc.procfs import Procfs
-from holdfast.host.proc.visits import Look, Visits
+from holdfast.host.proc.visits import Visitor, Visits
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.node.cgroup_names import pod_of
@@ -76,7 +76,7 @@ class HolderScan:
         searches: list[GripSearch] = []
         vfio = self._procfs.char_major("vfio")
 
-        def begin() -> Look[ProcessUse | _Refused]:
+        def begin() -> Visitor[ProcessUse | _Refused]:
             search = GripSearch(self._root, targets, vfio, self._tables, maps=maps)
             searches.append(search)
             return lambda pid, *, careful, beat: _look_at(search, pid, careful=careful, beat=beat)
@@ -121,7 +121,10 @@ class HolderScan:
         return self._visibility
 
     def _holders(
-        self, pids: Sequence[int], begin: Callable[[], Look[ProcessUse | _Refused]], gaps: "_Gaps"
+        self,
+        pids: Sequence[int],
+        begin: Callable[[], Visitor[ProcessUse | _Refused]],
+        gaps: "_Gaps",
     ) -> list[tuple[Holder, ProcessUse]]:
         """Return the holders among *pids*, in their order."""
         found: dict[int, tuple[Holder, ProcessUse]] = {}
@@ -141,7 +144,10 @@ class HolderScan:
         return [found[pid] for pid in pids if pid in found]
 
     def _uses(
-        self, pids: Sequence[int], begin: Callable[[], Look[ProcessUse | _Refused]], gaps: "_Gaps"
+        self,
+        pids: Sequence[int],
+        begin: Callable[[], Visitor[ProcessUse | _Refused]],
+        gaps: "_Gaps",
     ) -> dict[int, ProcessUse]:
         """Return what those of *pids* have that have anything; add to *gaps* what was not seen.
 

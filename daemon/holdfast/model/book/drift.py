@@ -1,4 +1,4 @@
-"""Where the truths about a device part: the ledger, kubelet's two books and the kernel."""
+"""Where what is known of a device disagrees: the ledger, kubelet and the kernel."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
@@ -93,7 +93,7 @@ def comparable(view: KubeletView) -> bool:
 
 def undecided(each: Disagreement, facts: DriftFacts) -> bool:
     """Return whether *facts* neither confirm a disagreement nor show that it has ended."""
-    if each.kind == Drift.HELD_BY_ANOTHER.value:  # kubelet's books are no side of it
+    if each.kind == Drift.HELD_BY_ANOTHER.value:  # kubelet's checkpoint is no side of it
         return False
     if each.kind == Drift.NOT_OUR_LIST.value and not facts.list_answered:
         return True
@@ -119,7 +119,7 @@ def _stale_accounting(facts: DriftFacts) -> Iterator[Disagreement]:
 
 
 def _kept_back(facts: DriftFacts) -> Iterator[Disagreement]:
-    """Yield devices that kubelet could grant by everybody's books, and does not."""
+    """Yield devices that kubelet could grant by the book and by its checkpoint, and does not."""
     for resource, ids in facts.kept_back.items():
         names = {name: DeviceName(resource, name) for name in ids}
         left = {

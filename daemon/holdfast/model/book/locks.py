@@ -23,7 +23,7 @@ NEXT = {
     LockState.FREE: frozenset({LockState.HELD, LockState.FOREIGN}),
     # HELD to HELD: another Allocation gets a lock whose gate never passed, or a holder is proven.
     LockState.HELD: frozenset({LockState.HELD, LockState.RELEASING}),
-    # Back to HELD: kubelet counts the pod again; its absence from the books was not an end.
+    # Back to HELD: kubelet counts the pod again; its absence from the checkpoint was not an end.
     LockState.RELEASING: frozenset({LockState.FREE, LockState.RECLAIMING, LockState.HELD}),
     LockState.RECLAIMING: frozenset({LockState.FREE, LockState.QUARANTINED, LockState.HELD}),
     LockState.QUARANTINED: frozenset({LockState.RECLAIMING, LockState.HELD}),

@@ -120,7 +120,7 @@ def _allocated_again(allocation: Allocation, book: Book, observed: Observed) -> 
 
 
 def _adopt(draft: Draft, observed: Observed) -> None:
-    """Give every pod in kubelet's books an Allocation, also those from before our time."""
+    """Give every pod in kubelet's checkpoint an Allocation, also those from before our time."""
     if not observed.view.readable:
         return
     for entry in observed.view.entries:

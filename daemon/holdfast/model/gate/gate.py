@@ -42,7 +42,7 @@ class Caller(Struct, frozen=True, kw_only=True):
     allocation: int | None = None
     """The only live Allocation of these ids, where the checkpoint cannot be read."""
     gone: PodUid | None = None
-    """Whose start it was a moment ago; kubelet's books have the devices for that pod no more."""
+    """Whose start it was a moment ago; the checkpoint no longer has the devices for that pod."""
     remembered: bool = False
     """An earlier look at the same call showed the pod; now the checkpoint cannot be read."""
 
@@ -105,7 +105,7 @@ def why_kept_away(passage: Passage, caller: Caller, book: Book) -> str | None:
 
 
 def arrive(draft: Draft, passage: Passage, caller: Caller) -> None:
-    """Write down a start that the book has no Allocation for, while kubelet's books say nothing.
+    """Write down a start that the book has no Allocation for, while the checkpoint is silent.
 
     Kubelet starts a container on what it has allocated to its pod alone. So this is as good as an
     Allocate: older Allocations of the same ids are over, and this one waits behind their locks.

@@ -42,16 +42,16 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
     serve; `lanes` says since when each is stuck; `sight` is what the last scan of all processes
     could not see. `lacks` names each permission or mount that the settings need and that is
     missing, with the feature that is lost. `vendors` are the checks of the vendors' adapters.
-    `books_missing`: kubelet has no checkpoint, as on a node that never ran a pod with a device.
+    `checkpoint_missing`: there is none, as on a node that never ran a pod with a device.
     """
 
     now: float
     resources: Sequence[ResourceName]
     kubelet: Mapping[ResourceName, Registration]
     sockets: Mapping[str, Known]
-    books_readable: bool
-    books_missing: bool
-    books_problem: str
+    checkpoint_readable: bool
+    checkpoint_missing: bool
+    checkpoint_problem: str
     ledger: Known
     ledger_failing_since: float | None
     lanes: Mapping[str, float | None]
@@ -96,10 +96,14 @@ def sockets(facts: ReadinessFacts) -> Iterator[Check]:
         yield _known(f"socket {name}", known, facts.now)
 
 
-def books(facts: ReadinessFacts) -> Iterator[Check]:
+def checkpoint(facts: ReadinessFacts) -> Iterator[Check]:
     """Kubelet's checkpoint can be read, or there is none because no pod ever had a device."""
-    reason = "" if facts.books_readable and not facts.books_problem else facts.books_problem
-    passes = facts.books_readable or facts.books_missing
+    reason = (
+        ""
+        if facts.checkpoint_readable and not facts.checkpoint_problem
+        else facts.checkpoint_problem
+    )
+    passes = facts.checkpoint_readable or facts.checkpoint_missing
     yield Check(name="kubelet checkpoint", passes=passes, reason=reason)
 
 
@@ -180,7 +184,7 @@ RULES: tuple[Rule, ...] = (
     registrations,
     streams,
     sockets,
-    books,
+    checkpoint,
     ledger,
     lanes,
     resets,

@@ -10,7 +10,7 @@ from holdfast.model.book.locks import ENDING, DeviceLock, LockState
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 from holdfast.model.nvidia.gpu import GpuUse
-from holdfast.model.nvidia.idle import IdleRules, Level, Unused, is_busy
+from holdfast.model.nvidia.idle import IdleLevel, IdleRules, Unused, is_busy
 from holdfast.model.use.use import Grip, Holder
 from holdfast.model.use.verdict import Freedom, Verdict
 
@@ -201,7 +201,7 @@ def unused(found: Found, to: Granted) -> Unused | None:
     return Unused(memory=sight.memory, utilization=sight.utilization, unowned=to.unowned)
 
 
-def with_level(found: Found, level: Level, *, now: float, rules: IdleRules) -> Found:
+def with_level(found: Found, level: IdleLevel, *, now: float, rules: IdleRules) -> Found:
     """Return *found* with what is known of the GPU when nobody uses it."""
 
     def is_over(since: float | None) -> bool:

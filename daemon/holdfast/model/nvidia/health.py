@@ -1,6 +1,6 @@
 """Which GPUs and MIG slices can be used: what was seen of each, what condemns it, what clears it.
 
-An Xid leaves a mark, and marks go one by one, each when what clears its class was seen: a later
+An Xid leaves a record, and records go one by one, each when what clears its class was seen: a later
 harmless Xid changes nothing about an earlier fatal one. What NVML tells of a GPU's state condemns
 it for as long as it is so. What NVML does not tell condemns nobody.
 """
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.model.devices import Fault, FaultKind
 from holdfast.model.ids import BootId, PciAddress
 from holdfast.model.nvidia.gpu import Gpu, GpuCondition, GpuEvent, GpuEventKind
-from holdfast.model.nvidia.xid_marks import GpuLook, Place, XidMark, mark_after_look, with_mark
+from holdfast.model.nvidia.xid_records import GpuObservation, Place, XidRecord, with_xid, xid_after
 from holdfast.model.nvidia.xids import Cure, XidChecks
 
 COOL = 5
@@ -36,7 +36,7 @@ class GpuState(Struct, frozen=True, kw_only=True):
     """All that is remembered of one GPU.
 
     `pci` is where it was last seen. `boot` and `driver`, its version and load, are those that
-    `marks` are of. `awaits` are the signs that it needs a reset, each of which goes by a reset
+    `xids` are of. `awaits` are the signs that it needs a reset, each of which goes by a reset
     alone. `resting` are the NVLinks that were down when this daemon first looked at this load of
     the driver; None: not looked at yet. `peers` are the GPUs at the other end of its NVLinks.
     `condition` is the last that NVML told, and its `lost` why it told none the last `unanswered`
@@ -47,7 +47,7 @@ class GpuState(Struct, frozen=True, kw_only=True):
     boot: BootId
     pci: PciAddress | None = None
     driver: str = ""
-    marks: tuple[XidMark, ...] = ()
+    xids: tuple[XidRecord, ...] = field(name="marks", default=())  # its name in the ledger
     awaits: frozenset[str] = frozenset()
     resting: frozenset[int] | None = None
     peers: Mapping[int, PciAddress] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class GpuState(Struct, frozen=True, kw_only=True):
             boot=self.boot,
             pci=self.pci,
             driver=self.driver,
-            marks=tuple(replace(mark, pids=None, gone_at=None) for mark in self.marks),
+            xids=tuple(replace(record, pids=None, gone_at=None) for record in self.xids),
             awaits=self.awaits,
         )
 
@@ -88,46 +88,48 @@ def after_event(state: GpuState, event: GpuEvent, now: float, checks: XidChecks)
         return state
     if event.uuid not in {"", state.uuid}:
         return state
-    return replace(state, marks=with_mark(state.marks, event, now))
+    return replace(state, xids=with_xid(state.xids, event, now))
 
 
-def after_look(state: GpuState, look: GpuLook, now: float, *, quiet: float) -> GpuState:
-    """Return *state* once *look* was taken. *quiet* is the quiet period, in seconds.
+def after_observation(
+    state: GpuState, observed: GpuObservation, now: float, *, quiet: float
+) -> GpuState:
+    """Return *state* once *observed* was seen. *quiet* is the quiet period, in seconds.
 
     Nothing is cleared by a look that the GPU did not answer.
     """
-    if not look.answered:
+    if not observed.answered:
         return replace(
             state,
-            marks=tuple(_attributed(mark, look) for mark in state.marks),
-            awaits=state.awaits | _awaits(look.condition),
-            condition=replace(state.condition, lost=look.condition.lost),
+            xids=tuple(_attributed(record, observed) for record in state.xids),
+            awaits=state.awaits | _awaits(observed.condition),
+            condition=replace(state.condition, lost=observed.condition.lost),
             unanswered=state.unanswered + 1,
         )
-    awaits = _awaits(look.condition, before=state.awaits)
-    anew = _driver_began_anew(state, look)
+    awaits = _awaits(observed.condition, before=state.awaits)
+    anew = _driver_began_anew(state, observed)
     reset = anew or bool(state.awaits - awaits)
-    marks = tuple(
+    xids = tuple(
         left
-        for mark in state.marks
-        if (left := mark_after_look(mark, look, now, reset=reset, quiet=quiet)) is not None
+        for record in state.xids
+        if (left := xid_after(record, observed, now, reset=reset, quiet=quiet)) is not None
     )
     return replace(
         state,
-        marks=marks,
-        driver=look.driver,
-        resting=_resting(None if anew else state.resting, look),
-        peers={**state.peers, **look.condition.peers},
-        awaits=_awaits(look.condition) if reset else awaits,
-        condition=look.condition,
-        hot=_hot(look.condition, was=state.hot),
+        xids=xids,
+        driver=observed.driver,
+        resting=_resting(None if anew else state.resting, observed),
+        peers={**state.peers, **observed.condition.peers},
+        awaits=_awaits(observed.condition) if reset else awaits,
+        condition=observed.condition,
+        hot=_hot(observed.condition, was=state.hot),
         unanswered=0,
     )
 
 
-def condemning(state: GpuState, place: Place = None) -> tuple[XidMark, ...]:
-    """Return the marks that condemn the GPU, or the slice at *place* of it."""
-    return tuple(mark for mark in state.marks if mark.concerns(place) and not mark.suspected)
+def condemning(state: GpuState, place: Place = None) -> tuple[XidRecord, ...]:
+    """Return the records that condemn the GPU, or the slice at *place* of it."""
+    return tuple(record for record in state.xids if record.concerns(place) and not record.suspected)
 
 
 def verdict(
@@ -142,11 +144,11 @@ def verdict(
     *conditions*: whether what NVML tells besides events counts. *reachable* are the GPUs that an
     NVLink could lead to; None: all of them.
     """
-    texts = [mark.text for mark in condemning(state, place)]
+    texts = [record.text for record in condemning(state, place)]
     texts += _conditions(state, reachable) if conditions else []
     notes = [state.unmonitored] if state.unmonitored else []
-    suspected = [mark for mark in state.marks if mark.suspected and mark.concerns(place)]
-    notes += [f"{state.uuid}: {mark.text}" for mark in suspected]
+    suspected = [record for record in state.xids if record.suspected and record.concerns(place)]
+    notes += [f"{state.uuid}: {record.text}" for record in suspected]
     error = state.condition.lost
     if error and not _condemns(state):
         notes.append(f"its state cannot be read: {error}")
@@ -207,28 +209,28 @@ def restored(state: GpuState, boot: BootId, now: float, checks: XidChecks) -> Gp
     day, which older ledgers have, counts as now: its quiet period begins anew.
 
     What a boot clears is dropped at once when this is another boot, and an Xid that is ignored by
-    now is dropped too: so a person can overrule a mark. Whether the driver was loaded anew since
+    now is dropped too: so a person can overrule an Xid. Whether the driver was loaded anew since
     shows at the first look.
     """
-    marks = tuple(mark for mark in state.marks if checks.watches(mark.xid))
+    xids = tuple(record for record in state.xids if checks.watches(record.xid))
     if boot == state.boot:
-        marks = tuple(_moved(mark, now) if mark.last > now else mark for mark in marks)
-        return replace(state, marks=marks)
-    marks = tuple(_moved(mark, now) for mark in marks if mark.cure is Cure.OPERATOR)
-    return GpuState(uuid=state.uuid, boot=boot, pci=state.pci, marks=marks)
+        xids = tuple(_moved(record, now) if record.last > now else record for record in xids)
+        return replace(state, xids=xids)
+    xids = tuple(_moved(record, now) for record in xids if record.cure is Cure.OPERATOR)
+    return GpuState(uuid=state.uuid, boot=boot, pci=state.pci, xids=xids)
 
 
-def _moved(mark: XidMark, now: float) -> XidMark:
-    return replace(mark, first=now, last=now)
+def _moved(record: XidRecord, now: float) -> XidRecord:
+    return replace(record, first=now, last=now)
 
 
-def _attributed(mark: XidMark, look: GpuLook) -> XidMark:
-    """Return *mark* as this GPU's own, if it is of an unnamed GPU and this one is lost."""
-    return replace(mark, suspected=False) if look.condition.lost in _LOST else mark
+def _attributed(record: XidRecord, observed: GpuObservation) -> XidRecord:
+    """Return *record* as this GPU's own, if it is of an unnamed GPU and this one is lost."""
+    return replace(record, suspected=False) if observed.condition.lost in _LOST else record
 
 
-def _driver_began_anew(state: GpuState, look: GpuLook) -> bool:
-    return look.reloaded or bool(state.driver and look.driver != state.driver)
+def _driver_began_anew(state: GpuState, observed: GpuObservation) -> bool:
+    return observed.reloaded or bool(state.driver and observed.driver != state.driver)
 
 
 def _awaits(condition: GpuCondition, *, before: frozenset[str] = frozenset()) -> frozenset[str]:
@@ -250,14 +252,14 @@ def _awaits(condition: GpuCondition, *, before: frozenset[str] = frozenset()) ->
     )
 
 
-def _resting(known: frozenset[int] | None, look: GpuLook) -> frozenset[int] | None:
+def _resting(known: frozenset[int] | None, observed: GpuObservation) -> frozenset[int] | None:
     """Return the links that have been down ever since the first look: nothing is at their end.
 
     A card without its bridge shows its links as down, and so does a GPU in MIG mode. What MIG mode
     shows is no first look: afterwards its links are learned anew.
     """
-    down = frozenset(look.condition.links_down)
-    if look.mig:
+    down = frozenset(observed.condition.links_down)
+    if observed.mig:
         return None
     return down if known is None else known & down
 
@@ -274,7 +276,7 @@ def _condemns(state: GpuState) -> bool:
     error = state.condition.lost
     if not error or error in _NOT_OF_ONE_GPU:
         return False
-    suspected = any(mark.suspected for mark in state.marks)
+    suspected = any(record.suspected for record in state.xids)
     return error in _LOST or suspected or state.unanswered > 1
 
 

@@ -27,7 +27,7 @@ class IdleMemory(Struct, frozen=True, kw_only=True):
     now: int
 
 
-class Level(Struct, frozen=True, kw_only=True):
+class IdleLevel(Struct, frozen=True, kw_only=True):
     """What is known of one GPU that nobody uses; bytes, and times in monotonic seconds.
 
     `idle` is its memory then, None until it was seen while the GPU was granted to nobody; `least`
@@ -65,14 +65,14 @@ class Unused(Struct, frozen=True, kw_only=True):
     unowned: bool = True
 
 
-def restored(kept: IdleMemory | None, load: str) -> Level:
+def restored(kept: IdleMemory | None, load: str) -> IdleLevel:
     """Return what is known at the start of a daemon, of the load of the driver that runs now."""
     if kept is None or kept.load != load:
-        return Level()
-    return Level(idle=kept.now, least=kept.least)
+        return IdleLevel()
+    return IdleLevel(idle=kept.now, least=kept.least)
 
 
-def follow(level: Level, look: Unused | None, *, now: float, rules: IdleRules) -> Level:
+def follow(level: IdleLevel, look: Unused | None, *, now: float, rules: IdleRules) -> IdleLevel:
     """Return what is known after one more look; None: somebody is on it, or nobody can tell.
 
     The idle level is the least that was seen while the GPU was granted to nobody. A small rise that

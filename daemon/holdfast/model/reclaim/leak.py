@@ -30,9 +30,9 @@ class LeakFacts(Struct, frozen=True, kw_only=True):
     """All that has to be so before the sandbox of a living pod is ended; times in seconds.
 
     `lock` is that of the device that a start of `pod` is `held_up` by, and `counted` whether
-    kubelet has the pod in its books. `holders` are all that a scan found on any device of the pod;
-    `members` are all processes of its cgroup. `leaking_for` is how long the leak has been seen,
-    and `pause` how long to wait until the pod's sandbox may be ended once more.
+    kubelet has the pod in its checkpoint. `holders` are all that a scan found on any device of the
+    pod; `members` are all processes of its cgroup. `leaking_for` is how long the leak has been
+    seen, and `pause` how long to wait until the pod's sandbox may be ended once more.
     """
 
     restart: bool

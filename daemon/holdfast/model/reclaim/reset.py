@@ -26,7 +26,7 @@ class ResetPolicy(Enum):
     AFTER_FORCED_RELEASE = "afterForcedRelease"
 
 
-class FunctionLook(Struct, frozen=True, kw_only=True):
+class FunctionState(Struct, frozen=True, kw_only=True):
     """What sysfs shows of one function now.
 
     `methods` is None where the kernel does not say how it would reset it. `vendor` is read from the
@@ -59,7 +59,7 @@ def reset_method(methods: tuple[str, ...] | None) -> str | None:
 
 
 def why_not_reset(
-    policy: ResetPolicy, look: FunctionLook, *, idle: bool, guarded: bool
+    policy: ResetPolicy, look: FunctionState, *, idle: bool, guarded: bool
 ) -> str | None:
     """Return why a function is not to be reset, or None when it may be.
 
@@ -85,7 +85,7 @@ def why_not_reset(
     return None
 
 
-def why_dead(look: FunctionLook) -> str | None:
+def why_dead(look: FunctionState) -> str | None:
     """Return why a function cannot be given to the next pod, or None when it answers.
 
     One that is unplugged is none of this rule's business: the inventory shows that it is gone. A
@@ -104,7 +104,7 @@ def why_dead(look: FunctionLook) -> str | None:
     return None
 
 
-def may_rebind(look: FunctionLook, *, allowed: bool) -> bool:
+def may_rebind(look: FunctionState, *, allowed: bool) -> bool:
     """Tell whether a function that is ours may be bound to vfio-pci again.
 
     Only where a rescan left it without a driver and without a driver override: a driver that

@@ -21,7 +21,7 @@ class FunctionFacts(Struct, frozen=True, kw_only=True):
     was_bound: bool = False
 
 
-class NodeFacts(Struct, frozen=True, kw_only=True):
+class VfioDeviceNode(Struct, frozen=True, kw_only=True):
     """A device node as sysfs and /dev show it; `problem` says why /dev could not be looked at.
 
     `expected` is the device number that sysfs names, `found` that of the character device at
@@ -45,7 +45,7 @@ def is_vfio_driver(driver: str | None) -> bool:
     return driver is not None and "vfio" in driver
 
 
-def pending_removal(function: FunctionFacts, node: NodeFacts | None) -> bool:
+def pending_removal(function: FunctionFacts, node: VfioDeviceNode | None) -> bool:
     """Tell whether *function* is on its way out: its node is still there, its driver link gone.
 
     The kernel waits for whoever holds the device, sends no event, and keeps node and folder.
@@ -79,7 +79,7 @@ def group_faults(group: int, members: Iterable[FunctionFacts]) -> tuple[Fault, .
     )
 
 
-def function_faults(function: FunctionFacts, node: NodeFacts | None) -> tuple[Fault, ...]:
+def function_faults(function: FunctionFacts, node: VfioDeviceNode | None) -> tuple[Fault, ...]:
     """Return what keeps a function that is to be granted through VFIO from being used."""
     if is_vfio_driver(function.driver):
         return ()
@@ -102,7 +102,7 @@ def function_faults(function: FunctionFacts, node: NodeFacts | None) -> tuple[Fa
     )
 
 
-def node_faults(node: NodeFacts, subject: str) -> tuple[Fault, ...]:
+def node_faults(node: VfioDeviceNode, subject: str) -> tuple[Fault, ...]:
     """Return what is wrong with the node through which *subject* would be reached."""
     if node.problem:
         kind, text = FaultKind.UNREADABLE, f"cannot look at {node.path}: {node.problem}"

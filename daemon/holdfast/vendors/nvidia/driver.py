@@ -161,18 +161,18 @@ class DriverWatch:
         Those who use it besides follow `reading` and let go within seconds; see `holds_driver`.
         """
         self._asked_to_leave = reason
-        await self.look()
+        await self.refresh()
 
     async def take_up(self) -> None:
         """Begin NVML again after `let_go`."""
         self._asked_to_leave, self._leave = "", None
-        await self.look()
+        await self.refresh()
 
     async def run(self) -> None:
         """Look for ever."""
         retries = backoff(_FIRST_RETRY, self._rescan)
         while True:
-            state = await self.look()
+            state = await self.refresh()
             if state is DriverState.READY:
                 retries = backoff(_FIRST_RETRY, self._rescan)
                 await self._rest()
@@ -194,7 +194,7 @@ class DriverWatch:
             else:
                 await self._clock.sleep(min(left, _READY_LOOK))
 
-    async def look(self) -> DriverState:
+    async def refresh(self) -> DriverState:
         """Look now, publish what is new, and return where the driver stands."""
         try:
             seen = await self._lane.run(partial(self._see, self._last, self._linked))
@@ -235,7 +235,7 @@ class DriverWatch:
 
     def _see(self, last: GpuReading, linked: frozenset[str]) -> _Seen:
         """Look at the driver, its library and the nodes; on the lane."""
-        driver = self._files.look()
+        driver = self._files.facts()
         leaving = self._must_leave(driver)
         if leaving is not None:
             self._close()

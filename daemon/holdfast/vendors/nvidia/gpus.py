@@ -46,7 +46,7 @@ from holdfast.vendors.context import Context
 from holdfast.vendors.nvidia.driver import DriverWatch
 from holdfast.vendors.nvidia.health import GpuHealthWatch
 from holdfast.vendors.nvidia.idle import keep_idle
-from holdfast.vendors.nvidia.looks import GpuUsers, HealthTimes
+from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes
 from holdfast.vendors.nvidia.preference import GpuPreference
 from holdfast.vendors.nvidia.specs import GpuSpecs
 from holdfast.vendors.nvidia.withoutdriver import RESOURCES, WithoutDriver
@@ -183,10 +183,10 @@ class Gpus(WithoutDriver):
 
     def errors(self, device: DeviceName) -> Sequence[HardwareError]:
         """Return the Xids that condemn the GPU or slice."""
-        return self._health.marks_on(device.id)
+        return self._health.xids_on(device.id)
 
     def forgive(self, device: DeviceName, errors: Collection[HardwareError]) -> None:
-        """Drop the marks of those Xids."""
+        """Drop the records of those Xids."""
         self._health.forgive(device.id, errors)
 
     async def let_go(self, reason: str) -> str:

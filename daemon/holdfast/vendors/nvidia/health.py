@@ -23,20 +23,20 @@ from holdfast.model.nvidia.health import (
     GpuHealth,
     GpuState,
     after_event,
-    after_look,
+    after_observation,
     condemning,
     healths,
     place_of,
     placed,
     restored,
 )
-from holdfast.model.nvidia.xid_marks import GpuLook, XidMark
+from holdfast.model.nvidia.xid_records import GpuObservation, XidRecord
 from holdfast.model.nvidia.xids import XidChecks
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.events import GpuEars, Wanted
-from holdfast.vendors.nvidia.looks import GpuUsers, HealthTimes, Probe, look_at, unanswered
+from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes, Probe, observe, unanswered
 
 log = structlog.get_logger(__name__)
 
@@ -124,25 +124,25 @@ class GpuHealthWatch:
             self._states.setdefault(event.uuid, GpuState(uuid=event.uuid, boot=self._boot))
         for uuid, state in self._states.items():
             after = after_event(state, event, now, self._checks)
-            if len(after.marks) > len(state.marks):
-                log.warning("GPU reported an error", gpu=uuid, reason=after.marks[-1].text)
+            if len(after.xids) > len(state.xids):
+                log.warning("GPU reported an error", gpu=uuid, reason=after.xids[-1].text)
             self._states[uuid] = after
         self._publish()
         self._look_wanted.set()  # after an Xid that is ignored, too: the driver may ask for a reset
         if counts:
             self._save_wanted.set()
 
-    def marks_on(self, uuid: str) -> tuple[XidMark, ...]:
-        """Return the marks that condemn the GPU or slice *uuid*."""
+    def xids_on(self, uuid: str) -> tuple[XidRecord, ...]:
+        """Return the records that condemn the GPU or slice *uuid*."""
         gpu, place = place_of(uuid, self._reading.gpus)
         return condemning(self._states[gpu], place) if gpu in self._states else ()
 
-    def forgive(self, uuid: str, marks: Collection[object]) -> None:
-        """Drop *marks* of *uuid*: what mends the gravest Xids is a person's word alone."""
+    def forgive(self, uuid: str, xids: Collection[object]) -> None:
+        """Drop *xids* of *uuid*: what mends the gravest Xids is a person's word alone."""
         gpu, _ = place_of(uuid, self._reading.gpus)
         state = self._states[gpu]
-        left = tuple(mark for mark in state.marks if mark not in marks)
-        self._states[gpu] = replace(state, marks=left)
+        left = tuple(record for record in state.xids if record not in xids)
+        self._states[gpu] = replace(state, xids=left)
         self._publish()
         self._look_wanted.set()
         self._save_wanted.set()
@@ -208,7 +208,7 @@ class GpuHealthWatch:
                 continue
             try:
                 self._compare(await self._lane.run(self._load))
-                look = await self._lane.run(partial(self._look, reading, gpu))
+                observed = await self._lane.run(partial(self._observe, reading, gpu))
             except LaneStuckError:
                 self._hanging = gpu.uuid
                 self._take(gpu.uuid, unanswered(self._clock.uptime(), self._lane.deadline))
@@ -216,29 +216,31 @@ class GpuHealthWatch:
             except HoldfastError as error:  # the library does not start: the inventory says so
                 log.debug("cannot check the health of GPUs", reason=str(error))
                 return
-            if look.answered:
+            if observed.answered:
                 self._reloaded.discard(gpu.uuid)
-            self._take(gpu.uuid, look)
+            self._take(gpu.uuid, observed)
 
-    def _take(self, uuid: str, look: GpuLook) -> None:
-        """Judge the GPU by *look*, and publish and keep what changed."""
+    def _take(self, uuid: str, observed: GpuObservation) -> None:
+        """Judge the GPU by *observed*, and publish and keep what changed."""
         before = self._states.get(uuid)
         if before is None:
             return
-        after = after_look(before, look, self._clock.uptime(), quiet=self._times.quiet)
+        after = after_observation(before, observed, self._clock.uptime(), quiet=self._times.quiet)
         self._states[uuid] = after
-        for mark in before.marks:
-            if not any(each.first == mark.first and each.xid == mark.xid for each in after.marks):
-                log.info("GPU error cleared", gpu=uuid, was=mark.text)
+        for record in before.xids:
+            if not any(
+                each.first == record.first and each.xid == record.xid for each in after.xids
+            ):
+                log.info("GPU error cleared", gpu=uuid, was=record.text)
         self._publish()
-        if before.condition.lost and look.answered:
+        if before.condition.lost and observed.answered:
             self._begin_anew()  # it was not listened to, or is another to the driver by now
         if before.kept != after.kept:
             self._save_wanted.set()
 
-    def _look(self, reading: GpuReading, gpu: Gpu) -> GpuLook:
+    def _observe(self, reading: GpuReading, gpu: Gpu) -> GpuObservation:
         """Ask the GPU; on the lane."""
-        look = look_at(
+        observed = observe(
             self._begun(reading.library),
             gpu,
             self._states[gpu.uuid],
@@ -247,7 +249,7 @@ class GpuHealthWatch:
         )
         version, load = reading.driver_version, self._loaded
         return replace(
-            look,
+            observed,
             driver=version if load is None else f"{version}/{load}",
             reloaded=gpu.uuid in self._reloaded,
         )

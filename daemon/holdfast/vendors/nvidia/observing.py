@@ -12,7 +12,7 @@ from holdfast.model.ids import DeviceName, HardwareKey
 from holdfast.model.nvidia.free import GpuRules, Granted, bystander, granted_on, grips_of
 from holdfast.model.nvidia.gpu import Gpu, GpuCondition, GpuUse
 from holdfast.model.nvidia.health import GpuState
-from holdfast.model.nvidia.xid_marks import GpuLook, Place
+from holdfast.model.nvidia.xid_records import GpuObservation, Place
 from holdfast.model.nvidia.xids import Cure
 from holdfast.model.use.use import Holder
 from holdfast.vendors.nvidia.events import EventSource
@@ -76,10 +76,12 @@ class GpuUsers:
         return bystander(replace(holder, grips=grips_of(ways)), to, self._rules) is None
 
 
-def look_at(probe: Probe, gpu: Gpu, state: GpuState, *, at: float, users: GpuUsers) -> GpuLook:
+def observe(
+    probe: Probe, gpu: Gpu, state: GpuState, *, at: float, users: GpuUsers
+) -> GpuObservation:
     """Ask *gpu*, of which *state* is known; it blocks. *at* is now."""
-    waits_for_users = any(mark.cure is Cure.RESTART for mark in state.marks)
-    return GpuLook(
+    waits_for_users = any(record.cure is Cure.RESTART for record in state.xids)
+    return GpuObservation(
         at=at,
         driver=state.driver,
         condition=probe.condition(gpu.uuid),
@@ -88,10 +90,10 @@ def look_at(probe: Probe, gpu: Gpu, state: GpuState, *, at: float, users: GpuUse
     )
 
 
-def unanswered(at: float, patience: float) -> GpuLook:
+def unanswered(at: float, patience: float) -> GpuObservation:
     """Return the look at a GPU that gave no answer for *patience* seconds."""
     condition = GpuCondition(lost=f"no answer within {patience:g} s")
-    return GpuLook(at=at, driver="", condition=condition)
+    return GpuObservation(at=at, driver="", condition=condition)
 
 
 def _users(probe: Probe, gpu: Gpu, users: GpuUsers) -> Mapping[Place, frozenset[int] | None]:

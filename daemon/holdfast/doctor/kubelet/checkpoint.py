@@ -21,7 +21,7 @@ _DEPRECATION = "DEPRECATION"
 _GPU = "nvidia.com/gpu"
 
 
-def book_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
+def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
     """Yield what was found of the checkpoint in *folder*; raise HostError without permission."""
     path = folder / KUBELET_CHECKPOINT
     try:

@@ -1,4 +1,4 @@
-"""Reading kubelet's books and asking which pods it counts, over real files and sockets."""
+"""Reading kubelet's checkpoint and asking which pods it counts, over real files and sockets."""
 
 import asyncio
 import os
@@ -35,10 +35,10 @@ async def test_the_books_follow_the_checkpoint_as_it_is_renamed_into_place(tmp_p
     async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
         await registered(side)
         await kubelet.give("u1", TPU, "a")
-        await until(lambda: side.books.view.value.counts(PodUid("u1")))
-        (entry,) = side.books.view.value.entries
+        await until(lambda: side.reader.view.value.counts(PodUid("u1")))
+        (entry,) = side.reader.view.value.entries
         assert entry.promised == ("/dev/vfio/a",)
-        assert side.books.view.value.readable
+        assert side.reader.view.value.readable
 
 
 async def test_a_refresh_sees_what_was_written_a_moment_ago(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ async def test_a_refresh_sees_what_was_written_a_moment_ago(tmp_path: Path) -> N
         for number in range(20):
             kubelet.forget()
             await kubelet.give(f"u{number}", TPU, "a")
-            view = await side.books.refresh()
+            view = await side.reader.refresh()
             assert view.counts(PodUid(f"u{number}"))
 
 
@@ -58,12 +58,12 @@ async def test_a_checkpoint_that_stays_unreadable_is_no_news_at_each_look(
     async with kubelet_side(tmp_path) as side:
         if is_there:
             (side.folder / KUBELET_CHECKPOINT).mkdir(parents=True)  # opens for nobody
-        first = await side.books.refresh()
+        first = await side.reader.refresh()
         assert first.unreadable
-        news = side.books.view.version
+        news = side.reader.view.version
         for _ in range(5):
-            assert (await side.books.refresh()).unreadable
-        assert side.books.view.version == news, "whoever waits for a change would never rest"
+            assert (await side.reader.refresh()).unreadable
+        assert side.reader.view.version == news, "whoever waits for a change would never rest"
 
 
 async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(tmp_
         await kubelet.give("u2", TPU, "b")
         del kubelet.pods["u1"]
         began = SystemClock().uptime()
-        view = await side.books.answered_after(began, 10.0)
+        view = await side.reader.answered_after(began, 10.0)
         assert view is not None
         assert [entry.pod for entry in view.entries] == ["u2"]
         assert view.asked_at >= began
@@ -91,9 +91,9 @@ async def test_an_allocation_by_kubelet_is_followed_by_a_question_that_tells_the
 ) -> None:
     async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
-        await until(lambda: side.books.view.value.questions == 1)
+        await until(lambda: side.reader.view.value.questions == 1)
         await kubelet.give("u1", TPU, "a")
-        await until(lambda: side.books.view.value.pods)
+        await until(lambda: side.reader.view.value.pods)
         asked = -1
         async with asyncio.timeout(30):  # our own writes must not make us ask for ever
             while asked != kubelet.pod_resources.lists:
@@ -104,12 +104,12 @@ async def test_an_allocation_by_kubelet_is_followed_by_a_question_that_tells_the
 async def test_no_question_is_asked_while_an_allocate_is_in_flight(tmp_path: Path) -> None:
     async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
-        await until(lambda: side.books.view.value.questions == 1)
+        await until(lambda: side.reader.view.value.questions == 1)
         lists = kubelet.pod_resources.lists
         side.deciding.hold.clear()
         call = asyncio.create_task(kubelet.give("u", TPU, "a"))
         await until(lambda: side.traffic.allocates.value == 1)
-        side.books.ask("a test")
+        side.reader.ask("a test")
         await asyncio.sleep(1.5)
         assert kubelet.pod_resources.lists == lists
         side.deciding.hold.set()
@@ -134,9 +134,9 @@ async def test_an_allocate_that_comes_while_kubelet_is_dialled_is_answered_befor
         kubelet_side(tmp_path, dialled=dialled) as side,
     ):
         await registered(side)
-        await until(lambda: side.books.view.value.questions == 1)
+        await until(lambda: side.reader.view.value.questions == 1)
         hold[0] = True
-        side.books.ask("a test")
+        side.reader.ask("a test")
         await until(dialling.is_set)
         side.deciding.hold.clear()
         call = asyncio.create_task(kubelet.give("u", TPU, "a"))
@@ -155,7 +155,7 @@ async def test_many_wishes_make_few_questions(tmp_path: Path) -> None:
         await registered(side)
         began = time.monotonic()
         while kubelet.pod_resources.lists < 3:
-            side.books.ask("a test")
+            side.reader.ask("a test")
             await asyncio.sleep(0.01)
         least = 2 * Question().min_interval
         assert time.monotonic() - began > 0.9 * least, "there are two pauses between three"
@@ -169,7 +169,7 @@ async def test_while_locks_are_held_kubelet_is_asked_now_and_then(tmp_path: Path
         kubelet_side(tmp_path, questions=times, active=lambda: held[0]) as side,
     ):
         await registered(side)
-        await until(lambda: side.books.view.value.questions >= 1)
+        await until(lambda: side.reader.view.value.questions >= 1)
         await asyncio.sleep(1.5)
         quiet = kubelet.pod_resources.lists
         held[0] = True
@@ -183,13 +183,13 @@ async def test_a_list_that_fails_answers_no_question_and_keeps_what_is_known(
     async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         await kubelet.give("u1", TPU, "a")
-        assert await side.books.answered_after(SystemClock().uptime(), 10.0)
-        before = side.books.view.value
+        assert await side.reader.answered_after(SystemClock().uptime(), 10.0)
+        before = side.reader.view.value
         if trouble == "down":
             await kubelet.pod_resources.stop()
         kubelet.pod_resources.busy = True
-        assert await side.books.answered_after(SystemClock().uptime(), 2.5) is None
-        view = side.books.view.value
+        assert await side.reader.answered_after(SystemClock().uptime(), 2.5) is None
+        view = side.reader.view.value
         assert view.questions == before.questions
         assert view.entries == before.entries
         assert (
@@ -203,14 +203,14 @@ async def test_a_kubelet_that_does_not_write_answers_no_question(tmp_path: Path)
         kubelet_side(tmp_path, questions=Question(timeout=Interval(0.3))) as side,
     ):
         await registered(side)
-        assert await side.books.answered_after(SystemClock().uptime(), 10.0)
+        assert await side.reader.answered_after(SystemClock().uptime(), 10.0)
         kubelet.devices.writes = False
-        asked = side.books.view.value.questions
-        assert await side.books.answered_after(SystemClock().uptime(), 2.0) is None
-        assert "has not written" in side.books.view.value.problem
-        assert side.books.view.value.questions == asked
+        asked = side.reader.view.value.questions
+        assert await side.reader.answered_after(SystemClock().uptime(), 2.0) is None
+        assert "has not written" in side.reader.view.value.problem
+        assert side.reader.view.value.questions == asked
         kubelet.devices.writes = True
-        view = await side.books.answered_after(SystemClock().uptime(), 20.0)
+        view = await side.reader.answered_after(SystemClock().uptime(), 20.0)
         assert view is not None
         assert view.problem == ""
 
@@ -218,13 +218,13 @@ async def test_a_kubelet_that_does_not_write_answers_no_question(tmp_path: Path)
 async def test_a_question_during_which_kubelet_was_replaced_does_not_count(tmp_path: Path) -> None:
     async with kubelet_below(tmp_path), kubelet_side(tmp_path) as side:
         await registered(side)
-        view = await side.books.answered_after(SystemClock().uptime(), 10.0)
+        view = await side.reader.answered_after(SystemClock().uptime(), 10.0)
         assert view is not None
         side.peer.extend([ProcessId(1, 1), ProcessId(2, 2)])
         asked = view.questions
-        side.books.ask("a test")
-        await until(lambda: "replaced meanwhile" in side.books.view.value.problem)
-        assert side.books.view.value.questions == asked
+        side.reader.ask("a test")
+        await until(lambda: "replaced meanwhile" in side.reader.view.value.problem)
+        assert side.reader.view.value.questions == asked
 
 
 @pytest.mark.parametrize("harm", ["missing", "truncated", "garbage", "another version"])
@@ -234,7 +234,7 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_and_its_last_content_kep
     async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
         await registered(side)
         await kubelet.give("u1", TPU, "a")
-        assert await side.books.answered_after(SystemClock().uptime(), 10.0)
+        assert await side.reader.answered_after(SystemClock().uptime(), 10.0)
         kubelet.devices.writes = False
         path = tmp_path / "dp" / "kubelet_internal_checkpoint"
         whole = path.read_bytes()
@@ -246,14 +246,14 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_and_its_last_content_kep
                 {"truncated": whole[:-20], "garbage": b"\x00" * 99, "another version": b"{}"}[harm]
             )
             temporary.rename(path)
-        await until(lambda: not side.books.view.value.readable)
-        view = side.books.view.value
+        await until(lambda: not side.reader.view.value.readable)
+        view = side.reader.view.value
         assert [entry.pod for entry in view.entries] == ["u1"]
         assert "kubelet's checkpoint" in view.problem
         assert not view.answered
         kubelet.devices.writes = True
         kubelet.devices.write()
-        await until(lambda: side.books.view.value.readable)
+        await until(lambda: side.reader.view.value.readable)
 
 
 async def test_pod_resources_lists_pods_without_devices_too(tmp_path: Path) -> None:
@@ -310,18 +310,18 @@ async def test_what_kubelet_wrote_after_its_answer_is_no_complete_answer_any_mor
     never = Question(settle=Duration(3600), idle_interval=Interval(3600))
     async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, questions=never) as side:
         await registered(side)
-        side.books.ask("a test")
-        await until(lambda: side.books.view.value.answered)
+        side.reader.ask("a test")
+        await until(lambda: side.reader.view.value.answered)
         await kubelet.give("u1", TPU, "a")
-        await until(lambda: side.books.view.value.counts(PodUid("u1")))
-        assert not side.books.view.value.answered
+        await until(lambda: side.reader.view.value.counts(PodUid("u1")))
+        assert not side.reader.view.value.answered
 
 
 async def test_an_answer_is_read_when_kubelet_has_written_all_of_it(tmp_path: Path) -> None:
     # A write that was under way already may be the first that is seen.
     async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, calm=1.0) as side:
         await registered(side)
-        await until(lambda: side.books.view.value.questions)
+        await until(lambda: side.reader.view.value.questions)
         await kubelet.give("u1", TPU, "a")
         answer = await _asked_and_not_answered(side, kubelet)
         kubelet.devices.write()
@@ -347,15 +347,15 @@ async def test_a_pod_that_comes_during_a_question_leaves_no_name_for_its_devices
 
 
 async def _asked_and_not_answered(side: Side, kubelet: Kubelet) -> asyncio.Task[KubeletView]:
-    """Return the answer to come to a question for which kubelet has not written its books yet.
+    """Return the answer to come to a question for which kubelet has not written its checkpoint yet.
 
     It has listed its pods and has the device list that was sent once more.
     """
-    view = side.books.view.value
+    view = side.reader.view.value
     kubelet.devices.writes = False
     heard = len(kubelet.messages[TPU])
-    answer = asyncio.create_task(side.books.view.until(lambda now: now.questions > view.questions))
-    side.books.ask("a test")
+    answer = asyncio.create_task(side.reader.view.until(lambda now: now.questions > view.questions))
+    side.reader.ask("a test")
     await until(lambda: len(kubelet.messages[TPU]) > heard)
     kubelet.devices.writes = True
     return answer

@@ -1,4 +1,4 @@
-"""The marks that Xids leave on a GPU: what each condemns, and what has to be seen to clear it."""
+"""The records that Xids leave on a GPU: what each condemns, and what has to be seen to clear it."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from holdfast.model.nvidia.gpu import GpuCondition, GpuEvent
 from holdfast.model.nvidia.xids import Cure, rule_of
 
-MOST_MARKS = 32
+MOST_XIDS = 32
 """A GPU that sends more different Xids than this is beyond telling; the gravest are kept."""
 
 _EVERY_CI = 0xFFFFFFFF
@@ -18,7 +18,7 @@ Place = tuple[int, int] | None
 """A slice as GPU instance and compute instance; None: the whole GPU."""
 
 
-class XidMark(Struct, frozen=True, kw_only=True):
+class XidRecord(Struct, frozen=True, kw_only=True):
     """One Xid that a GPU, or the slice `gi` and `ci` of it, has not been cleared of.
 
     Times are in seconds since the machine booted. `suspected`: the driver could not say which GPU
@@ -43,7 +43,7 @@ class XidMark(Struct, frozen=True, kw_only=True):
         return Cure.QUIET if self.suspected else rule_of(self.xid).cure
 
     def concerns(self, place: Place) -> bool:
-        """Tell whether it condemns *place*; a whole GPU has the marks of all its slices too."""
+        """Tell whether it condemns *place*; a whole GPU has the records of all its slices too."""
         if place is None or self.gi is None:
             return True
         return self.gi == place[0] and self.ci in {None, place[1]}
@@ -57,7 +57,7 @@ class XidMark(Struct, frozen=True, kw_only=True):
         return f"Xid {self.xid}{where} ({rule_of(self.xid).meaning}): {self.cure.told}"
 
 
-class GpuLook(Struct, frozen=True, kw_only=True):
+class GpuObservation(Struct, frozen=True, kw_only=True):
     """What one look at a GPU found.
 
     `at` is when it began. `users` are the processes on each slice, or on the GPU under None; None
@@ -78,61 +78,62 @@ class GpuLook(Struct, frozen=True, kw_only=True):
         return not self.condition.lost
 
 
-def with_mark(marks: tuple[XidMark, ...], event: GpuEvent, now: float) -> tuple[XidMark, ...]:
-    """Return *marks* with that of *event*, an Xid; what was there stays."""
+def with_xid(xids: tuple[XidRecord, ...], event: GpuEvent, now: float) -> tuple[XidRecord, ...]:
+    """Return *xids* with that of *event*, an Xid; what was there stays."""
     suspected = not event.uuid
     whole = suspected or event.gi is None or rule_of(event.xid).whole
     gi = None if whole else event.gi
     ci = None if whole or event.ci == _EVERY_CI else event.ci
     known = next(
         (
-            mark
-            for mark in marks
-            if (mark.xid, mark.gi, mark.ci, mark.suspected) == (event.xid, gi, ci, suspected)
+            record
+            for record in xids
+            if (record.xid, record.gi, record.ci, record.suspected)
+            == (event.xid, gi, ci, suspected)
         ),
         None,
     )
-    mark = XidMark(xid=event.xid, gi=gi, ci=ci, first=now, last=now, suspected=suspected)
+    record = XidRecord(xid=event.xid, gi=gi, ci=ci, first=now, last=now, suspected=suspected)
     if known is not None:
         # Whoever is on it now may have to go as well, so they are asked for anew.
-        mark = replace(mark, first=known.first, count=known.count + 1)
-    every = [*(each for each in marks if each != known), mark]
-    kept = sorted(every, key=lambda each: -each.cure)[:MOST_MARKS]
+        record = replace(record, first=known.first, count=known.count + 1)
+    every = [*(each for each in xids if each != known), record]
+    kept = sorted(every, key=lambda each: -each.cure)[:MOST_XIDS]
     return tuple(each for each in every if each in kept)
 
 
-def mark_after_look(
-    mark: XidMark, look: GpuLook, now: float, *, reset: bool, quiet: float
-) -> XidMark | None:
-    """Return what is left of *mark*; None: it is cleared."""
-    if look.at < mark.last:
-        return mark  # it came while we looked
-    if mark.suspected or (reset and mark.cure <= Cure.RESET):
+def xid_after(
+    record: XidRecord, observed: GpuObservation, now: float, *, reset: bool, quiet: float
+) -> XidRecord | None:
+    """Return what is left of *record*; None: it is cleared."""
+    if observed.at < record.last:
+        return record  # it came while we looked
+    if record.suspected or (reset and record.cure <= Cure.RESET):
         return None
-    advice = look.condition.recovery
-    if mark.cure is Cure.ADVICE and advice is not None:
+    advice = observed.condition.recovery
+    if record.cure is Cure.ADVICE and advice is not None:
         return None  # what it asks for condemns by itself
     # Of an Xid that nobody has published the driver knows better whether it needs a reset.
-    passes = advice == "" and not rule_of(mark.xid).known
-    if mark.cure > Cure.RESTART and not passes:
-        return mark
-    if mark.cure is Cure.RESTART:
-        mark = _without_users(mark, look)
-        if mark.gone_at is None:
-            return mark
-    since = max(mark.last, mark.gone_at or mark.last)
-    return mark if now - since < quiet else None
+    passes = advice == "" and not rule_of(record.xid).known
+    if record.cure > Cure.RESTART and not passes:
+        return record
+    if record.cure is Cure.RESTART:
+        record = _without_users(record, observed)
+        if record.gone_at is None:
+            return record
+    since = max(record.last, record.gone_at or record.last)
+    return record if now - since < quiet else None
 
 
-def _without_users(mark: XidMark, look: GpuLook) -> XidMark:
-    """Return *mark* with its processes that are still there; as it is if nobody can tell."""
-    if look.users is None:
-        return mark
+def _without_users(record: XidRecord, observed: GpuObservation) -> XidRecord:
+    """Return *record* with its processes that are still there; as it is if nobody can tell."""
+    if observed.users is None:
+        return record
     users: frozenset[int] = frozenset()  # of a slice that is no more, too
-    for place, pids in look.users.items():
-        if mark.concerns(place):
+    for place, pids in observed.users.items():
+        if record.concerns(place):
             if pids is None:
-                return mark
+                return record
             users |= pids
-    pids = users if mark.pids is None else mark.pids & users
-    return replace(mark, pids=pids, gone_at=None if pids else mark.gone_at or look.at)
+    pids = users if record.pids is None else record.pids & users
+    return replace(record, pids=pids, gone_at=None if pids else record.gone_at or observed.at)

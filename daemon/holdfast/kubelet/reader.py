@@ -1,4 +1,4 @@
-"""Kubelet's books: its checkpoint and its own list of pods, followed and asked for."""
+"""Kubelet's checkpoint: its checkpoint and its own list of pods, followed and asked for."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ from holdfast.settings.sections import Question
 log = structlog.get_logger(__name__)
 
 
-class KubeletBooks(Protocol):
+class KubeletReader(Protocol):
     """What kubelet has written down, as far as others need to know it."""
 
     @property
@@ -55,7 +55,7 @@ _LAST_DELAY = 30.0
 """The longest wait in seconds before a question that failed is asked again."""
 
 
-class BooksReader:
+class ViewReader:
     """Publishes `view`, and completes the questions that `ask` requests.
 
     A question is: List, by which kubelet drops the pods that are over; send the unchanged devices
