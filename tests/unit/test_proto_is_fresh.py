@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as deviceplugin
+from holdfast._pb.dra.v1 import api_pb2 as dra
+from holdfast._pb.dra.v1beta1 import api_pb2 as dra_beta
+from holdfast._pb.drahealth.v1 import api_pb2 as drahealth
+from holdfast._pb.drahealth.v1alpha1 import api_pb2 as drahealth_alpha
 from holdfast._pb.pluginregistration.v1 import api_pb2 as pluginregistration
 from holdfast._pb.podresources.v1 import api_pb2 as podresources
 
@@ -56,6 +60,18 @@ def test_the_committed_wire_code_is_what_make_proto_writes(tmp_path: Path) -> No
             "pluginregistration.Registration",
             ["GetInfo", "NotifyRegistrationStatus"],
         ),
+        (
+            dra,
+            "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+            ["NodePrepareResources", "NodeUnprepareResources"],
+        ),
+        (
+            dra_beta,
+            "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
+            ["NodePrepareResources", "NodeUnprepareResources"],
+        ),
+        (drahealth, "v1.DRAResourceHealth", ["NodeWatchResources"]),
+        (drahealth_alpha, "v1alpha1.DRAResourceHealth", ["NodeWatchResources"]),
     ],
 )
 def test_services_have_the_names_that_kubelet_calls(
@@ -83,3 +99,40 @@ def test_an_allocate_answer_has_the_numbers_that_kubelet_reads() -> None:
         b"\x22\x06\x0a\x01k\x12\x01v"
         b"\x2a\x07\x0a\x05x/y=z"
     )
+
+
+def test_a_prepared_claim_has_the_numbers_that_kubelet_reads() -> None:
+    device = dra.Device(
+        request_names=["r"], pool_name="p", device_name="d", cdi_device_ids=["c"], share_id="s"
+    )
+    answer = dra.NodePrepareResourceResponse(devices=[device], error="e")
+    wire = b"\x0a\x0f\x0a\x01r\x12\x01p\x1a\x01d\x22\x01c\x2a\x01s\x12\x01e"
+
+    assert answer.SerializeToString() == wire
+    assert dra.Claim(namespace="n", uid="u", name="c").SerializeToString() == (
+        b"\x0a\x01n\x12\x01u\x1a\x01c"
+    )
+
+
+def test_kubelets_before_1_34_read_the_same_but_for_the_share() -> None:
+    old, new = dra_beta.DESCRIPTOR, dra.DESCRIPTOR
+
+    assert set(old.message_types_by_name) == set(new.message_types_by_name)
+    for name, message in new.message_types_by_name.items():
+        fields = {each.name: each.number for each in message.fields if each.name != "share_id"}
+        assert {each.name: each.number for each in old.message_types_by_name[name].fields} == fields
+
+
+def test_the_health_of_a_device_has_the_numbers_that_every_kubelet_reads() -> None:
+    for module in (drahealth, drahealth_alpha):
+        health = module.DeviceHealth(
+            device=module.DeviceIdentifier(pool_name="p", device_name="d"),
+            health=module.UNHEALTHY,
+            last_updated_time=3,
+            health_check_timeout_seconds=4,
+            message="m",
+        )
+
+        assert health.SerializeToString() == (
+            b"\x0a\x06\x0a\x01p\x12\x01d\x10\x02\x18\x03\x20\x04\x2a\x01m"
+        )

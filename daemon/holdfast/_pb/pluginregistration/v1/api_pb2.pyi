@@ -44,11 +44,15 @@ class PluginInfo(_message.Message):
     type: _builtins.str
     """"DevicePlugin", "CSIPlugin" or "DRAPlugin"."""
     name: _builtins.str
-    """A device plugin's resource name."""
+    """A device plugin's resource name, or a DRA driver's name."""
     endpoint: _builtins.str
     """Path of the socket that serves the plugin; empty for the one that served this."""
     @_builtins.property
-    def supported_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def supported_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Versions of a device plugin's API, or gRPC services of a DRA driver ("v1.DRAPlugin"). Kubelet
+        takes the first that it knows.
+        """
+
     def __init__(
         self,
         *,

@@ -1,0 +1,1 @@
+"""Generated from proto/dra; see proto/README.md."""

@@ -1,0 +1,1 @@
+"""Generated from proto/drahealth; see proto/README.md."""

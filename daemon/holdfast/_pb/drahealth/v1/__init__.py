@@ -1,0 +1,1 @@
+"""Generated from proto/drahealth/v1; see proto/README.md."""
