@@ -1,6 +1,8 @@
 """A ResourceClaim as the API server has it, and what kubelet is answered about it."""
 
-from msgspec import Struct
+from collections.abc import Mapping
+
+from msgspec import Struct, field
 
 from holdfast.model.ids import ClaimRef, PodUid
 
@@ -30,14 +32,14 @@ class OpaqueConfig(Struct, frozen=True, kw_only=True):
 class AllocatedClaim(Struct, frozen=True, kw_only=True):
     """A claim with the results of all drivers; `results` is None while it is not allocated.
 
-    `reserved_for` are the pods that may use it, of all nodes. `deleted`: it has a deletion
-    timestamp, so it goes when its last pod has gone.
+    `reserved_for` are the pods that may use it, with their names; their namespace is the claim's.
+    `deleted`: it has a deletion timestamp, so it goes when its last pod has gone.
     """
 
     ref: ClaimRef
     results: tuple[ClaimResult, ...] | None = None
     configs: tuple[OpaqueConfig, ...] = ()
-    reserved_for: frozenset[PodUid] = frozenset()
+    reserved_for: Mapping[PodUid, str] = field(default_factory=dict)
     deleted: bool = False
 
 
