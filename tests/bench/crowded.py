@@ -15,7 +15,7 @@ from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.use.use import Scan, ScanTarget
+from holdfast.model.use.holders import Scan, ScanTarget
 from holdfast.runtime.lane import Lane
 from simulated.pods import Container, PodSpec, Workload
 

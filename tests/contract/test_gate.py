@@ -30,8 +30,7 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.use.free import KernelFacts, judge_kernel
-from holdfast.model.use.verdict import Freedom
+from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched

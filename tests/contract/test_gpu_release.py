@@ -31,9 +31,8 @@ from holdfast.model.kubelet import KubeletView
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import Reclaimer
+from holdfast.reclaim.reclaimer import Reclaimer, Signals
 from holdfast.reclaim.resetter import Resetter
-from holdfast.reclaim.signals import Signals
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
@@ -144,6 +143,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             runtimes=RuntimeFiles(gpus.node.root),
             procfs=procfs,
             paths=paths,
+            pidfds=pidfds,
             lane=lanes[1],
             emptied=lambda _pod: None,
         )

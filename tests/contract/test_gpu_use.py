@@ -15,9 +15,8 @@ from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.use.look import Look
 from holdfast.model.devices import DeviceKind
-from holdfast.model.use.free import Opened, judge_kernel
-from holdfast.model.use.use import Grip
-from holdfast.model.use.verdict import Freedom
+from holdfast.model.use.free import Freedom, Opened, judge_kernel
+from holdfast.model.use.holders import Grip
 from holdfast.runtime.lane import Lane
 from simulated.nvml import GIB, Slice, cards, uuid
 

@@ -17,7 +17,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
-from holdfast.model.use.use import Grip, Holder, Scan, ScanTarget
+from holdfast.model.use.holders import Grip, Holder, Scan, ScanTarget
 from simulated.proctree import ProcTree
 from waiting import wait_until
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host.proc.parents import containing, outside_parent
-from holdfast.host.proc.procfs import INIT_PID_NAMESPACE, Procfs
+from holdfast.host.proc.procfs import INIT_PID_NAMESPACE, Procfs, containing, outside_parent
 from holdfast.host.root import HostRoot
 from holdfast.model.reclaim.ending import Parent
 from simulated.proctree import ProcTree

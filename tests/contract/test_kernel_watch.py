@@ -17,8 +17,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.use.look import Look
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
-from holdfast.model.use.free import KernelFacts, judge_kernel
-from holdfast.model.use.verdict import Freedom
+from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock

@@ -18,9 +18,8 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.use.look import Look
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
-from holdfast.model.use.free import KernelFacts, Opened, is_foreign, judge_kernel
-from holdfast.model.use.use import Grip
-from holdfast.model.use.verdict import Freedom, Verdict
+from holdfast.model.use.free import Freedom, KernelFacts, Opened, Verdict, is_foreign, judge_kernel
+from holdfast.model.use.holders import Grip
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock

@@ -13,7 +13,7 @@ from holdfast.cli.tables import table
 from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.own.process import give_back_memory
 from holdfast.model.ids import DeviceId, DeviceName, ProcessId, ResourceName
-from holdfast.model.use.use import Grip, Holder
+from holdfast.model.use.holders import Grip, Holder
 from holdfast.runtime.lane import Lane
 from holdfast.telemetry.memory import MemoryMetrics
 from manual_clock import ManualClock

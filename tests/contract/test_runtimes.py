@@ -12,7 +12,7 @@ from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import ProcessId
 from holdfast.model.reclaim.ending import Member, Parent, RuntimeSeen, runtime_seen
-from holdfast.model.use.sandbox import Sandbox
+from holdfast.model.use.holders import Sandbox
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock
@@ -53,6 +53,7 @@ def runtimes(tmp_path: Path, clock: ManualClock) -> Iterator[Runtimes]:
         runtimes=RuntimeFiles(HostRoot.under(tmp_path)),
         procfs=anything,
         paths=anything,
+        pidfds=anything,
         lane=lane,
         emptied=lambda _pod: None,
     )

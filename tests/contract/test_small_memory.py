@@ -19,7 +19,7 @@ from holdfast.host.use.holders import HolderScan
 from holdfast.kubelet import checkpoint
 from holdfast.model.book.locks import MOST_MOVES
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
-from holdfast.model.use.use import Grip, Scan, ScanTarget
+from holdfast.model.use.holders import Grip, Scan, ScanTarget
 from simulated.proctree import ProcTree
 
 KIB = 1 << 10

@@ -10,7 +10,7 @@ import pytest
 from holdfast.host.proc.visits import Visits
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.use.use import Scan, ScanTarget
+from holdfast.model.use.holders import Scan, ScanTarget
 from simulated.proctree import ProcTree
 from waiting import wait_until
 

@@ -19,8 +19,7 @@ from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.nvidia.free import GpuRules
 from holdfast.model.nvidia.idle import IdleRules
-from holdfast.model.use.free import KernelFacts, judge_kernel
-from holdfast.model.use.verdict import Verdict
+from holdfast.model.use.free import KernelFacts, Verdict, judge_kernel
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
 from holdfast.settings.hardware import Gpu

@@ -31,8 +31,7 @@ from holdfast.model.reclaim.ending import Member
 from holdfast.model.use.free import KernelFacts, ReleaseFacts
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import Reclaimer
-from holdfast.reclaim.signals import Signals
+from holdfast.reclaim.reclaimer import Reclaimer, Signals
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
@@ -198,6 +197,7 @@ class ReclaimScene:
     clock: _Clock
     reader: _Reader
     pods: _Pods
+    lane: Lane
     pidfds: Pidfds
     ledger: Ledger
     settings: Reclaim = field(default_factory=Reclaim)
@@ -371,6 +371,7 @@ async def reclaim_scene(
         runtimes=RuntimeFiles(tree.root),
         procfs=procfs,
         paths=paths,
+        pidfds=pidfds,
         lane=lane,
         emptied=lambda _pod: None,
     )
@@ -381,6 +382,7 @@ async def reclaim_scene(
         clock=clock,
         reader=_Reader(clock),
         pods=pods,
+        lane=lane,
         pidfds=pidfds,
         ledger=ledger,
     )

@@ -4,8 +4,9 @@ from guards.gpus import GPU_GUARDS
 from guards.guard import Edit, Guard
 
 _ENDING = "daemon/holdfast/model/reclaim/ending.py"
-_ENDS = "daemon/holdfast/reclaim/signals.py"
-_PARENTS = "daemon/holdfast/host/proc/parents.py"
+_ENDS = "daemon/holdfast/reclaim/reclaimer.py"
+_PODS = "daemon/holdfast/reclaim/pods.py"
+_PROCFS = "daemon/holdfast/host/proc/procfs.py"
 _EVIDENCE = "daemon/holdfast/reclaim/evidence.py"
 _CGROUPS = "daemon/holdfast/host/cgroup/cgroups.py"
 _PIDFD = "daemon/holdfast/host/proc/pidfd.py"
@@ -139,7 +140,7 @@ GUARDS = (
     Guard(
         name="young-parent",
         why="the pid of a parent that ended can belong to another process now",
-        edits=(Edit(_PARENTS, " or parent.process.start_ticks > child.process.start_ticks", ""),),
+        edits=(Edit(_PROCFS, " or parent.process.start_ticks > child.process.start_ticks", ""),),
         tests=(
             f"{_SIGNALS}::test_a_parent_that_is_younger_than_its_child_is_taken_for_another_process",
         ),
@@ -153,7 +154,7 @@ GUARDS = (
     Guard(
         name="machine",
         why="no parent process shows what runs in a virtual machine",
-        edits=(Edit(_PARENTS, "if role is None and procfs.runs_a_machine(pid):", "if False:"),),
+        edits=(Edit(_PROCFS, "if role is None and procfs.runs_a_machine(pid):", "if False:"),),
         tests=(
             f"{_SIGNALS}::test_a_machine_is_spared_under_any_name_for_only_its_runtime_knows_what_runs_in_it",
         ),
@@ -383,13 +384,13 @@ GUARDS = (
     Guard(
         name="frozen-asked-again",
         why="on kernels without cgroup.kill, who came before the freeze is judged as well",
-        edits=(Edit(_ENDS, "if not may_end(members):", "if False:"),),
+        edits=(Edit(_PODS, "if not may_end(members):", "if False:"),),
         tests=(f"{_SIGNALS}::test_a_container_that_shows_once_its_pod_is_frozen_saves_it",),
     ),
     Guard(
         name="judged-last",
         why="a cgroup is judged where it is killed: what was listed before has waited for its turn",
-        edits=(Edit(_ENDS, "if not may_end(self._pods.members_now(pod)):", "if False:"),),
+        edits=(Edit(_PODS, "if not may_end(self.members_now(pod)):", "if False:"),),
         tests=(
             f"{_SIGNALS}::test_a_container_that_shows_right_before_its_cgroup_is_killed_saves_it",
         ),

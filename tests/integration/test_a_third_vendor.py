@@ -16,9 +16,8 @@ from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, Inventory
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
-from holdfast.model.use.free import KernelFacts
-from holdfast.model.use.use import Holder
-from holdfast.model.use.verdict import Freedom, Verdict
+from holdfast.model.use.free import Freedom, KernelFacts, Verdict
+from holdfast.model.use.holders import Holder
 from holdfast.vendors.context import Context
 from simulated.pods import PodSpec
 

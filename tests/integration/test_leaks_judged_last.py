@@ -16,8 +16,7 @@ from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.reclaim.ending import Member
 from holdfast.model.reclaim.leak import HeldUp
 from holdfast.model.use.free import KernelFacts
-from holdfast.model.use.sandbox import Sandbox
-from holdfast.model.use.use import Grip, Holder
+from holdfast.model.use.holders import Grip, Holder, Sandbox
 from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.watched import Watched
@@ -78,7 +77,8 @@ async def _leaking(
         runtimes=RuntimeFiles(scene.tree.root),
         procfs=scene.pidfds._procfs,
         paths=anything,
-        lane=scene.pods.lane,
+        pidfds=scene.pidfds,
+        lane=scene.lane,
         emptied=lambda _pod: None,
     )
     look: Any = _Look(pods)

@@ -22,7 +22,7 @@ from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.model.book.locks import LockState
 from holdfast.model.ids import ProcessId
-from holdfast.model.use.sandbox import Sandbox
+from holdfast.model.use.holders import Sandbox
 from holdfast.settings.sections import Reclaim
 from holdfast.settings.types import Duration, Interval
 from simulated.proctree import ProcTree

@@ -17,14 +17,12 @@ from holdfast.model.devices import Device, Inventory
 from holdfast.model.gate.gate import Passage, enter, who_calls, why_wait
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ProcessId
 from holdfast.model.reclaim.ending import EndFacts, why_spare
-from holdfast.model.use.free import KernelFacts, judge_kernel
-from holdfast.model.use.verdict import Freedom
+from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import Reclaimer
+from holdfast.reclaim.reclaimer import Reclaimer, Signals
 from holdfast.reclaim.resetter import Resetter
-from holdfast.reclaim.signals import Signals
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
@@ -115,6 +113,7 @@ class Daemon:
             runtimes=MemoryRuntimeFiles(self._kubelet.runtime.state),
             procfs=procfs,
             paths=self._paths,
+            pidfds=self._pidfds,
             lane=lane,
             emptied=self._emptied,
         )

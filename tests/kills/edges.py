@@ -10,9 +10,8 @@ from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups, PodCgroup
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.files.inotify import Changed, PathWatcher
-from holdfast.host.proc.parents import sandbox_of
 from holdfast.host.proc.pidfd import Pidfds
-from holdfast.host.proc.procfs import INIT_PID_NAMESPACE, ProcessFacts, Procfs
+from holdfast.host.proc.procfs import INIT_PID_NAMESPACE, ProcessFacts, Procfs, sandbox_of
 from holdfast.host.use.look import Look
 from holdfast.model.book.attribution import attribute
 from holdfast.model.book.locks import DeviceLock
@@ -21,7 +20,7 @@ from holdfast.model.ids import DeviceName, PciAddress, PodUid, ProcessId
 from holdfast.model.node.cgroup_names import pod_of
 from holdfast.model.reclaim.runtime_state import RuntimeState
 from holdfast.model.use.free import KernelFacts, Opened
-from holdfast.model.use.use import Grip, Holder, Scan
+from holdfast.model.use.holders import Grip, Holder, Scan
 from holdfast.runtime.lane import Lane
 from kills.kernel import INIT, NODE, Kernel, Process
 

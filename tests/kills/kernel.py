@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from holdfast.model.ids import DeviceName, ProcessId
-from holdfast.model.use.use import Grip
+from holdfast.model.use.holders import Grip
 from manual_clock import ManualClock
 
 INIT = 1

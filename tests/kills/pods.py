@@ -7,7 +7,7 @@ from enum import Enum
 
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.reclaim.runtime_state import RuntimeState
-from holdfast.model.use.use import Grip
+from holdfast.model.use.holders import Grip
 from kills.edges import PODS
 from kills.kernel import INIT, NODE, Kernel, Process
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from fakes.books import inventory, silicon
 from holdfast.model.ids import DeviceId, DeviceName, PodUid
-from holdfast.model.use.use import Grip
+from holdfast.model.use.holders import Grip
 from kills.daemon import Daemon, Guards
 from kills.kernel import Kernel, Process
 from kills.kubelet import Kubelet

@@ -10,7 +10,6 @@ SETTLED = (
     "daemon/holdfast/model/use/free.py",
     "daemon/holdfast/model/gate/gate.py",
     "daemon/holdfast/model/reclaim/ending.py",
-    "daemon/holdfast/model/book/pending.py",
     "daemon/holdfast/model/book/reconcile.py",
     "daemon/holdfast/ledger/store.py",
 )

@@ -6,7 +6,7 @@ from fakes.books import BOOT, NOW, X, Y, Z, keys, name
 from holdfast.model.book.attribution import attribute
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import DeviceName, PodUid, ProcessId
-from holdfast.model.use.use import Grip, Holder, Scan
+from holdfast.model.use.holders import Grip, Holder, Scan
 
 _D0, _D1, _D2 = name("d0"), name("d1"), name("d2")
 

@@ -27,7 +27,7 @@ from holdfast.model.book.locks import LockState
 from holdfast.model.book.offers import OfferedDevice, Offers, kept_back
 from holdfast.model.ids import BootId, DeviceId, PodUid, ProcessId, ResourceName
 from holdfast.model.kubelet import KubeletView, ListedPod
-from holdfast.model.use.use import Grip, Holder
+from holdfast.model.use.holders import Grip, Holder
 
 CHIPS = silicon(d0="a", d1="b")
 NODE = inventory({WHOLE: CHIPS})

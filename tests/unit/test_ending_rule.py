@@ -20,8 +20,7 @@ from holdfast.model.reclaim.ending import (
     why_spare,
     why_stale,
 )
-from holdfast.model.use.sandbox import SANDBOXES, Sandbox
-from holdfast.model.use.use import Holder
+from holdfast.model.use.holders import SANDBOXES, Holder, Sandbox
 
 _ORPHAN = Member(
     process=ProcessId(4242, 99),

@@ -17,7 +17,7 @@ from holdfast.model.reclaim.ending import (
     why_spare,
 )
 from holdfast.model.reclaim.runtime_state import RuntimeState
-from holdfast.model.use.sandbox import Sandbox
+from holdfast.model.use.holders import Sandbox
 
 _SENTRY = Member(
     process=ProcessId(4242, 99),

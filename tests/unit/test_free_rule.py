@@ -8,17 +8,17 @@ from holdfast.model.devices import DeviceKind
 from holdfast.model.ids import PciAddress, PodUid, ProcessId
 from holdfast.model.use.free import (
     FormerPod,
+    Freedom,
     KernelFacts,
     Opened,
     ReleaseFacts,
+    asking_whose,
+    but_for_own_machine,
     is_foreign,
     judge_kernel,
     judge_release,
 )
-from holdfast.model.use.machines import asking_whose, but_for_own_machine
-from holdfast.model.use.sandbox import Sandbox
-from holdfast.model.use.use import Grip, Holder
-from holdfast.model.use.verdict import Freedom
+from holdfast.model.use.holders import Grip, Holder, Sandbox
 
 _FREE, _IN_USE, _UNKNOWN = Freedom.FREE, Freedom.IN_USE, Freedom.UNKNOWN
 _ENABLED = (PciAddress("0000:00:05.0"),)

@@ -31,6 +31,7 @@ from holdfast.model.nvidia.gpu import GpuProcess, GpuUse
 from holdfast.model.nvidia.idle import IdleLevel, IdleMemory, IdleRules, Unused, follow, restored
 from holdfast.model.use.free import (
     FormerPod,
+    Freedom,
     KernelFacts,
     Opened,
     ReleaseFacts,
@@ -39,9 +40,7 @@ from holdfast.model.use.free import (
     judge_release,
     kept_by_driver,
 )
-from holdfast.model.use.sandbox import Sandbox
-from holdfast.model.use.use import Grip, Holder
-from holdfast.model.use.verdict import Freedom
+from holdfast.model.use.holders import Grip, Holder, Sandbox
 
 MIB = 1 << 20
 FREE, IN_USE, UNKNOWN = Freedom.FREE, Freedom.IN_USE, Freedom.UNKNOWN

@@ -20,7 +20,7 @@ from holdfast.model.reclaim.ending import (
 )
 from holdfast.model.reclaim.handrelease import HandFacts, judge_by_hand
 from holdfast.model.reclaim.runtime_state import RuntimeState
-from holdfast.model.use.sandbox import Sandbox
+from holdfast.model.use.holders import Sandbox
 
 _ENDING = (LockState.RELEASING, LockState.RECLAIMING, LockState.QUARANTINED)
 _POD = PodRecord(uid=X, boot=BOOT, inode=7, namespace="default", name="train")

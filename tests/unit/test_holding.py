@@ -5,11 +5,8 @@ from msgspec.structs import replace
 
 from fakes.books import X, Y
 from holdfast.model.ids import ProcessId
-from holdfast.model.use.free import KernelFacts, judge_kernel
-from holdfast.model.use.holding import cause, held_by, leaking_pods
-from holdfast.model.use.sandbox import Sandbox
-from holdfast.model.use.use import Grip, Holder
-from holdfast.model.use.verdict import Freedom
+from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
+from holdfast.model.use.holders import Grip, Holder, Sandbox, cause, held_by, leaking_pods
 
 _SENTRY = Holder(
     process=ProcessId(42, 1),

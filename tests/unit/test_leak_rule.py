@@ -12,8 +12,7 @@ from holdfast.model.ids import HardwareKey, ProcessId
 from holdfast.model.reclaim.ending import Member
 from holdfast.model.reclaim.leak import HeldUp, LeakFacts, held_up, why_keep
 from holdfast.model.reclaim.runtime_state import RuntimeState
-from holdfast.model.use.sandbox import Sandbox
-from holdfast.model.use.use import Grip, Holder
+from holdfast.model.use.holders import Grip, Holder, Sandbox
 
 _SENTRY = Member(
     process=ProcessId(42, 1),

@@ -49,14 +49,14 @@ from holdfast.model.ids import (
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.model.use.free import (
     FormerPod,
+    Freedom,
     KernelFacts,
     Opened,
     ReleaseFacts,
     judge_kernel,
     judge_release,
 )
-from holdfast.model.use.use import Grip, Holder
-from holdfast.model.use.verdict import Freedom
+from holdfast.model.use.holders import Grip, Holder
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from holdfast.model.book.proof import hand_to_true_owner, true_owner
 from holdfast.model.book.queue import settle
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.use.free import KernelFacts
-from holdfast.model.use.use import Grip, Holder
+from holdfast.model.use.holders import Grip, Holder
 
 _D0 = silicon(d0="a")
 _BOTH = silicon(d0="a", d1="b")

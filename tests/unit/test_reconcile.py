@@ -32,9 +32,9 @@ from fakes.books import (
 from holdfast.model.book.book import Book, Phase, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
-from holdfast.model.book.pending import LONGEST_START
 from holdfast.model.book.queue import settle
 from holdfast.model.book.reconcile import (
+    LONGEST_START,
     Observed,
     PodSighting,
     could_have_started,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.model.use.sandbox import SANDBOXES, Program, Sandbox, sandbox_role
+from holdfast.model.use.holders import SANDBOXES, Program, Sandbox, sandbox_role
 
 _ROOT = "--root=/run/containerd/runsc/k8s.io"
 _SENTRY = Program(command="exe", arguments=("runsc-sandbox", _ROOT, "boot", "--bundle=/b", "id"))

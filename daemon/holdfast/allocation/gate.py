@@ -30,8 +30,7 @@ from holdfast.model.gate.gate import (
 from holdfast.model.gate.promise import breach
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
 from holdfast.model.reclaim.leak import held_up
-from holdfast.model.use.free import judge_kernel
-from holdfast.model.use.verdict import Freedom, Verdict
+from holdfast.model.use.free import Freedom, Verdict, judge_kernel
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched

@@ -10,8 +10,7 @@ from holdfast.host.use.look import Look
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName
-from holdfast.model.use.free import KernelFacts, Opened, judge_kernel, kept_by_driver
-from holdfast.model.use.verdict import Freedom
+from holdfast.model.use.free import Freedom, KernelFacts, Opened, judge_kernel, kept_by_driver
 from holdfast.runtime.clock import Clock
 
 _SCAN_SHARE = 0.005

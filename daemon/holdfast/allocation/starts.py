@@ -7,8 +7,7 @@ from enum import Enum
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.reclaim.leak import HeldUp
-from holdfast.model.use.machines import asking_whose, but_for_own_machine
-from holdfast.model.use.verdict import Verdict
+from holdfast.model.use.free import Verdict, asking_whose, but_for_own_machine
 from holdfast.runtime.watched import Watched
 
 

@@ -11,7 +11,7 @@ from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import DeviceName, PciAddress, ProcessId
 from holdfast.model.use.free import KernelFacts, Opened, kept_by_driver
-from holdfast.model.use.use import Holder
+from holdfast.model.use.holders import Holder
 from holdfast.runtime.clock import Clock
 
 _SCAN_SHARE = 0.001

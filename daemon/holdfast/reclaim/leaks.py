@@ -20,10 +20,8 @@ from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.reclaim.ending import Member
 from holdfast.model.reclaim.leak import HeldUp, LeakFacts, why_keep
 from holdfast.model.reclaim.plan import retry_pause
-from holdfast.model.use.holding import leaking_pods
-from holdfast.model.use.use import Holder
-from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.signals import CgroupEnd, Outcome
+from holdfast.model.use.holders import Holder, leaking_pods
+from holdfast.reclaim.pods import Outcome, Pods
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
@@ -63,7 +61,6 @@ class LeakedSandboxes:
         self._starts = starts
         self._look = look
         self._pods = pods
-        self._whole = CgroupEnd(pods=pods, pidfds=pidfds)
         self._pidfds = pidfds
         self._clock = clock
         self._settings = settings
@@ -113,7 +110,7 @@ class LeakedSandboxes:
         record = None if facts is None else facts.record
         if facts is None or record is None or record.cgroup is None or record.inode is None:
             return
-        how = await self._whole.kill(
+        how = await self._pods.kill(
             start.pod,
             path=record.cgroup,
             inode=record.inode,

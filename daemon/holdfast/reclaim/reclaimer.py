@@ -1,21 +1,175 @@
 """Ends what still holds a device whose pod is over, one step at a time, if every guard agrees."""
 
+import signal
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.host.proc.pidfd import Pidfds
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import DeviceName, PodUid
-from holdfast.model.reclaim.ending import ByHand, Member, Warrant, in_the_way
+from holdfast.model.reclaim.ending import ByHand, Member, Warrant, in_the_way, whole_cgroup
 from holdfast.model.reclaim.plan import Attempt, ReclaimStep, next_step, retry_pause
 from holdfast.model.use.free import ReleaseFacts
 from holdfast.reclaim.evidence import Evidence
-from holdfast.reclaim.signals import Signals
+from holdfast.reclaim.pods import Outcome, Pods
 from holdfast.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
+
+_SAID = {
+    "sent": "signal sent",
+    "gone": "process exited before the signal",
+    "refused": "signal refused",
+}
+"""What the log says of each outcome: a process that was signalled may go on for its grace."""
+
+
+class Sent(Struct, frozen=True, kw_only=True):
+    """What came of one order: the outcome of each signal, or why none was sent.
+
+    Without either, no process was left to end, or a guard spared it at the last moment.
+    """
+
+    outcomes: tuple[tuple[ReclaimStep, str], ...] = ()
+    spared: str = ""
+
+
+class _Order(Struct, frozen=True, kw_only=True):
+    """Which processes to end, how, and by which permission; `opened` are those whose pidfd is held.
+
+    `asked_at`: after that moment, in seconds since the machine booted, kubelet wrote what it said.
+    """
+
+    lock: DeviceLock
+    pod: PodUid
+    step: ReclaimStep
+    warrant: Warrant
+    opened: tuple[Member, ...]
+    asked_at: float
+
+
+class _Agreed(Struct, frozen=True, kw_only=True):
+    """All of the pod's processes as they are now, and those that every guard agrees to end."""
+
+    members: tuple[Member, ...]
+    victims: tuple[Member, ...] = ()
+    spared: str = ""
+
+
+class Signals:
+    """Sends signals on evidence that was just asked for, and is dropped where it grows old."""
+
+    def __init__(self, *, evidence: Evidence, pods: Pods, pidfds: Pidfds) -> None:
+        """End processes of *pods* that *evidence* allows to be ended."""
+        self._evidence = evidence
+        self._pods = pods
+        self._pidfds = pidfds
+
+    async def send(self, lock: DeviceLock, step: ReclaimStep, warrant: Warrant) -> Sent:
+        """Signal the processes of the lock's pod that *warrant* means and every guard agrees on.
+
+        A pidfd is opened on each before kubelet is asked.
+        """
+        pod = lock.pod
+        if pod is None:
+            return Sent()
+        meant = [
+            each
+            for each in await self._pods.members(pod)
+            if warrant.only is None or each.process in warrant.only
+        ]
+        with self._pidfds.holding(each.process for each in meant) as held:
+            view = await self._evidence.ask()
+            if view is None:
+                return Sent(spared="kubelet did not answer")
+            return await self._carry_out(
+                _Order(
+                    lock=lock,
+                    pod=pod,
+                    step=step,
+                    warrant=warrant,
+                    opened=tuple(each for each in meant if each.process in held),
+                    asked_at=view.sent_at,
+                )
+            )
+
+    async def _carry_out(self, order: _Order) -> Sent:
+        agreed = await self._agreed(order)
+        # Nothing in a sandbox could handle a SIGTERM: it is ended as one, at once.
+        at_once = order.step is ReclaimStep.KILL or any(each.sandbox for each in agreed.members)
+        all_of_it = at_once and len(agreed.victims) == len(agreed.members)
+        if agreed.victims and all_of_it:
+            how = await self._end_whole(order, agreed.members)
+            if how in {Outcome.KILLED, Outcome.FROZEN}:
+                return Sent(outcomes=((ReclaimStep.KILL, how.value),))
+            if how is Outcome.SPARED:
+                return Sent()
+            agreed = await self._agreed(order)  # trying took its time
+        number = signal.SIGKILL if order.step is ReclaimStep.KILL else signal.SIGTERM
+        outcomes = []
+        for victim in agreed.victims:
+            outcome = self._pidfds.send(victim.process, number)
+            outcomes.append((order.step, outcome))
+            log.warning(
+                _SAID.get(outcome, "signal not sent"),
+                signal=number.name,
+                pid=victim.process.pid,
+                command=victim.command,
+                device=str(order.lock.device),
+                pod=order.pod,
+                outcome=outcome,
+            )
+        return Sent(outcomes=tuple(outcomes), spared=agreed.spared)
+
+    async def _agreed(self, order: _Order) -> _Agreed:
+        """Ask every guard about those that are held."""
+        members = await self._evidence.look(order.pod)
+        if not self._evidence.stands(order.lock, order.warrant):
+            return _Agreed(members=members)
+        stale = self._evidence.why_stale(order.asked_at)
+        if stale is not None:
+            return _Agreed(members=members, spared=stale)
+        judge = self._evidence.judging(order.lock, order.warrant)
+        held = {each.process for each in order.opened}
+        # As they are now: one that was opened may have moved on or become another program.
+        victims = tuple(
+            each for each in members if each.process in held and judge(each, members) is None
+        )
+        return _Agreed(members=members, victims=victims)
+
+    async def _end_whole(self, order: _Order, members: tuple[Member, ...]) -> Outcome:
+        record = self._evidence.record(order.pod)
+        if record is None or record.cgroup is None or record.inode is None:
+            return Outcome.IMPOSSIBLE
+        let_go_at = record.let_go_at
+        if let_go_at is None or not whole_cgroup(members, let_go_at):
+            return Outcome.IMPOSSIBLE
+        judge = self._evidence.judging(order.lock, order.warrant)
+
+        def may_end(now: tuple[Member, ...]) -> bool:
+            return (
+                self._evidence.stands(order.lock, order.warrant)
+                and self._evidence.why_stale(order.asked_at) is None
+                and whole_cgroup(now, let_go_at)
+                and not any(judge(each, now) for each in now)
+            )
+
+        how = await self._pods.kill(
+            order.pod, path=record.cgroup, inode=record.inode, may_end=may_end
+        )
+        if how in {Outcome.KILLED, Outcome.FROZEN}:
+            log.warning(
+                "pod cgroup killed",
+                cgroup=record.cgroup,
+                device=str(order.lock.device),
+                pod=order.pod,
+                how=how.value,
+            )
+        return how
 
 
 class Reclaimer:

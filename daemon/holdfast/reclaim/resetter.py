@@ -30,8 +30,7 @@ from holdfast.model.reclaim.reset import (
     why_dead,
     why_not_reset,
 )
-from holdfast.model.use.free import KernelFacts, Opened, judge_kernel
-from holdfast.model.use.verdict import Freedom
+from holdfast.model.use.free import Freedom, KernelFacts, Opened, judge_kernel
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.settings.sections import Reclaim

@@ -14,8 +14,7 @@ from holdfast.model.book.proof import hand_to_true_owner, true_owner
 from holdfast.model.book.reconcile import PodSighting
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.ids import DeviceName, PciAddress, PodUid
-from holdfast.model.use.free import KernelFacts, is_foreign, judge_kernel
-from holdfast.model.use.verdict import Freedom
+from holdfast.model.use.free import Freedom, KernelFacts, is_foreign, judge_kernel
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched

@@ -19,13 +19,11 @@ from holdfast.model.book.queue import settle
 from holdfast.model.book.reconcile import Observed, PodSighting, reconcile
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceName, PodUid
-from holdfast.model.use.free import FormerPod, KernelFacts, ReleaseFacts, judge_release
-from holdfast.model.use.holding import held_by
-from holdfast.model.use.verdict import Freedom
-from holdfast.reclaim.endings import Endings
+from holdfast.model.use.free import FormerPod, Freedom, KernelFacts, ReleaseFacts, judge_release
+from holdfast.model.use.holders import held_by
 from holdfast.reclaim.evidence import Uncounted
 from holdfast.reclaim.kernel import KernelWatch
-from holdfast.reclaim.pods import Pods
+from holdfast.reclaim.pods import Endings, Pods
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.users import Users

@@ -10,7 +10,7 @@ from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.model.ids import DeviceId, DeviceName
 from holdfast.model.tpu.generations import TPU_RESOURCE
-from holdfast.model.use.use import Grip, ScanTarget
+from holdfast.model.use.holders import Grip, ScanTarget
 from vm.cases.daemon import CHIPS
 from vm.catalogue import case
 from vm.guest.holding import ALL, IN_FLIGHT, NODE_ONLY

@@ -12,8 +12,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import PodUid
 from holdfast.model.reclaim.ending import Member
-from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.signals import CgroupEnd, Outcome
+from holdfast.reclaim.pods import Outcome, Pods
 from holdfast.runtime.lane import Lane
 from vm.guest.holding import FORKED
 from vm.guest.node import GuestNode
@@ -63,12 +62,12 @@ async def _through_holdfast(pod: PodUid, *, may_end: bool) -> Outcome:
         runtimes=RuntimeFiles(root),
         procfs=procfs,
         paths=paths,
+        pidfds=pidfds,
         lane=lane,
         emptied=lambda _pod: None,
     )
     found = cgroups.pod(pod)
     assert found is not None
-    whole = CgroupEnd(pods=pods, pidfds=pidfds)
     judged: list[int] = []
 
     def judge(members: tuple[Member, ...]) -> bool:
@@ -77,7 +76,7 @@ async def _through_holdfast(pod: PodUid, *, may_end: bool) -> Outcome:
         return bool(members) and (may_end or len(judged) == 1)
 
     try:
-        return await whole.kill(
+        return await pods.kill(
             pod,
             path=found.path,
             inode=found.inode,

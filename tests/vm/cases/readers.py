@@ -18,7 +18,7 @@ from holdfast.host.use.holders import HolderScan
 from holdfast.model.devices import Device, DeviceNode, FaultKind, Inventory
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.tpu.generations import TPU_RESOURCE
-from holdfast.model.use.use import Grip, Scan, ScanTarget
+from holdfast.model.use.holders import Grip, Scan, ScanTarget
 from holdfast.model.vfio.pools import PoolSpec
 from holdfast.vendors.tpu.adapter import Tpus
 from holdfast.vendors.vfio.adapter import Pools

@@ -13,8 +13,7 @@ from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.node.memory import HolderMemory, Memory
 from holdfast.model.reclaim.handrelease import judge_by_hand
 from holdfast.model.use.free import judge_kernel
-from holdfast.model.use.holding import cause
-from holdfast.model.use.use import Holder
+from holdfast.model.use.holders import Holder, cause
 from holdfast.reclaim.handrelease import Shown
 
 Report = dict[str, Any]

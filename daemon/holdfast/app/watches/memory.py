@@ -9,7 +9,7 @@ from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.own.process import give_back_memory
 from holdfast.model.ids import DeviceName
 from holdfast.model.node.memory import HolderMemory, Memory, is_tight, least, own_share
-from holdfast.model.use.use import Holder
+from holdfast.model.use.holders import Holder
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.telemetry.memory import MemoryMetrics

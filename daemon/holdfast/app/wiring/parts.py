@@ -44,9 +44,8 @@ from holdfast.reclaim.handrelease import HandRelease
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import Reclaimer
+from holdfast.reclaim.reclaimer import Reclaimer, Signals
 from holdfast.reclaim.resetter import Resetter
-from holdfast.reclaim.signals import Signals
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.clock import Clock
 from holdfast.settings import Settings
@@ -178,6 +177,7 @@ class Parts:
             runtimes=RuntimeFiles(host.root),
             procfs=host.procfs,
             paths=host.paths,
+            pidfds=host.pidfds,
             lane=host.lanes["pods"],
             emptied=self._pod_changed,
         )

@@ -23,7 +23,7 @@ from holdfast.model.nvidia.free import (
 from holdfast.model.nvidia.gpu import GpuUse
 from holdfast.model.nvidia.idle import IdleLevel, IdleMemory, follow, restored
 from holdfast.model.use.free import KernelFacts
-from holdfast.model.use.use import Holder
+from holdfast.model.use.holders import Holder
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 

@@ -10,7 +10,7 @@ from holdfast.host.proc.mappings import VFIO_DEVICE, MappedDevices
 from holdfast.host.proc.openfiles import BEAT, FileTables, Many, fdinfo, open_files
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import DeviceName, PciAddress
-from holdfast.model.use.use import Grip, ScanTarget
+from holdfast.model.use.holders import Grip, ScanTarget
 
 _SLASH = ord("/")
 _ALONE = 3

@@ -14,14 +14,12 @@ from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.own.privileges import Visibility, visibility
 from holdfast.host.proc.grips import GripSearch, ProcessUse
 from holdfast.host.proc.openfiles import FileTables
-from holdfast.host.proc.parents import sandbox_of
-from holdfast.host.proc.procfs import Procfs
+from holdfast.host.proc.procfs import Procfs, sandbox_of
 from holdfast.host.proc.visits import Visitor, Visits
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.node.cgroup_names import pod_of
-from holdfast.model.use.sandbox import Sandbox
-from holdfast.model.use.use import Grip, Holder, Scan, ScanTarget
+from holdfast.model.use.holders import Grip, Holder, Sandbox, Scan, ScanTarget
 
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR})
 _REEXEC = "exe"

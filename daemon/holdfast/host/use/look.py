@@ -14,7 +14,7 @@ from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.ids import DeviceName, PciAddress
 from holdfast.model.use.free import KernelFacts, Opened
-from holdfast.model.use.use import Holder, Scan, ScanTarget
+from holdfast.model.use.holders import Holder, Scan, ScanTarget
 from holdfast.runtime.lane import Lane
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import DeviceName
-from holdfast.model.use.use import Holder, Scan
+from holdfast.model.use.holders import Holder, Scan
 
 
 def attribute(

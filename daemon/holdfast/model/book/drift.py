@@ -11,8 +11,7 @@ from holdfast.model.book.offers import Offers
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView, ListedPod
-from holdfast.model.use.holding import named
-from holdfast.model.use.use import Holder
+from holdfast.model.use.holders import Holder, named
 
 
 class Drift(Enum):

@@ -6,7 +6,7 @@ from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.queue import settle
 from holdfast.model.book.reconcile import could_have_started
 from holdfast.model.use.free import KernelFacts
-from holdfast.model.use.holding import named
+from holdfast.model.use.holders import named
 
 
 def true_owner(book: Book, lock: DeviceLock, facts: KernelFacts) -> Allocation | None:

@@ -11,8 +11,8 @@ from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 from holdfast.model.nvidia.gpu import GpuUse
 from holdfast.model.nvidia.idle import IdleLevel, IdleRules, Unused, is_busy
-from holdfast.model.use.use import Grip, Holder
-from holdfast.model.use.verdict import Freedom, Verdict
+from holdfast.model.use.free import Freedom, Verdict
+from holdfast.model.use.holders import Grip, Holder
 
 _MPS = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
 _COMM = 15

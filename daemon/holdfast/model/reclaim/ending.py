@@ -8,8 +8,7 @@ from msgspec import Struct
 from holdfast.model.book.book import PodRecord
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.reclaim.runtime_state import RuntimeState
-from holdfast.model.use.sandbox import SANDBOXES, Sandbox
-from holdfast.model.use.use import Holder
+from holdfast.model.use.holders import SANDBOXES, Holder, Sandbox
 
 # Names as /proc/PID/comm shows them, cut to 15 characters by the kernel.
 SHIMS = frozenset({"containerd-shim", "conmon", "conmonrs"})

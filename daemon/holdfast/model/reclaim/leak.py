@@ -9,8 +9,7 @@ from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.reclaim.ending import Member
 from holdfast.model.reclaim.runtime_state import RuntimeState
-from holdfast.model.use.sandbox import GVISOR, Sandbox
-from holdfast.model.use.use import Grip, Holder
+from holdfast.model.use.holders import GVISOR, Grip, Holder, Sandbox
 
 
 class HeldUp(Struct, frozen=True, kw_only=True):

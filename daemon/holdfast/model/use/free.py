@@ -4,13 +4,35 @@ from enum import Enum
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.model.devices import DeviceKind
 from holdfast.model.ids import PciAddress, PodUid
-from holdfast.model.use.holding import held_by
-from holdfast.model.use.machines import but_for_own_machine
-from holdfast.model.use.use import Holder
-from holdfast.model.use.verdict import Freedom, Verdict
+from holdfast.model.use.holders import Holder, Sandbox, held_by
+
+_WHOSE = (
+    "; if that is the virtual machine of this very pod (Kata, with cold_plug_vfio), set "
+    "sandbox_cgroup_only = true in Kata's configuration: it shows whose machine it is"
+)
+
+
+class Freedom(Enum):
+    """Whether somebody uses a device; UNKNOWN means that we cannot see."""
+
+    FREE = "free"
+    IN_USE = "in use"
+    UNKNOWN = "unknown"
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """A decision and the words that explain it."""
+
+    freedom: Freedom
+    reason: str
+    holders: tuple[Holder, ...] = ()
+    """The holders that the reason names."""
+    final: bool = False
+    """UNKNOWN until there is another answer: neither a start nor a release goes on."""
 
 
 class Opened(Enum):
@@ -226,3 +248,34 @@ def _unverified(kernel: Verdict, accounted: str) -> Verdict:
     if kernel.final or kernel.freedom is not Freedom.UNKNOWN:
         return kernel
     return Verdict(freedom=Freedom.FREE, reason=f"{accounted}; unverified: {kernel.reason}")
+
+
+def but_for_own_machine(verdict: Verdict, pod: PodUid | None, *, had_none: bool = False) -> Verdict:
+    """Return *verdict*, or FREE where only *pod*'s own virtual machine has the device.
+
+    Kata can plug in VFIO devices when it creates a pod's sandbox (cold plug), before any container
+    of the pod starts. Such a virtual machine is the pod itself.
+
+    *had_none*: nobody had the device when a container of the pod started on it before. Then it was
+    plugged in later, for that container, and the virtual machine has to close it first.
+    """
+    if verdict.freedom is not Freedom.IN_USE or not verdict.holders:
+        return verdict
+    own = pod is not None and all(
+        each.sandbox is Sandbox.MACHINE and each.pod == pod for each in verdict.holders
+    )
+    if not own or had_none:
+        return verdict
+    pids = ", ".join(str(each.process) for each in verdict.holders)
+    return Verdict(
+        freedom=Freedom.FREE,
+        reason=f"only the virtual machine of pod {pod} itself has it (pid {pids})",
+    )
+
+
+def asking_whose(verdict: Verdict) -> Verdict:
+    """Return *verdict*; for a virtual machine outside any pod, with a hint how to identify it."""
+    holders = verdict.holders
+    if any(each.sandbox is Sandbox.MACHINE and each.pod is None for each in holders):
+        return replace(verdict, reason=verdict.reason + _WHOSE)
+    return verdict

@@ -14,7 +14,7 @@ from holdfast.model.nvidia.gpu import Gpu, GpuCondition, GpuUse
 from holdfast.model.nvidia.health import GpuState
 from holdfast.model.nvidia.xid_records import GpuObservation, Place
 from holdfast.model.nvidia.xids import Cure
-from holdfast.model.use.use import Holder
+from holdfast.model.use.holders import Holder
 from holdfast.vendors.nvidia.events import EventSource
 
 
