@@ -17,8 +17,8 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.kubelet import checkpoint
-from holdfast.model.book.locks import MOST_MOVES
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
+from holdfast.model.text import MOST_MOVES
 from holdfast.model.use.holders import Grip, Scan, ScanTarget
 from simulated.proctree import ProcTree
 

@@ -141,17 +141,35 @@ def test_without_daemon_and_ledger_a_question_ends_with_1_and_names_the_folder(
     assert not list(tmp_path.iterdir()), "asking leaves nothing behind"
 
 
-def test_asking_loads_nothing_that_only_the_daemon_needs() -> None:
+_DAEMONS = {
+    *("grpc", "google", "sqlite3", "pyudev", "inotify_simple", "pynvml"),
+    *("prometheus_client", "structlog", "asyncio"),
+}
+_SETTINGS = {"holdfast.settings", "msgspec", "yaml"}
+
+
+@pytest.mark.parametrize(
+    ("command", "unneeded"),
+    [
+        ("--help", _DAEMONS | _SETTINGS | {"json", "socket"}),
+        ("holders --help", _DAEMONS | _SETTINGS | {"json", "socket"}),
+        ("holders --state-dir /nowhere", _DAEMONS | _SETTINGS),
+        ("holders", _DAEMONS),
+        ("config", _DAEMONS),
+    ],
+)
+def test_a_command_loads_nothing_that_it_does_not_need(command: str, unneeded: set[str]) -> None:
     code = (
         "import sys, holdfast.cli\n"
-        "heavy = {'grpc', 'google', 'sqlite3', 'pyudev', 'inotify_simple', 'pynvml',\n"
-        "         'prometheus_client', 'structlog', 'asyncio'}\n"
-        "print(*sorted(heavy & sys.modules.keys()))\n"
+        "holdfast.cli.main(sys.argv[1:])\n"
+        "print(*sys.modules, file=sys.stderr)\n"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command.split()], capture_output=True, text=True, check=True
+    )
 
-    assert done.stdout.split() == []
+    assert unneeded & set(done.stderr.split()) == set()
 
 
 def test_the_module_is_the_command() -> None:

@@ -1,20 +1,19 @@
 """The commands. Each imports what only it needs, so that a question is answered fast."""
 
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import click
-import yaml
 
 import holdfast
 from holdfast.cli import byhand
 from holdfast.cli.doctor import doctor
-from holdfast.cli.nvidia import given, with_nvidia
+from holdfast.cli.nvidia import NvidiaCommand, given
 from holdfast.cli.options import (
     ask_daemon,
     load_settings,
@@ -23,10 +22,12 @@ from holdfast.cli.options import (
     with_output,
     with_set,
 )
-from holdfast.cli.tables import Row, Rows, say, show, status_lines
+from holdfast.cli.tables import Row, Rows, say, show, show_json, status_lines
 from holdfast.errors import HoldfastError
-from holdfast.model.book.locks import MOST_MOVES
-from holdfast.settings import Settings, plain, schema
+from holdfast.model.text import MOST_MOVES
+
+if TYPE_CHECKING:  # loading it takes as long as all else of --help
+    from holdfast.settings import Settings
 
 _INTERRUPTED = 130
 
@@ -61,7 +62,7 @@ for _command in (*byhand.COMMANDS, doctor):
     commands.add_command(_command)
 
 
-@commands.command()
+@commands.command(cls=NvidiaCommand)
 @with_config
 @with_set
 @click.option(
@@ -71,7 +72,6 @@ for _command in (*byhand.COMMANDS, doctor):
 )
 @click.option("--http-port", help="The port for probes and metrics; 0 turns it off (http.port).")
 @click.option("--log-level", help="Log level: debug, info, warning or error (log.level).")
-@with_nvidia
 def run(
     config: Path | None,
     changes: dict[str, str],
@@ -90,7 +90,7 @@ def run(
     ours = {path: text for path, text in named.items() if text is not None}
     theirs = given()
 
-    def read(told: Callable[[str], None]) -> Settings:
+    def read(told: Callable[[str], None]) -> "Settings":
         return load_settings(config, changes | ours, theirs=theirs, told=told)
 
     ineffective: list[str] = []
@@ -117,8 +117,12 @@ def run(
 @click.option("--schema", "as_schema", is_flag=True, help="Print the JSON schema of the file.")
 def show_config(config: Path | None, changes: dict[str, str], *, as_schema: bool) -> None:
     """Check the settings, and print each with its value."""
+    import yaml  # noqa: PLC0415 - no other command needs these
+
+    from holdfast.settings import plain, schema  # noqa: PLC0415
+
     if as_schema:
-        click.echo(json.dumps(schema(), indent=2))
+        show_json(schema())
         return
     settings = load_settings(config, changes)
     click.echo(yaml.safe_dump(plain(settings), sort_keys=False), nl=False)
@@ -137,7 +141,7 @@ def status(folder: Path, output: str, *, every: bool) -> None:
     """
     report: Row = ask_daemon(folder, "status", lambda problem: _down().status(folder, problem))
     if output == "json":
-        click.echo(json.dumps(report, indent=2))
+        show_json(report)
     else:
         say(*status_lines(report, every=every))
     if not all(check["passes"] for check in report["checks"]):
@@ -148,7 +152,7 @@ def status(folder: Path, output: str, *, every: bool) -> None:
 @with_folder
 def debug(folder: Path) -> None:
     """Print all that the daemon knows, as JSON for a bug report."""
-    click.echo(json.dumps(ask_daemon(folder, "debug"), indent=2))
+    show_json(ask_daemon(folder, "debug"))
 
 
 @commands.command()

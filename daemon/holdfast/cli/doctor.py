@@ -1,6 +1,5 @@
 """The doctor command: checks a node and says what is wrong with it; it changes nothing."""
 
-import json
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -12,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.options import load_settings, with_config, with_output, with_set, with_state
-from holdfast.cli.tables import say
+from holdfast.cli.tables import say, show_json
 from holdfast.errors import SettingsError
-from holdfast.settings import Settings
 
 if TYPE_CHECKING:  # no other command needs them
     from holdfast.doctor.finding import Finding
+    from holdfast.settings import Settings
 
 _INDENT = " " * 8
 
@@ -84,7 +83,7 @@ def doctor(
             "counts": {level.value: counts[level] for level in Level},
             "findings": [_row(finding) for finding in found],
         }
-        click.echo(json.dumps(report, indent=2))
+        show_json(report)
     else:
         told = ", ".join(f"{counts[level]} {level.value}" for level in Level)
         where = "" if str(root) == "/" else f"; read only files below {root}"
@@ -93,9 +92,10 @@ def doctor(
         raise click.exceptions.Exit(1)
 
 
-def _settings(config: Path | None, changes: dict[str, str]) -> tuple[Settings, "Finding"]:
+def _settings(config: Path | None, changes: dict[str, str]) -> tuple["Settings", "Finding"]:
     """Return the daemon's settings, or the defaults if they are invalid, with a finding."""
     from holdfast.doctor.finding import Check  # noqa: PLC0415 - no other command needs it
+    from holdfast.settings import Settings  # noqa: PLC0415 - --help does without
 
     check = Check("configuration", "settings")
     try:

@@ -4,14 +4,15 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.tables import say
-from holdfast.control import ask
 from holdfast.errors import HoldfastError
-from holdfast.settings import Settings, load
+
+if TYPE_CHECKING:  # loading it takes as long as all else of --help
+    from holdfast.settings import Settings
 
 
 def _overrides(
@@ -77,12 +78,14 @@ def load_settings(
     *,
     theirs: Mapping[str, str] | None = None,
     told: Callable[[str], None] = lambda _text: None,
-) -> Settings:
+) -> "Settings":
     """Return the settings of *config*, the environment and *overrides*; raise SettingsError.
 
     *theirs* are flags of NVIDIA's plugin; *overrides* win over them. *told* is called with each
     key of its file that has no effect.
     """
+    from holdfast.settings import load  # noqa: PLC0415 - --help and --state-dir do without
+
     # HOLDFAST_CONFIG names the file and is not a setting.
     environ = {key: value for key, value in os.environ.items() if key != "HOLDFAST_CONFIG"}
     return load(config, environ, overrides, theirs=theirs, told=told)
@@ -95,6 +98,8 @@ def ask_daemon(
     **details: Any,  # noqa: ANN401 - JSON
 ) -> Any:  # noqa: ANN401 - JSON
     """Return the daemon's answer, or the answer of *read* when the daemon is down."""
+    from holdfast.control import ask  # noqa: PLC0415 - --help does without
+
     try:
         return ask(folder, question, **details)
     except OSError as error:

@@ -1,6 +1,5 @@
 """Prints answers: tables and lines for people, JSON for programs."""
 
-import json
 import textwrap
 import time
 from collections.abc import Sequence
@@ -8,8 +7,7 @@ from typing import Any
 
 import click
 
-from holdfast.model.node.memory import sized
-from holdfast.model.text import printable
+from holdfast.model.text import printable, sized
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -24,9 +22,16 @@ _NO_BREAK = "\u00a0"
 def show(rows: Rows, columns: Sequence[str], output: str) -> None:
     """Print *rows*: their *columns* as a table, or everything as JSON."""
     if output == "json":
-        click.echo(json.dumps(rows, indent=2))
+        show_json(rows)
     else:
         say(*table(rows, columns).split("\n"))
+
+
+def show_json(content: object) -> None:
+    """Print *content* as JSON."""
+    import json  # noqa: PLC0415 - --help does without
+
+    click.echo(json.dumps(content, indent=2))
 
 
 def say(*lines: str, error: bool = False) -> None:

@@ -15,7 +15,8 @@ from holdfast.host.use.holders import HolderScan
 from holdfast.ledger.store import LOCK
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.node.cgroup_names import pod_of
-from holdfast.model.node.memory import VFIO_MEMLOCK, CgroupMemory, Memlock, Memory, sized
+from holdfast.model.node.memory import VFIO_MEMLOCK, CgroupMemory, Memlock, Memory
+from holdfast.model.text import sized
 from holdfast.model.use.holders import Holder, ScanTarget
 
 _PODS = Check("memory", "pods")

@@ -1,7 +1,12 @@
-"""How text of others (a command, a pod, a file, an error of another program) is shown to people."""
+"""How people are shown text of others (a command, a pod, a file, an error), sizes and history."""
 
 MOST_SHOWN = 8000
 """Characters; more of one text is nothing that a person reads."""
+
+MOST_MOVES = 2000
+"""How many lines of history one answer has at the most: all at once are in the daemon's memory."""
+
+_LARGER = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 def printable(text: str, most: int = MOST_SHOWN) -> str:
@@ -14,6 +19,12 @@ def printable(text: str, most: int = MOST_SHOWN) -> str:
     rest = len(text) - most
     shown = "".join(each if each.isprintable() else _escaped(each) for each in text[:most])
     return shown if rest <= 0 else f"{shown}... ({rest} more characters)"
+
+
+def sized(count: int) -> str:
+    """Return *count* bytes for people."""
+    name, size = next((each for each in _LARGER if count >= each[1]), ("B", 1))
+    return f"{count / size:.1f} {name}" if size > 1 else f"{count} B"
 
 
 def _escaped(character: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.root import HostRoot
-from holdfast.model.node.memory import sized
+from holdfast.model.text import sized
 from vm.catalogue import case
 from vm.guest import pods
 from vm.guest.holding import ALL

@@ -5,13 +5,14 @@ from typing import Any
 
 from holdfast.model.book.book import Book
 from holdfast.model.book.drift import Disagreement
-from holdfast.model.book.locks import MOST_MOVES, DeviceLock, LockState, Move
+from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.book.marks import Marks, why_withheld
 from holdfast.model.book.offers import Offers
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.node.memory import HolderMemory, Memory
 from holdfast.model.reclaim.handrelease import judge_by_hand
+from holdfast.model.text import MOST_MOVES
 from holdfast.model.use.free import judge_kernel
 from holdfast.model.use.holders import Holder, cause
 from holdfast.reclaim.handrelease import Shown

@@ -55,10 +55,6 @@ class DeviceLock(Struct, frozen=True, kw_only=True):
     started: bool = True
 
 
-MOST_MOVES = 2000
-"""How many lines of history one answer has at the most: all at once are in the daemon's memory."""
-
-
 class Move(Struct, frozen=True, kw_only=True):
     """One line of a device's history: what moved, and what had been seen."""
 

@@ -19,8 +19,6 @@ _CALM_AT = 0.75
 VFIO_MEMLOCK = 64 << 30
 """What GKE's documentation has TPU pods that are not privileged set by ``ulimit -l``."""
 
-_LARGER = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
-
 
 class CgroupMemory(Struct, frozen=True, kw_only=True):
     """One cgroup's memory in bytes; None: no such limit, or unknown.
@@ -169,9 +167,3 @@ def least(memories: Iterable[Memory]) -> Memory | None:
     """Return the one with the least headroom; None if it is unknown for all."""
     known = [(each.headroom, each) for each in memories if each.headroom is not None]
     return min(known, key=lambda pair: pair[0], default=(0, None))[1]
-
-
-def sized(count: int) -> str:
-    """Return *count* bytes for people."""
-    name, size = next((each for each in _LARGER if count >= each[1]), ("B", 1))
-    return f"{count / size:.1f} {name}" if size > 1 else f"{count} B"
