@@ -49,7 +49,7 @@ help:
 	@echo "make kills    random stories in which no signal may hit somebody's work (N= how many, SEED= replays)"
 	@echo "make guards   remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
 	@echo "make mutants  change the rules line by line, and see a test fail each time (N= samples, FILE= selects)"
-	@echo "make bench    measure against the budgets; writes build/bench.json"
+	@echo "make bench    measure beside floors and against reaches; writes build/bench.json (FIGURES= selects)"
 	@echo "make soak     let pods come and go for MINUTES= (60); writes build/soak.json and a plot, build/soak.png"
 	@echo "make chart    check the chart; write its schema, docs/configuration.md and the plain manifests"
 	@echo "make image    build the container image with docker, podman or buildah (IMAGE= names it, BASE= pins its base)"

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from bench.crowd import crowd
-from bench.figures import Figure
+from bench.figures import Figure, Floor
+from bench.floors import bare_plugin, walks
 from bench.rig import CHIPS, SOON, TPU, Place, Rig, cpu_seconds, rig
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.host.root import HostRoot
@@ -20,6 +22,11 @@ from holdfast.runtime.lane import Lane
 from simulated.pods import Container, PodSpec, Workload
 
 _TICK = 0.001
+_SETTLED = 5.0
+"""Seconds after which what came before is done."""
+_IDLE = 60.0
+"""Seconds for which idling is watched: the rarest beat of the daemon comes once in them."""
+_WAIT = 30.0
 
 
 class Crowd(Struct, frozen=True, kw_only=True):
@@ -39,26 +46,36 @@ HUGE = Crowd(processes=5000, files=50)
 
 async def gate(place: Place) -> list[Figure]:
     """Measure the gate on free devices, with its scan and its commit, and Allocate over gRPC."""
-    allocates, gates = await _calls(place, BUSY, n=100)
+    allocates, gates, walk = await _calls(place, BUSY, n=100)
+    async with bare_plugin(place) as bare:
+        answers = [await bare.allocate() for _ in range(100)]
     note = "the whole call for eight devices"
     return [
         Figure(
             name="prestart_free",
             samples=gates,
-            budget={"p99": 100.0},
+            reach=50.0,
+            floor=walk,
             note=f"{note}, with the scan of {BUSY}",
         ),
-        Figure(name="allocate_rpc", samples=allocates, note=f"{note}, gRPC included"),
+        Figure(
+            name="allocate_rpc",
+            samples=allocates,
+            floor=Floor(what="the call to a bare grpc.aio plugin", samples=answers),
+            note=f"{note}, gRPC included",
+        ),
     ]
 
 
 async def gate_huge(place: Place) -> list[Figure]:
     """Measure the gate on free devices on a huge node."""
-    _, gates = await _calls(place, HUGE, n=20)
+    _, gates, walk = await _calls(place, HUGE, n=20)
     return [
         Figure(
             name="prestart_free_5000",
             samples=gates,
+            reach=350.0,
+            floor=walk,
             note=f"the whole call for eight devices, with the scan of {HUGE}",
         )
     ]
@@ -77,19 +94,22 @@ async def scan(_place: Place, *, n: int = 15) -> list[Figure]:
     )
     lane = Lane("scan", deadline=60.0)
     with crowd(HUGE.processes, HUGE.files):
+        walk = walks(Path("/proc"))
         for _ in range(n):
             watch = asyncio.create_task(_lateness())
             seen: Scan = await lane.run(lambda: holders.scan([target]))
             watch.cancel()
             took.append(seen.seconds * 1000)
-            late += (await asyncio.gather(watch, return_exceptions=False))[0]
+            late += await watch
     lane.close(patience=5.0)
     return [
-        Figure(name="scan_5000", samples=took, note=f"every process once, {HUGE}"),
+        Figure(name="scan_5000", samples=took, floor=walk, note=f"every process once, {HUGE}"),
         Figure(
             name="scan_5000_loop_late",
             samples=late,
-            budget={"p99": 20.0},
+            reach=20.0,
+            judged="p99",
+            floor=Floor(what="the same while nothing runs", samples=await _lateness_for(1.0)),
             note="how late the event loop turns while the scan runs",
         ),
     ]
@@ -111,19 +131,18 @@ async def idle_many(place: Place, *, chips: int = 256) -> list[Figure]:
         for id_ in sorted(made.kubelet.devices.endpoints[TPU].devices):
             made.kubelet.count(TPU, id_)
         await made.until(lambda: made.lock_states() == ["held"] * chips, "pods have all")
-        share = await _share(made, seconds=30.0)
-    return [
-        Figure(
-            name=f"idle_cpu_percent_{chips}",
-            samples=[share],
-            unit="%",
-            budget={"p50": 0.4},
-            note=f"of one core over 30 s; {BUSY}, and {chips} devices, each of which a pod has",
-        )
-    ]
+        return [
+            await _share(
+                place,
+                made,
+                name=f"idle_cpu_percent_{chips}",
+                reach=0.4,
+                what=f"{BUSY}, and {chips} devices, each of which a pod has",
+            )
+        ]
 
 
-async def waiting(place: Place, *, seconds: float = 30.0) -> list[Figure]:
+async def waiting(place: Place) -> list[Figure]:
     """Measure the processor time of a daemon at whose gate a start waits for its own pod."""
     async with _crowded(place, BUSY, reclaim={"mode": "observe"}) as made:
         work = Workload(runs_for=0.2, orphan=1)
@@ -132,55 +151,64 @@ async def waiting(place: Place, *, seconds: float = 30.0) -> list[Figure]:
             PodSpec(name="bench", containers=(container,), restart="Always")
         )
         await made.until(lambda: pod.starts == 1, "it has started once")
-        share = await _share(made, seconds=seconds)
+        share = await _share(
+            place,
+            made,
+            name="gate_wait_cpu_percent",
+            reach=1.0,
+            what=f"{BUSY}, and one start that waits",
+            seconds=_WAIT,
+        )
         starts = pod.starts
     if starts > 1:
         raise RuntimeError("the start that was to wait has passed")
-    return [
-        Figure(
-            name="waiting_cpu_percent",
-            samples=[share],
-            unit="%",
-            budget={"p50": 1.0},
-            note=f"of one core over {seconds:g} s; {BUSY}, and one start that waits",
-        )
-    ]
+    return [share]
 
 
-async def _share(made: Rig, *, seconds: float) -> float:
-    """Return the daemon's processor time over so many seconds, in percent of one core."""
-    await asyncio.sleep(5.0)  # what came before is settled
-    before = cpu_seconds(made.process.pid)
-    began = time.perf_counter()
-    await asyncio.sleep(seconds)
-    used = cpu_seconds(made.process.pid) - before
-    return 100 * used / (time.perf_counter() - began)
-
-
-async def _idle(place: Place, around: Crowd, name: str, *, seconds: float = 60.0) -> Figure:
+async def _idle(place: Place, around: Crowd, name: str) -> Figure:
     async with _crowded(place, around) as made:
         await made.submit(CHIPS // 2)
         await made.until(lambda: made.lock_states() == ["held"] * (CHIPS // 2), "a pod holds")
-        share = await _share(made, seconds=seconds)
+        what = f"{around}, and a pod that has half of the chips"
+        return await _share(place, made, name=name, reach=0.15, what=what)
+
+
+async def _share(
+    place: Place, made: Rig, *, name: str, reach: float, what: str, seconds: float = _IDLE
+) -> Figure:
+    """Measure the daemon's processor time over a while, beside that of a bare plugin."""
+    async with bare_plugin(place) as bare:
+        await asyncio.sleep(_SETTLED)
+        processes = (made.process.pid, bare.pid)
+        before = [cpu_seconds(pid) for pid in processes]
+        began = time.perf_counter()
+        await asyncio.sleep(seconds)
+        took = time.perf_counter() - began
+        daemon, floor = (
+            100 * (cpu_seconds(pid) - was) / took
+            for pid, was in zip(processes, before, strict=True)
+        )
     return Figure(
         name=name,
-        samples=[share],
+        samples=[daemon],
         unit="%",
-        budget={"p50": 0.2},
-        note=f"of one core over {seconds:g} s; {around}, and a pod that has half of the chips",
+        reach=reach,
+        floor=Floor(what="a bare grpc.aio plugin at the same time", samples=[floor]),
+        note=f"of one core over {seconds:g} s; {what}",
     )
 
 
-async def _calls(place: Place, around: Crowd, *, n: int) -> tuple[list[float], list[float]]:
+async def _calls(place: Place, around: Crowd, *, n: int) -> tuple[list[float], list[float], Floor]:
     gates: list[float] = []
     allocates: list[float] = []
     settings: dict[str, Any] = {"kubelet": {"question": SOON}, "reclaim": {"unseenGrace": "0s"}}
     async with _crowded(place, around, **settings) as made:
+        walk = walks(made.node.root.proc)
         for _ in range(n):
             allocated, passed = await _allocate_and_start(made)
             allocates.append(allocated)
             gates.append(passed)
-    return allocates, gates
+    return allocates, gates, walk
 
 
 @contextlib.asynccontextmanager
@@ -204,6 +232,13 @@ async def _lateness() -> list[float]:
             await asyncio.sleep(_TICK)
             late.append((time.perf_counter() - began - _TICK) * 1000)
     return late
+
+
+async def _lateness_for(seconds: float) -> list[float]:
+    watch = asyncio.create_task(_lateness())
+    await asyncio.sleep(seconds)
+    watch.cancel()
+    return await watch
 
 
 async def _allocate_and_start(made: Rig) -> tuple[float, float]:

@@ -3,62 +3,135 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-from bench.figures import Figure
-from bench.rig import SOON, Place, Rig, resident_mib, rig
+from bench.figures import Figure, Floor
+from bench.floors import DAEMON, bare_plugin, interpreter, run, synced_file, timed
+from bench.rig import SOON, Place, Rig, cpu_seconds, peak_mib, resident_mib, rig
 from simulated.pods import Pod
 
 _POD_PROCESSES = 20
+_SETTLED = 2.0
+"""Seconds after a registration, until what the start has needed is given back."""
+_BARE_MEMORY = "the memory of a bare grpc.aio plugin"
 _HOLD = "import os, sys, time; os.open(sys.argv[1], 258); print(flush=True); time.sleep(1e6)"
 
 
 async def start(place: Place, *, n: int = 12) -> list[Figure]:
-    """Measure from exec to registered, kubelet.sock made anew to registered, and memory."""
-    starts: list[float] = []
-    memory: list[float] = []
+    """Measure from exec to registered, the CPU of it, kubelet.sock made anew, and memory."""
+    starts = _Starts()
     async with rig(place) as made:
         for _ in range(n):
-            await made.stop()
-            made.forget_registration()
-            began = made.start()
-            starts.append((await made.until(made.registered, "it registered") - began) * 1000)
-            await asyncio.sleep(2.0)
-            memory.append(resident_mib(made.process.pid))
+            await starts.once(made)
         again = [await _reregister(made) for _ in range(2 * n)]
+    imports = interpreter(place, DAEMON, "an interpreter that imports what the daemon does", n=n)
+    nothing = interpreter(place, "pass", "an interpreter with an empty program", n=n)
+    registers, memory = await _bare(place, n)
+    floor = Floor(what=imports.what, samples=imports.wall)
     return [
         Figure(
             name="start_to_registered",
-            samples=starts,
-            budget={"p50": 300.0},
-            note="from exec to eight healthy devices in kubelet's checkpoint, Python's start included",
+            samples=starts.took,
+            reach=250.0,
+            floor=floor,
+            note="from exec to eight healthy devices that kubelet would grant, Python's start included",
         ),
         Figure(
-            name="python_start",
-            samples=[_python(place, "pass") for _ in range(n)],
-            note="an empty program, for comparison",
+            name="start_cpu",
+            samples=starts.cpu,
+            reach=300.0,
+            floor=Floor(what=f"{imports.what}, CPU time", samples=imports.cpu),
+            note="CPU time until then, all threads",
         ),
+        Figure(name="python_start", samples=nothing.wall, note=nothing.what),
         Figure(
             name="python_imports",
-            samples=[_python(place, "import holdfast.cli, holdfast.app.daemon") for _ in range(n)],
-            note="a program that imports what the daemon does",
+            samples=imports.wall,
+            floor=Floor(what=nothing.what, samples=nothing.wall),
+            note=imports.what,
         ),
         Figure(
             name="reregister",
             samples=again,
-            budget={"p50": 50.0},
-            note="from kubelet's start to eight healthy devices in its checkpoint",
+            reach=10.0,
+            floor=registers,
+            note="from kubelet's start to eight healthy devices that it would grant",
         ),
         Figure(
             name="rss_mib_tpu",
-            samples=memory,
+            samples=starts.memory,
             unit="MiB",
-            budget={"p50": 50.0},
+            reach=48.0,
+            floor=memory,
             note="VmRSS two seconds after it registered; the node has no GPUs",
         ),
+    ]
+
+
+async def start_with_gpus(place: Place, *, n: int = 6, gpus: int = 8) -> list[Figure]:
+    """Measure from exec to registered, and memory, with GPUs and TPUs on; NVML is a stub."""
+    starts = _Starts()
+    async with rig(place, gpus=gpus) as made:
+        for _ in range(n):
+            await starts.once(made)
+    imports = interpreter(place, DAEMON, "an interpreter that imports what the daemon does", n=n)
+    _, memory = await _bare(place, n)
+    return [
+        Figure(
+            name="start_to_registered_8_gpus",
+            samples=starts.took,
+            reach=250.0,
+            floor=Floor(what=imports.what, samples=imports.wall),
+            note=(
+                "from exec to eight healthy GPUs and eight healthy chips that kubelet would grant, "
+                "Python's start included; a real NVML takes longer to start than the stub"
+            ),
+        ),
+        Figure(
+            name="rss_mib",
+            samples=starts.memory,
+            unit="MiB",
+            reach=52.0,
+            floor=memory,
+            note="VmRSS two seconds after it registered, GPUs and TPUs on; NVML is the stub",
+        ),
+    ]
+
+
+async def many_devices(place: Place, *, chips: int = 512) -> list[Figure]:
+    """Measure the most memory that a start with hundreds of devices takes."""
+    peaks: list[float] = []
+    async with rig(place, chips=chips) as made:
+        await asyncio.sleep(_SETTLED)
+        peaks.append(peak_mib(made.process.pid))
+    async with bare_plugin(place, devices=chips) as bare:
+        floor = Floor(what=_BARE_MEMORY, samples=[peak_mib(bare.pid)])
+    return [
+        Figure(
+            name=f"rss_mib_{chips}_peak",
+            samples=peaks,
+            unit="MiB",
+            reach=64.0,
+            floor=floor,
+            note=f"VmHWM two seconds after it registered {chips} devices",
+        )
+    ]
+
+
+async def command_line(place: Place, *, n: int = 20) -> list[Figure]:
+    """Measure a command of the command line that asks nobody."""
+    runs = [run(place, "-m", "holdfast", "--help") for _ in range(n)]
+    nothing = interpreter(place, "pass", "an interpreter with an empty program", n=n)
+    return [
+        Figure(
+            name="cli_help",
+            samples=[took for took, _ in runs],
+            reach=120.0,
+            floor=Floor(what=nothing.what, samples=nothing.wall),
+            note="holdfast --help, from exec to exit",
+        )
     ]
 
 
@@ -80,7 +153,8 @@ async def last_exit(place: Place, *, n: int = 15) -> list[Figure]:
         Figure(
             name="exit_to_free",
             samples=took,
-            budget={"p50": 50.0},
+            reach=15.0,
+            floor=_sync_floor(place),
             note="from SIGKILL of the last holder; the simulated kernel's part of it is up to 10 ms",
         )
     ]
@@ -110,6 +184,7 @@ async def pod_kill(place: Place, *, n: int = 15) -> list[Figure]:
         Figure(
             name="pod_kill_to_free",
             samples=took,
+            floor=_sync_floor(place),
             note=(
                 f"from SIGKILL of the {_POD_PROCESSES} processes that a finished pod left, all of "
                 "which have the chip open"
@@ -141,7 +216,36 @@ async def _join(made: Rig, pod: Pod, holder: int) -> asyncio.subprocess.Process:
     return process
 
 
-def _python(place: Place, program: str) -> float:
-    began = time.perf_counter()
-    subprocess.run([place.python, "-c", program], check=True)
-    return (time.perf_counter() - began) * 1000
+class _Starts:
+    """What was seen of some starts: milliseconds and MiB."""
+
+    def __init__(self) -> None:
+        self.took: list[float] = []
+        self.cpu: list[float] = []
+        self.memory: list[float] = []
+
+    async def once(self, made: Rig) -> None:
+        """Start the daemon anew."""
+        await made.stop()
+        made.forget_registration()
+        began = made.start()
+        self.took.append((await made.until(made.registered, "it registered") - began) * 1000)
+        self.cpu.append(cpu_seconds(made.process.pid) * 1000)
+        await asyncio.sleep(_SETTLED)
+        self.memory.append(resident_mib(made.process.pid))
+
+
+async def _bare(place: Place, n: int) -> tuple[Floor, Floor]:
+    """Return how long a bare plugin takes to register, and its memory."""
+    async with bare_plugin(place) as bare:
+        took = [await bare.register() for _ in range(n)]
+        memory = resident_mib(bare.pid)
+    return (
+        Floor(what="a bare grpc.aio plugin, told to register", samples=took),
+        Floor(what=_BARE_MEMORY, samples=[memory]),
+    )
+
+
+def _sync_floor(place: Place, n: int = 50) -> Floor:
+    with synced_file(place) as sync:
+        return Floor(what=sync.what, samples=[timed(sync) for _ in range(n)])

@@ -1,39 +1,55 @@
-"""What was measured: samples, their percentiles, and the budget they are held against."""
+"""What was measured: samples, their percentiles, and the reach and the floor beside them."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-_COLUMNS = ("figure", "unit", "n", "p50", "p99", "budget", "")
+_COLUMNS = ("figure", "unit", "n", "p50", "p99", "reach", "floor", "")
+_LEFT = {0, 1, 7}
+
+
+class Floor(Struct, frozen=True, kw_only=True):
+    """What no program can do without, measured in the same run: `what` it is, and its samples."""
+
+    what: str
+    samples: Sequence[float]
+
+    @property
+    def p50(self) -> float:
+        """Return the median."""
+        return percentile(self.samples, 0.50)
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """One quantity. `budget` has a limit for p50, for p99, for both, or for neither."""
+    """One quantity. `reach` is what its `judged` percentile should be at most; None: no limit."""
 
     name: str
     samples: Sequence[float]
     unit: str = "ms"
-    budget: Mapping[str, float] = field(default_factory=dict)
+    reach: float | None = None
+    judged: Literal["p50", "p99"] = "p50"
+    floor: Floor | None = None
     note: str = ""
 
     @property
     def p50(self) -> float:
+        """Return the median."""
         return percentile(self.samples, 0.50)
 
     @property
     def p99(self) -> float:
+        """Return what 99 of 100 samples do not exceed."""
         return percentile(self.samples, 0.99)
 
     @property
     def within(self) -> bool | None:
-        """Tell whether every limit is kept; None where there is none."""
-        if not self.budget:
+        """Tell whether the reach is kept; None where there is none."""
+        if self.reach is None:
             return None
-        seen = {"p50": self.p50, "p99": self.p99}
-        return all(seen[which] <= limit for which, limit in self.budget.items())
+        return (self.p50 if self.judged == "p50" else self.p99) <= self.reach
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
@@ -49,40 +65,56 @@ def show(figures: Sequence[Figure]) -> str:
     lines = []
     for row in rows:
         cells = [
-            text.ljust(width) if place in {0, 1, 5} else text.rjust(width)
+            text.ljust(width) if place in _LEFT else text.rjust(width)
             for place, (text, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
-    notes = [f"{each.name}: {each.note}" for each in figures if each.note]
-    return "\n".join([*lines, "", *notes])
+    notes: dict[str, list[str]] = {}
+    for each in figures:
+        notes.setdefault(_note(each), []).append(each.name)
+    told = [f"{', '.join(names)}: {text}" for text, names in notes.items() if text]
+    return "\n".join([*lines, "", *told])
 
 
-def save(figures: Sequence[Figure], path: Path) -> None:
-    """Write the figures for programs, as a map by name."""
-    content: dict[str, dict[str, Any]] = {
-        each.name: {
-            "unit": each.unit,
-            "n": len(each.samples),
-            "p50": round(each.p50, 4),
-            "p99": round(each.p99, 4),
-            "budget": {which: round(limit, 4) for which, limit in each.budget.items()} or None,
-        }
-        | ({"note": each.note} if each.note else {})
-        for each in figures
-    }
+def save(figures: Sequence[Figure], failures: Mapping[str, str], path: Path) -> None:
+    """Write the figures for programs, as a map by name; one that failed has only its `error`."""
+    content = {each.name: _row_of_json(each) for each in figures}
+    content |= {name: {"error": reason} for name, reason in failures.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
 
+def _row_of_json(figure: Figure) -> dict[str, Any]:
+    floor = figure.floor
+    return {
+        "unit": figure.unit,
+        "n": len(figure.samples),
+        "p50": round(figure.p50, 4),
+        "p99": round(figure.p99, 4),
+        "reach": None if figure.reach is None else round(figure.reach, 4),
+        "judged": figure.judged,
+        "within": figure.within,
+        "floor": None if floor is None else round(floor.p50, 4),
+        "floor_is": "" if floor is None else floor.what,
+        "note": figure.note,
+    }
+
+
+def _note(figure: Figure) -> str:
+    floor = "" if figure.floor is None else f"floor: {figure.floor.what}"
+    return "; ".join(filter(None, (figure.note, floor)))
+
+
 def _row(figure: Figure) -> tuple[str, ...]:
     verdict = {None: "", True: "met", False: "MISSED"}[figure.within]
-    budget = ", ".join(f"{which} {limit:.3g}" for which, limit in figure.budget.items())
+    reach = "" if figure.reach is None else f"{figure.judged} {figure.reach:.3g}"
     return (
         figure.name,
         figure.unit,
         str(len(figure.samples)),
         f"{figure.p50:.3f}",
         f"{figure.p99:.3f}",
-        budget,
+        reach,
+        "" if figure.floor is None else f"{figure.floor.p50:.3f}",
         verdict,
     )

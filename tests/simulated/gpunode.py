@@ -69,6 +69,10 @@ class GpuNode(SimulatedNode):
         event = Event(uuid=self.uuids[index], xid=_FELL_OFF)
         self._gpus.show(replace(lost, events=(*lost.events, event)))
 
+    def xid(self, index: int, number: int) -> None:
+        """Let the driver report an Xid of a GPU."""
+        self._gpus.xid(self.uuids[index], number)
+
     def reset(self, index: int) -> None:
         """Let a GPU be reset: it answers again, and its former events are no longer delivered."""
         well = self._gpus.changed(index, lambda card: replace(card, errors={}))
