@@ -1,0 +1,132 @@
+"""Follows a watch of the API server, on a thread of its own that can be left behind.
+
+https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+"""
+
+import asyncio
+import contextlib
+import http.client
+import random
+import threading
+from collections.abc import AsyncIterator, Iterator
+from http import HTTPStatus
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from holdfast.apiserver.access import Access
+from holdfast.apiserver.client import Status, decoded, refusal
+from holdfast.apiserver.wire import MOST_BYTES, Answer, Request, Wire
+from holdfast.errors import ApiServerError
+
+_SHORTEST, _LONGEST = 300, 600
+"""Seconds after which the server ends a watch; drawn, so that nodes do not begin together."""
+_GRACE = 30.0
+_MOST_WAITING = 64
+"""Events that the thread reads ahead of whoever follows."""
+_CONNECT = 10.0
+
+
+class TooOldError(ApiServerError):
+    """The version to watch from is forgotten (410): list again."""
+
+
+class WatchEvent(Struct, frozen=True, kw_only=True):
+    """One event: ``ADDED``, ``MODIFIED``, ``DELETED`` or ``BOOKMARK``, and its object as JSON."""
+
+    type: str
+    object: Raw
+
+
+async def watch(access: Access, request: Request, version: str) -> AsyncIterator[WatchEvent]:
+    """Yield what happens to the objects of *request* after *version*, until the server ends it.
+
+    Raise TooOldError when *version* is too old, ApiServerError when the watch fails.
+    """
+    reader = _Reader(access, _asking(request, version))
+    reader.start()
+    try:
+        while (event := await reader.next()) is not None:
+            yield event
+    finally:
+        reader.stop()
+
+
+def _asking(request: Request, version: str) -> Request:
+    seconds = random.randint(_SHORTEST, _LONGEST)  # noqa: S311 - spreads load, guards no secret
+    more = {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": version,
+        "timeoutSeconds": str(seconds),
+    }
+    return replace(request, query={**request.query, **more})
+
+
+class _Reader:
+    """The thread, and what it read. `start`, `next` and `stop` belong to the event loop."""
+
+    def __init__(self, access: Access, request: Request) -> None:
+        self._wire = Wire(access)
+        self._request = request
+        self._loop = asyncio.get_running_loop()
+        self._read: asyncio.Queue[WatchEvent | Exception | None] = asyncio.Queue()
+        self._room = threading.Semaphore(_MOST_WAITING)
+        self._stopped = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._work, name="api-watch", daemon=True).start()
+
+    async def next(self) -> WatchEvent | None:
+        """Return the next event, None at the end of the watch."""
+        found = await self._read.get()
+        self._room.release()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def stop(self) -> None:
+        """Have the thread end; nobody waits for it."""
+        self._stopped = True
+        self._wire.abort()
+        self._room.release()
+
+    def _work(self) -> None:
+        try:
+            for event in self._events():
+                self._hand(event)
+                if self._stopped:
+                    return
+            self._hand(None)
+        except Exception as error:  # noqa: BLE001 - handed to who follows, not hidden
+            self._hand(error)
+        finally:
+            self._wire.close()
+
+    def _hand(self, found: WatchEvent | Exception | None) -> None:
+        self._room.acquire()
+        with contextlib.suppress(RuntimeError):  # the loop closed while we were away
+            self._loop.call_soon_threadsafe(self._read.put_nowait, found)
+
+    def _events(self) -> Iterator[WatchEvent]:
+        response = self._wire.stream(self._request, _CONNECT)
+        if isinstance(response, Answer):
+            failure = refusal(self._request, response)
+            raise TooOldError(str(failure)) if response.status == HTTPStatus.GONE else failure
+        self._wire.patience(_LONGEST + _GRACE)
+        while line := self._line(response):
+            event = decoded(line, WatchEvent)
+            if event.type == "ERROR":
+                status = decoded(bytes(event.object), Status)
+                too_old = status.code == HTTPStatus.GONE
+                text = f"cannot watch {self._request.about}: the API server says: {status.message}"
+                raise TooOldError(text) if too_old else ApiServerError(text)
+            yield event
+
+    def _line(self, response: http.client.HTTPResponse) -> bytes:
+        """Return the next line, nothing at the end of the answer or where it was cut."""
+        try:
+            line = response.readline(MOST_BYTES)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ApiServerError(f"cannot watch {self._request.about}: {error}") from error
+        return line if line.endswith(b"\n") else b""

@@ -1,0 +1,203 @@
+"""One HTTPS connection to the API server; its calls block, so that they belong on a thread."""
+
+import contextlib
+import http.client
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from urllib.parse import quote, urlencode
+
+from msgspec import Struct, field
+
+import holdfast
+from holdfast.apiserver.access import Access, Token
+from holdfast.errors import ApiServerError
+
+MOST_BYTES = 8 << 20
+"""Bytes of an answer; the API server itself stores no object of more than 1.5 MiB."""
+
+_IDLE = 20.0
+"""Seconds after which an unused connection is not trusted: whatever is between may have cut it."""
+_PART = 1 << 16
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
+"""A peer that is gone without a word is noticed after a minute."""
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """One call: `path` in parts that are not escaped yet, a query, and JSON as a body.
+
+    `about` is what people call the thing, such as ``ResourceClaim default/one``.
+    """
+
+    about: str
+    method: str = "GET"
+    path: tuple[str, ...]
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+
+    @property
+    def target(self) -> str:
+        """Return path and query as they are sent."""
+        path = "/" + "/".join(quote(part, safe="") for part in self.path)
+        return f"{path}?{urlencode(self.query)}" if self.query else path
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What came back; `retry_after` is in seconds, None where the server names none."""
+
+    status: int
+    body: bytes
+    retry_after: float | None = None
+
+
+class Wire:
+    """A connection that is opened when needed and kept. For one thread at a time, but `abort`."""
+
+    def __init__(self, access: Access, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Connect to the server of *access* at the first call."""
+        self._access = access
+        self._monotonic = monotonic
+        self._token = Token(access.token, monotonic=monotonic)
+        self._connection: http.client.HTTPSConnection | None = None
+        self._socket: socket.socket | None = None
+        self._used = 0.0
+
+    def exchange(self, request: Request, timeout: float) -> Answer:
+        """Send *request* and return the answer, whatever its status.
+
+        *timeout* is for each wait on the network, in seconds; `abort` limits the whole. Raise
+        ApiServerError when there is no whole answer. A token that was renewed is used at once.
+        """
+        with self._told():
+            answer = self._tried(request, timeout)
+            if answer.status == HTTPStatus.UNAUTHORIZED and self._token.read():
+                answer = self._tried(request, timeout)
+            return answer
+
+    def stream(self, request: Request, timeout: float) -> http.client.HTTPResponse | Answer:
+        """Send *request* and return its answer to read from, or the whole answer that refused it.
+
+        The connection is new, and serves nothing else until `close`. Otherwise as `exchange`.
+        """
+        with self._told():
+            response = self._fresh(request, timeout)
+            if response.status == HTTPStatus.UNAUTHORIZED and self._token.read():
+                response = self._fresh(request, timeout)
+            return response if response.status < HTTPStatus.MULTIPLE_CHOICES else whole(response)
+
+    def patience(self, timeout: float) -> None:
+        """Let each wait for the rest of a streamed answer take *timeout* seconds."""
+        if self._socket is not None:
+            self._socket.settimeout(timeout)
+
+    def abort(self) -> None:
+        """Make whatever call is under way fail at once; from any thread."""
+        if (connected := self._socket) is not None:
+            with contextlib.suppress(OSError):
+                # Past TLS, whose own state belongs to the thread that is in the call.
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        former, self._connection, self._socket = self._connection, None, None
+        if former is not None:
+            former.close()
+
+    @property
+    def _connected(self) -> bool:
+        # http.client drops the socket by itself when the server says that it is going to.
+        return self._connection is not None and self._connection.sock is not None
+
+    def _tried(self, request: Request, timeout: float) -> Answer:
+        if self._monotonic() - self._used > _IDLE:
+            self.close()
+        reused = self._connected
+        try:
+            return self._once(request, timeout)
+        except (ConnectionError, ssl.SSLEOFError):
+            # A server may close an idle connection at any time: then it has not read the call.
+            if not reused or request.method != "GET":
+                raise
+        self.close()
+        return self._once(request, timeout)
+
+    def _once(self, request: Request, timeout: float) -> Answer:
+        answer = whole(self._send(request, timeout))
+        self._used = self._monotonic()
+        return answer
+
+    def _fresh(self, request: Request, timeout: float) -> http.client.HTTPResponse:
+        self.close()
+        return self._send(request, timeout)
+
+    def _send(self, request: Request, timeout: float) -> http.client.HTTPResponse:
+        if self._connection is None or not self._connected:
+            self._connection = self._connect(timeout)
+        self.patience(timeout)
+        headers = {
+            "Accept": "application/json",
+            "Authorization": f"Bearer {self._token.value()}",
+            "User-Agent": f"holdfast/{holdfast.__version__}",
+        }
+        if request.body is not None:
+            headers["Content-Type"] = "application/json"
+        self._connection.request(request.method, request.target, body=request.body, headers=headers)
+        return self._connection.getresponse()
+
+    def _connect(self, timeout: float) -> http.client.HTTPSConnection:
+        access = self._access
+        # The CA is read for each connection, so that one that was renewed is known.
+        connection = http.client.HTTPSConnection(
+            access.host, access.port, timeout=timeout, context=access.trust()
+        )
+        connection.connect()
+        self._socket = connection.sock
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
+        return connection
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Close the connection at any failure, and say what failed."""
+        try:
+            yield
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.close()
+            raise ApiServerError(
+                f"cannot ask the API server at {self._access}: {_reason(error)}"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+
+def whole(response: http.client.HTTPResponse) -> Answer:
+    """Read *response* to its end; raise ValueError when that is longer than an object can be."""
+    parts: list[bytes] = []
+    size = response.length or 0
+    if response.length is not None and size <= MOST_BYTES:
+        parts.append(response.read())
+    while size <= MOST_BYTES and (part := response.read(_PART)):
+        parts.append(part)
+        size += len(part)
+    if size > MOST_BYTES:
+        raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
+    after = response.headers.get("Retry-After", "")
+    return Answer(
+        status=response.status,
+        body=b"".join(parts),
+        retry_after=float(after) if after.isascii() and after.isdigit() else None,
+    )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it does not answer in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, http.client.IncompleteRead):
+        return "the answer was cut off"
+    return str(error) or type(error).__name__

@@ -1,0 +1,517 @@
+"""The client of the API server, against one that is slow, cut off, busy, rude or a liar."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from fakes.controlplane import CLAIMS, EVENTS, NODE, SLICES, ControlPlane, control_plane
+from holdfast.apiserver.access import in_cluster
+from holdfast.apiserver.claims import ClaimsOnServer
+from holdfast.apiserver.client import ApiRefusedError, ApiServer
+from holdfast.apiserver.events import About, create_event
+from holdfast.apiserver.resourceslices import NodeSlices, SliceEvent
+from holdfast.apiserver.watch import TooOldError
+from holdfast.apiserver.wire import Request
+from holdfast.errors import ApiServerError, ObjectGoneError
+from holdfast.model.dra.claims import ClaimResult, OpaqueConfig
+from holdfast.model.dra.resourceslice import (
+    AttributeValue,
+    Quantity,
+    ResourceSlice,
+    SliceDevice,
+    SlicePool,
+    SliceSpec,
+    Taint,
+)
+from holdfast.model.ids import PodUid
+from holdfast.runtime.clock import SystemClock
+from simulated.cluster.certificates import certificates
+from simulated.cluster.server import Rudeness, write_service_account
+from simulated.cluster.store import Place
+from waiting import until
+
+DRIVER = "holdfast.dev"
+
+
+@pytest.fixture
+def plane(short_path: Path) -> Iterator[ControlPlane]:
+    with control_plane(short_path) as made:
+        yield made
+
+
+@asynccontextmanager
+async def client(plane: ControlPlane) -> AsyncIterator[ApiServer]:
+    server = ApiServer(plane.access, name="api", clock=SystemClock())
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+@asynccontextmanager
+async def node_slices(plane: ControlPlane) -> AsyncIterator[NodeSlices]:
+    async with client(plane) as server:
+        yield NodeSlices(server, plane.access, driver=DRIVER, node=NODE)
+
+
+def spec(device: str = "tpu-0000-00-05-0", *, driver: str = DRIVER) -> SliceSpec:
+    return SliceSpec(
+        driver=driver,
+        node_name=NODE,
+        pool=SlicePool(name=NODE, generation=1, resource_slice_count=1),
+        devices=(
+            SliceDevice(
+                name=device,
+                attributes={"type": AttributeValue(text="tpu"), "x": AttributeValue(number=0)},
+                capacity={"memory": Quantity(value="16Gi")},
+                taints=(Taint(key=f"{DRIVER}/held", value="releasing", effect="NoSchedule"),),
+            ),
+        ),
+    )
+
+
+def put_claim(plane: ControlPlane, name: str = "one") -> str:
+    place = Place(kind=CLAIMS, namespace="default")
+    made = plane.store.create(
+        place,
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name},
+            "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}},
+        },
+    )
+    made["status"] = {
+        "allocation": {
+            "devices": {
+                "results": [
+                    {"request": "r", "driver": DRIVER, "pool": NODE, "device": "tpu-0"},
+                    {
+                        "request": "r",
+                        "driver": "other",
+                        "pool": "p",
+                        "device": "d",
+                        "adminAccess": True,
+                    },
+                ],
+                "config": [
+                    {
+                        "source": "FromClaim",
+                        "opaque": {
+                            "driver": DRIVER,
+                            "parameters": {"kind": "Odd", "apiVersion": "v1"},
+                        },
+                    }
+                ],
+            }
+        },
+        "reservedFor": [{"resource": "pods", "name": "p", "uid": "pod-uid"}],
+    }
+    at = Place(kind=CLAIMS, namespace="default", name=name)
+    return str(plane.store.update(at, made, subresource="status")["metadata"]["uid"])
+
+
+async def test_a_claim_is_read_with_what_prepare_needs(plane: ControlPlane) -> None:
+    uid = put_claim(plane)
+    async with client(plane) as server:
+        claim = await ClaimsOnServer(server).claim("default", "one")
+
+    assert claim.ref.uid == uid
+    assert claim.results == (
+        ClaimResult(request="r", driver=DRIVER, pool=NODE, device="tpu-0"),
+        ClaimResult(request="r", driver="other", pool="p", device="d", admin_access=True),
+    )
+    assert claim.configs == (OpaqueConfig(driver=DRIVER, kind="Odd"),)
+    assert claim.reserved_for == {PodUid("pod-uid"): "p"}
+    assert not claim.deleted
+
+
+async def test_a_claim_without_allocation_and_one_that_is_going_are_told_apart(
+    plane: ControlPlane,
+) -> None:
+    place = Place(kind=CLAIMS, namespace="default")
+    bare = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "bare", "finalizers": ["resource.kubernetes.io/delete-protection"]},
+        "spec": {},
+    }
+    plane.store.create(place, bare)
+    async with client(plane) as server:
+        claims = ClaimsOnServer(server)
+        before = await claims.claim("default", "bare")
+        plane.store.delete(Place(kind=CLAIMS, namespace="default", name="bare"))
+        after = await claims.claim("default", "bare")
+        with pytest.raises(ObjectGoneError, match='resourceclaims.*"none" not found'):
+            await claims.claim("default", "none")
+
+    assert (before.results, before.deleted, after.deleted) == (None, False, True)
+
+
+async def test_a_name_of_a_claim_cannot_lead_elsewhere(plane: ControlPlane) -> None:
+    async with client(plane) as server:
+        with pytest.raises(ApiServerError):
+            await ClaimsOnServer(server).claim("default", "../../nodes?watch=1#")
+
+    assert plane.server.requests[-1].endswith("/resourceclaims/..%2F..%2Fnodes%3Fwatch%3D1%23")
+
+
+async def test_a_renewed_token_is_read_when_the_former_one_is_refused(plane: ControlPlane) -> None:
+    put_claim(plane)
+    async with client(plane) as server:
+        claims = ClaimsOnServer(server)
+        await claims.claim("default", "one")
+        plane.renew_token("second")
+        await claims.claim("default", "one")
+        plane.renew_token("third", written=False)
+        with pytest.raises(ApiRefusedError, match="Unauthorized") as refused:
+            await claims.claim("default", "one")
+
+    assert refused.value.status == 401
+
+
+async def test_what_rbac_does_not_allow_is_said_in_the_servers_words(plane: ControlPlane) -> None:
+    put_claim(plane)
+    plane.server.forbidden.add(("get", "resourceclaims"))
+    async with client(plane) as server:
+        with pytest.raises(ApiServerError) as refused:
+            await ClaimsOnServer(server).claim("default", "one")
+
+    assert str(refused.value).startswith(
+        "cannot read ResourceClaim default/one: the API server says: resourceclaims"
+    )
+    assert 'cannot get resource "resourceclaims"' in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "rude",
+    [
+        Rudeness(code=429, after=1, times=1),
+        Rudeness(code=503, times=2),
+        Rudeness(code=500),
+        Rudeness(cut=20),
+        Rudeness(cut=0),
+    ],
+    ids=["too many", "unavailable", "error", "cut", "cut at once"],
+)
+async def test_reading_is_tried_again_until_it_works(plane: ControlPlane, rude: Rudeness) -> None:
+    put_claim(plane)
+    plane.server.be_rude(rude)
+    async with client(plane) as server:
+        claim = await ClaimsOnServer(server).claim("default", "one")
+
+    assert claim.results
+    assert len(plane.server.requests) == rude.times + 1
+
+
+async def test_a_connection_that_was_cut_while_idle_is_opened_again(plane: ControlPlane) -> None:
+    put_claim(plane)
+    async with client(plane) as server:
+        claims = ClaimsOnServer(server)
+        await claims.claim("default", "one")
+        plane.server.cut_all()
+        assert (await claims.claim("default", "one")).results
+
+
+@pytest.mark.parametrize(
+    ("rude", "told"),
+    [
+        (Rudeness(stall=600, times=99), "does not answer within 1 s"),
+        (Rudeness(trickle=True, times=99), "does not answer within 1 s"),
+        (Rudeness(garbage=b"<html>", times=99), "cannot understand the API server's answer"),
+        (
+            Rudeness(garbage=b'{"metadata": 5}', times=99),
+            "cannot understand the API server's answer",
+        ),
+        (Rudeness(code=429, after=3600), "as the test wanted it"),
+    ],
+    ids=["slow", "trickling", "no JSON", "wrong types", "come back in an hour"],
+)
+async def test_an_answer_that_does_not_come_or_makes_no_sense_is_an_error_in_time(
+    plane: ControlPlane, rude: Rudeness, told: str
+) -> None:
+    plane.server.be_rude(rude)
+    request = Request(about=f"Node {NODE}", path=("api", "v1", "nodes", NODE))
+    async with client(plane) as server:
+        with pytest.raises(ApiServerError, match=told):
+            await server.ask(request, Node, deadline=1)
+        plane.server.be_polite()
+        assert (await server.ask(request, Node, deadline=60)).metadata["name"] == NODE
+
+
+async def test_a_call_that_is_given_up_leaves_the_connection_to_the_next(
+    plane: ControlPlane,
+) -> None:
+    put_claim(plane)
+    plane.server.be_rude(Rudeness(stall=600))
+    async with client(plane) as server:
+        claims = ClaimsOnServer(server)
+        waiting = asyncio.create_task(claims.claim("default", "one"))
+        await until(lambda: plane.server.requests)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert (await claims.claim("default", "one")).results
+
+
+@pytest.mark.parametrize("code", [500, 503])
+async def test_a_write_is_not_repeated_when_nobody_knows_whether_it_was_done(
+    plane: ControlPlane, code: int
+) -> None:
+    plane.server.be_rude(Rudeness(method="POST", code=code))
+    async with node_slices(plane) as slices:
+        with pytest.raises(ApiServerError, match="as the test wanted it"):
+            await slices.create("one", spec(), owner="uid")
+
+    assert len(plane.server.requests) == 1
+
+
+async def test_a_write_that_the_server_had_no_time_for_is_repeated(plane: ControlPlane) -> None:
+    plane.server.be_rude(Rudeness(method="POST", code=429, after=1))
+    async with node_slices(plane) as slices:
+        await slices.create("one", spec(), owner="uid")
+
+    assert len(plane.slices()) == 1
+
+
+async def test_a_server_with_a_certificate_of_another_authority_is_refused(
+    plane: ControlPlane, short_path: Path
+) -> None:
+    other = certificates(short_path / "other")
+    write_service_account(plane.account, other, "first")
+    async with client(plane) as server:
+        with pytest.raises(ApiServerError, match="its certificate is not trusted"):
+            await server.ask(Request(about="it", path=("version",)), Node, deadline=1)
+
+    assert plane.server.requests == [], "nor is it told the token"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("token", b"", "is empty or no token"),
+        ("token", b"one\r\nHost: other", "is empty or no token"),
+        ("token", b"\xff\xfe", "cannot read the token"),
+        ("ca.crt", b"no certificate", "cannot read the cluster's CA"),
+    ],
+    ids=["empty", "with a header", "no text", "no CA"],
+)
+async def test_files_of_the_service_account_that_cannot_be_used_are_named(
+    plane: ControlPlane, name: str, content: bytes, told: str
+) -> None:
+    (plane.account / name).write_bytes(content)
+    async with client(plane) as server:
+        with pytest.raises(ApiServerError, match=told):
+            await server.ask(Request(about="it", path=("version",)), Node, deadline=1)
+
+
+def test_outside_of_a_pod_it_is_said_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ApiServerError, match="run holdfast in a pod"):
+        in_cluster({}, tmp_path)
+    with pytest.raises(ApiServerError, match="automountServiceAccountToken"):
+        in_cluster({"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "443"}, tmp_path)
+
+
+async def test_a_server_that_is_down_is_an_error_that_names_it(plane: ControlPlane) -> None:
+    plane.server.close()
+    async with client(plane) as server:
+        with pytest.raises(ApiServerError, match=r"cannot ask the API server at 127.0.0.1:\d+"):
+            await server.ask(Request(about="it", path=("version",)), Node, deadline=1)
+
+
+async def test_slices_are_made_changed_listed_and_removed(plane: ControlPlane) -> None:
+    async with node_slices(plane) as slices:
+        owner = await slices.node_uid()
+        made = await slices.create("one", spec(), owner=owner)
+        (stored,) = plane.slices().values()
+        changed = await slices.update(made, spec("tpu-0000-00-06-0"))
+        listed, _ = await slices.list()
+        with pytest.raises(ApiRefusedError) as refused:
+            await slices.update(made, spec("tpu-0000-00-07-0"))
+        with pytest.raises(ApiRefusedError, match="Precondition failed"):
+            await slices.delete(made)
+        await slices.delete(changed)
+        with pytest.raises(ObjectGoneError):
+            await slices.delete(changed)
+
+    assert stored["metadata"]["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": owner, "controller": True}
+    ]
+    assert made.spec.content == spec().content, "the time that the server adds is no difference"
+    assert listed["one"].spec == changed.spec
+    assert (refused.value.status, refused.value.reason) == (409, "Conflict")
+    assert plane.slices() == {}
+
+
+async def test_a_list_of_many_slices_comes_in_pages(plane: ControlPlane) -> None:
+    async with node_slices(plane) as slices:
+        for number in range(103):
+            body = {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceSlice",
+                "metadata": {"name": f"s{number:03}"},
+                "spec": {
+                    "driver": DRIVER if number > 1 else "other.example",
+                    "nodeName": NODE,
+                    "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+                },
+            }
+            plane.store.create(Place(kind=SLICES), body)
+        listed, version = await slices.list()
+
+    assert len(listed) == 101
+    assert version == str(plane.store.version)
+    assert len(plane.server.requests) == 2
+
+
+async def test_only_slices_of_the_own_node_may_be_written(plane: ControlPlane) -> None:
+    async with client(plane) as server:
+        slices = NodeSlices(server, plane.access, driver=DRIVER, node="node-2")
+        wrong = SliceSpec(
+            driver=DRIVER,
+            node_name="node-2",
+            pool=SlicePool(name="node-2", generation=1, resource_slice_count=1),
+        )
+        with pytest.raises(ApiServerError, match="ValidatingAdmissionPolicy"):
+            await slices.create("one", wrong, owner="uid")
+
+
+async def test_a_watch_tells_of_changes_and_of_time_that_passed(plane: ControlPlane) -> None:
+    async with node_slices(plane) as slices:
+        _, version = await slices.list()
+        seen = Seen(slices, version)
+        await until(lambda: "watch=true" in plane.server.requests[-1])
+        made = await slices.create("one", spec(), owner="uid")
+        changed = await slices.update(made, spec("tpu-0000-00-06-0"))
+        await slices.delete(changed)
+        await until(lambda: len(seen.events) == 3)
+        plane.store.create(Place(kind=EVENTS, namespace="default"), an_event())
+        plane.store.stir()
+        await until(lambda: len(seen.events) == 4)
+        plane.store.end_watches()
+        await seen.ended()
+
+    assert [each.deleted for each in seen.events] == [False, False, True, False]
+    first, second, third, bookmark = seen.events
+    assert isinstance(first.slice, ResourceSlice)
+    assert first.slice.spec == made.spec
+    assert second.version == changed.metadata.resource_version
+    assert int(third.version) > int(second.version)
+    assert (bookmark.slice, bookmark.version) == (None, str(plane.store.version))
+    assert seen.failure is None, "the end of a watch is normal"
+
+
+@pytest.mark.parametrize("as_event", [True, False], ids=["as an event", "as a status"])
+async def test_a_version_that_is_forgotten_is_told_apart(
+    plane: ControlPlane, as_event: bool
+) -> None:
+    plane.server.gone_as_event = as_event
+    async with node_slices(plane) as slices:
+        _, version = await slices.list()
+        await slices.create("one", spec(), owner="uid")
+        plane.store.compact()
+        seen = Seen(slices, version)
+        await seen.ended()
+
+    assert isinstance(seen.failure, TooOldError)
+
+
+async def test_a_watch_that_is_not_allowed_or_is_cut_says_so(plane: ControlPlane) -> None:
+    async with node_slices(plane) as slices:
+        _, version = await slices.list()
+        seen = Seen(slices, version)
+        await until(lambda: "watch=true" in plane.server.requests[-1])
+        plane.server.cut_all()
+        await seen.ended()
+        plane.server.forbidden.add(("watch", "resourceslices"))
+        refused = Seen(slices, version)
+        await refused.ended()
+
+    assert seen.failure is None or isinstance(seen.failure, ApiServerError)
+    assert isinstance(refused.failure, ApiRefusedError)
+
+
+async def test_a_watch_that_nobody_follows_any_more_leaves_no_thread(plane: ControlPlane) -> None:
+    async with node_slices(plane) as slices:
+        _, version = await slices.list()
+        seen = Seen(slices, version)
+        await until(lambda: "watch=true" in plane.server.requests[-1])
+        seen.task.cancel()
+        await asyncio.wait([seen.task])
+        await until(lambda: not any(each.name == "api-watch" for each in threading.enumerate()))
+
+
+async def test_an_event_is_written_about_a_pod_and_about_the_node(plane: ControlPlane) -> None:
+    async with client(plane) as server:
+        for about in (
+            About(kind="Pod", namespace="default", name="train", uid="pod-uid"),
+            About(kind="Node", name=NODE),
+        ):
+            await create_event(
+                server,
+                about,
+                node=NODE,
+                reason="DeviceHeld",
+                message="in use by pid 4711 " + "\x1b" * 2000,
+                warning=True,
+                at=1_700_000_000.0,
+            )
+
+    stored = {
+        each["involvedObject"]["kind"]: each
+        for each in (plane.store.get(at) for verb, at in plane.store.writes if at.kind == EVENTS)
+    }
+    assert stored["Pod"]["metadata"]["namespace"] == "default"
+    assert stored["Pod"]["involvedObject"]["uid"] == "pod-uid"
+    assert stored["Node"]["firstTimestamp"] == "2023-11-14T22:13:20Z"
+    assert len(json.dumps(stored["Pod"]["message"])) < 8192
+
+
+def test_the_daemon_does_not_load_it_by_itself() -> None:
+    code = (
+        "import sys, holdfast.app.daemon;"
+        "print([name for name in sys.modules if name.startswith('holdfast.apiserver')])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert told.stdout.strip() == "[]"
+
+
+class Node(Struct, frozen=True):
+    metadata: dict[str, Any]
+
+
+class Seen:
+    """What a watch yields, and how it ends."""
+
+    def __init__(self, slices: NodeSlices, version: str) -> None:
+        self.events: list[SliceEvent] = []
+        self.failure: Exception | None = None
+        self.task = asyncio.create_task(self._follow(slices, version))
+
+    async def ended(self) -> None:
+        await asyncio.wait_for(self.task, 60)
+
+    async def _follow(self, slices: NodeSlices, version: str) -> None:
+        try:
+            async for event in slices.follow(version):
+                self.events.append(event)
+        except ApiServerError as error:
+            self.failure = error
+
+
+def an_event() -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "e", "namespace": "default"},
+        "involvedObject": {},
+    }

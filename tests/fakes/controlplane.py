@@ -1,0 +1,73 @@
+"""An API server whose objects are held against the published schemas, and a service account for it."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+
+from holdfast.apiserver.access import Access, in_cluster
+from simulated.cluster.certificates import certificates
+from simulated.cluster.rules import InvalidError, Rules
+from simulated.cluster.server import ApiServer, write_service_account
+from simulated.cluster.store import Kind, Place, Selector, Store
+
+NODE = "node-1"
+TOKEN = "first"
+MINORS = (34, 35, 36, 37)
+SLICES = Kind(group_version="resource.k8s.io/v1", plural="resourceslices")
+CLAIMS = Kind(group_version="resource.k8s.io/v1", plural="resourceclaims")
+NODES = Kind(group_version="v1", plural="nodes")
+EVENTS = Kind(group_version="v1", plural="events")
+
+
+class ControlPlane:
+    """The store, its server, and the files by which a pod of the node reaches it."""
+
+    def __init__(self, folder: Path, minor: int, gates: Iterable[str] | None) -> None:
+        files = certificates(folder / "pki")
+        self.minor = minor
+        self.store = Store(Rules(minor, gates), validate=self._validate)
+        self.server = ApiServer(self.store, files, token=TOKEN, node=NODE)
+        self.account = write_service_account(folder / "serviceaccount", files, TOKEN)
+        self.store.create(
+            Place(kind=NODES), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+        )
+
+    @property
+    def access(self) -> Access:
+        variables = {
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(self.server.port),
+        }
+        return in_cluster(variables, self.account)
+
+    def renew_token(self, token: str, *, written: bool = True) -> None:
+        """Let the former token expire; the file has the new one if it is *written*."""
+        self.server.tokens = {token: NODE}
+        if written:
+            (self.account / "token").write_text(token)
+
+    def slices(self) -> dict[str, Any]:
+        """Return the slices of all drivers by name."""
+        found, _ = self.store.find(Place(kind=SLICES), Selector())
+        return {each["metadata"]["name"]: each for each in found}
+
+    def _validate(self, made: dict[str, Any]) -> None:
+        try:
+            kubernetes_validate.validate(made, f"1.{self.minor}", strict=True)
+        except kubernetes_validate.ValidationError as error:
+            raise InvalidError(str(error)) from error
+
+
+@contextmanager
+def control_plane(
+    folder: Path, *, minor: int = 36, gates: Iterable[str] | None = None
+) -> Iterator[ControlPlane]:
+    """Serve a cluster of one node until the block ends."""
+    plane = ControlPlane(folder, minor, gates)
+    try:
+        yield plane
+    finally:
+        plane.server.close()
