@@ -26,6 +26,7 @@ from holdfast.model.nvidia.devices import GpuFacts, gpu_devices, gpu_topology
 from holdfast.host.nvidia.nvml import Nvml
 from holdfast.model.devices import DeviceNode
 from holdfast.model.nvidia.gpu import DriverState, GpuReading
+from holdfast.model.gate.placement import Choice
 from holdfast.model.nvidia.placement import GpuBoard
 from holdfast.model.nvidia.mig import MigStrategy, lay_out, with_known
 
@@ -47,7 +48,9 @@ while True:
         "models": sorted({device.model for device in devices}),
         "faulty": [device.name.id for device in devices if not device.healthy],
         "problems": layout.problems,
-        "preferred": GpuBoard.of(devices, gpu_topology(layout, links)).preferred(ids, (), 2),
+        "preferred": GpuBoard.of(devices, gpu_topology(layout, links)).preferred(
+            Choice(available=ids, size=2)
+        ),
     }), flush=True)
     if not sys.stdin.readline():
         break

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.nvidia.gpu import GpuLinks, Link
 from holdfast.model.nvidia.placement import GpuBoard, GpuTopology
@@ -22,6 +23,17 @@ def _id(place: int) -> DeviceId:
 
 def _ids(places: Iterable[int]) -> tuple[DeviceId, ...]:
     return tuple(_id(place) for place in places)
+
+
+def _preferred(
+    board: GpuBoard,
+    available: tuple[DeviceId, ...],
+    must: tuple[DeviceId, ...],
+    size: int,
+    avoid: tuple[DeviceId, ...] = (),
+) -> tuple[DeviceId, ...]:
+    choice = Choice(available=available, must_include=must, size=size, avoid=avoid)
+    return board.preferred(choice)
 
 
 def _devices(*nodes: int | None) -> tuple[Device, ...]:
@@ -171,7 +183,7 @@ def test_the_preferred_gpus(  # noqa: PLR0917 - the columns of the table
     avoid: Iterable[int],
     expected: Iterable[int],
 ) -> None:
-    answer = board.preferred(_ids(available), _ids(must), size, avoid=_ids(avoid))
+    answer = _preferred(board, _ids(available), _ids(must), size, avoid=_ids(avoid))
     assert answer == _ids(expected), case
 
 
@@ -204,9 +216,9 @@ def test_any_question_gets_as_many_available_ids_as_there_are_and_what_must_be_i
     must = set(data.draw(st.sets(st.sampled_from(sorted(available))))) if available else set()
     links = _links(tuple(nodes), nvlinks=nvlinks, switched=switched, lost=lost)
     board = _board(tuple(nodes), links)
-    answer = board.preferred(_ids(available), _ids(must), size, avoid=_ids(avoid))
-    again = board.preferred(
-        _ids(sorted(available, reverse=True)), _ids(must), size, avoid=_ids(avoid)
+    answer = _preferred(board, _ids(available), _ids(must), size, avoid=_ids(avoid))
+    again = _preferred(
+        board, _ids(sorted(available, reverse=True)), _ids(must), size, avoid=_ids(avoid)
     )
     assert answer == again
     assert set(_ids(must)) <= set(answer) <= set(_ids(available))
@@ -224,7 +236,9 @@ def test_no_other_choice_in_a_hybrid_cube_mesh_has_more_nvlinks(
         return sum(_CUBE_LINKS.get(pair, 0) for pair in combinations(sorted(chosen), 2))
 
     size = min(size, len(available))
-    chosen = [int(name.removeprefix("GPU-")) for name in _CUBE.preferred(_ids(available), (), size)]
+    chosen = [
+        int(name.removeprefix("GPU-")) for name in _preferred(_CUBE, _ids(available), (), size)
+    ]
     assert links(chosen) == max(links(each) for each in combinations(available, size))
 
 
@@ -234,10 +248,10 @@ def test_a_search_that_is_too_wide_to_compare_all_still_finds_the_island() -> No
     island = dict.fromkeys(combinations((1, 3, 4, 8, 9, 11, 14, 15), 2), 4)
     nodes = tuple(range(16))
     board = _board(nodes, _links(nodes, nvlinks={**ring, **island}))
-    assert board.preferred(_ids(range(16)), (), 8) == _ids((1, 3, 4, 8, 9, 11, 14, 15))
+    assert _preferred(board, _ids(range(16)), (), 8) == _ids((1, 3, 4, 8, 9, 11, 14, 15))
 
 
 def test_a_large_question_is_answered_in_milliseconds() -> None:
     began = time.thread_time()  # whatever else the machine is busy with
-    _PCIE_16.preferred(_ids(range(16)), (), 8)
+    _preferred(_PCIE_16, _ids(range(16)), (), 8)
     assert time.thread_time() - began < 0.05

@@ -8,10 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.model.devices import Device, DeviceKind
-from holdfast.model.gate.placement import preferred
+from holdfast.model.gate.placement import Choice, preferred
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 
 _RESOURCE = ResourceName("google.com/tpu")
+
+
+def _preferred(
+    host: tuple[Device, ...],
+    available: tuple[DeviceId, ...],
+    must: tuple[DeviceId, ...],
+    size: int,
+    avoid: tuple[DeviceId, ...] = (),
+) -> tuple[DeviceId, ...]:
+    choice = Choice(available=available, must_include=must, size=size, avoid=avoid)
+    return preferred(host, choice)
 
 
 def _host(*nodes: int | None) -> tuple[Device, ...]:
@@ -101,7 +112,7 @@ def test_the_preferred_devices(  # noqa: PLR0917 - the columns of the table
     avoid: Iterable[int],
     expected: Iterable[int],
 ) -> None:
-    assert preferred(host, _ids(available), _ids(must), size, avoid=_ids(avoid)) == _ids(
+    assert _preferred(host, _ids(available), _ids(must), size, avoid=_ids(avoid)) == _ids(
         expected
     ), case
 
@@ -121,8 +132,8 @@ def test_any_question_gets_as_many_available_ids_as_there_are_and_what_must_be_i
     nodes: list[int | None], available: set[int], data: st.DataObject, avoid: set[int], size: int
 ) -> None:
     must = set(data.draw(st.sets(st.sampled_from(sorted(available))))) if available else set()
-    answer = preferred(_host(*nodes), _ids(available), _ids(must), size, avoid=_ids(avoid))
-    again = preferred(
+    answer = _preferred(_host(*nodes), _ids(available), _ids(must), size, avoid=_ids(avoid))
+    again = _preferred(
         _host(*nodes), _ids(sorted(available, reverse=True)), _ids(must), size, avoid=_ids(avoid)
     )
     assert answer == again
@@ -139,7 +150,7 @@ def test_an_aligned_block_of_the_size_is_found_whenever_there_is_one(
 ) -> None:
     blocks = [set(range(start, start + size)) for start in range(0, 8, size)]
     possible = [block for block in blocks if block <= available]
-    answer = {int(name) for name in preferred(_ONE_NODE, _ids(available), (), size)}
+    answer = {int(name) for name in _preferred(_ONE_NODE, _ids(available), (), size)}
     assert not possible or answer in possible
 
 
@@ -153,5 +164,5 @@ def test_large_questions_are_answered_in_milliseconds() -> None:
         (many, range(0, 500, 1), 101, 2.0),
     ):
         began = time.perf_counter()
-        preferred(host, _ids(available), (), size)
+        _preferred(host, _ids(available), (), size)
         assert time.perf_counter() - began < limit * 5

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.slice_placement import SlicePolicy, preferred_slices
 
@@ -53,10 +54,12 @@ def test_the_preferred_slices(  # noqa: PLR0917 - the columns of the table
         order,
         parents,
         policy,
-        available=[name for name in order if name not in gone or name in must],
-        must_include=must,
-        size=size,
-        avoid=avoid,
+        Choice(
+            available=[name for name in order if name not in gone or name in must],
+            must_include=must,
+            size=size,
+            avoid=avoid,
+        ),
     )
 
     assert Counter(int(parents[name]) for name in answer) == by_gpu, case
@@ -67,9 +70,8 @@ def test_a_slice_that_is_still_released_is_taken_only_for_want_of_others() -> No
     order, parents = _node(2, 2)
     released = [_id(0, 0), _id(1, 0), _id(1, 1)]
     for size, expected in ((1, [_id(0, 1)]), (2, [_id(0, 1), _id(1, 0)])):
-        answer = preferred_slices(
-            order, parents, SPREAD, available=order, must_include=(), size=size, avoid=released
-        )
+        choice = Choice(available=order, size=size, avoid=released)
+        answer = preferred_slices(order, parents, SPREAD, choice)
         assert answer == tuple(expected)
 
 
@@ -88,9 +90,8 @@ def test_any_question_gets_as_many_available_slices_as_there_are(
     must = data.draw(st.sets(st.sampled_from(sorted(available)))) if available else set()
 
     def ask(given: list[DeviceId]) -> tuple[DeviceId, ...]:
-        return preferred_slices(
-            order, parents, policy, available=given, must_include=must, size=size, avoid=avoid
-        )
+        choice = Choice(available=given, must_include=must, size=size, avoid=avoid)
+        return preferred_slices(order, parents, policy, choice)
 
     answer = ask(sorted(available))
     assert answer == ask(sorted(available, reverse=True))

@@ -6,6 +6,7 @@ from holdfast.discovery.source import Sources
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.offers import kept_back
 from holdfast.model.devices import Inventory
+from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.runtime.watched import Watched
 
@@ -43,6 +44,5 @@ class Preference:
             for device in devices
             if book.lock_on(device.keys) is not None or book.marks.on(device.keys)
         }
-        return self._sources.of(devices).preferred(
-            devices, available, must_include, size, avoid=avoid
-        )
+        choice = Choice(available=available, must_include=must_include, size=size, avoid=avoid)
+        return self._sources.of(devices).preferred(devices, choice)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast.host.pci.snapshot import Snapshot
 from holdfast.host.use.look import Answer
 from holdfast.model.devices import Device, DeviceKind, Fault, Inventory
-from holdfast.model.gate.placement import preferred
+from holdfast.model.gate.placement import Choice, preferred
 from holdfast.model.gate.promise import Breach
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
@@ -104,17 +104,9 @@ class Source:
             )
         )
 
-    def preferred(
-        self,
-        devices: Sequence[Device],
-        available: Collection[DeviceId],
-        must_include: Collection[DeviceId],
-        size: int,
-        *,
-        avoid: Collection[DeviceId],
-    ) -> tuple[DeviceId, ...]:
-        """Return *size* of *available*, with all of *must_include*, those of *avoid* last."""
-        return preferred(devices, available, must_include, size, avoid=avoid)
+    def preferred(self, devices: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
+        """Return what kubelet should pick of *devices*, which are all of the resource."""
+        return preferred(devices, choice)
 
     def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
         """Return what an answer of ours promises to the vendor's own container runtime.

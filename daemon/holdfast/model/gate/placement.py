@@ -16,27 +16,32 @@ _MOST_SHAPED = 32
 _UNKNOWN_NODE = -1
 
 
-def preferred(
-    host: Sequence[Device],
-    available: Collection[DeviceId],
-    must_include: Collection[DeviceId],
-    size: int,
-    *,
-    avoid: Collection[DeviceId] = frozenset(),
-) -> tuple[DeviceId, ...]:
-    """Return *size* of the *available* ids, all of *must_include* among them.
+class Choice(Struct, frozen=True, kw_only=True):
+    """What kubelet asks with GetPreferredAllocation: `size` of `available`, all of `must_include`.
+
+    Ids of `avoid` (still being released) are taken only when there are too few others. Fewer than
+    `size` ids are chosen when there are not enough; more only when `must_include` has more.
+    """
+
+    available: Collection[DeviceId]
+    must_include: Collection[DeviceId] = ()
+    size: int
+    avoid: Collection[DeviceId] = frozenset()
+
+
+def preferred(host: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
+    """Return the ids to pick.
 
     *host* are all devices of the resource in inventory order, which is the order of the chips in
-    the host's box. Ids of *avoid* (still being released) are taken only when there are too few
-    others. Then as few NUMA nodes as possible, then host shapes: aligned blocks of 1, 2, 4 and 8,
-    taken where they leave the largest blocks to others. The same question has the same answer.
-    Fewer than *size* ids come back when there are not enough; more only when *must_include* has
-    more. Never raises.
+    the host's box. Taken are as few NUMA nodes as possible, then host shapes: aligned blocks of 1,
+    2, 4 and 8, where they leave the largest blocks to others. The same question has the same
+    answer. Never raises.
     """
-    board = _Board.of(host, available, must_include)
-    must = board.mask(must_include)
-    free = board.mask(available) & ~board.mask(avoid) | must
-    spare = (board.mask(available) | must) & ~free
+    board = _Board.of(host, choice.available, choice.must_include)
+    must, available = board.mask(choice.must_include), board.mask(choice.available)
+    free = available & ~board.mask(choice.avoid) | must
+    spare = (available | must) & ~free
+    size = choice.size
     if size <= must.bit_count():
         chosen = must
     elif size <= free.bit_count():

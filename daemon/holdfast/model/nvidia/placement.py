@@ -6,12 +6,13 @@ cannot tell apart are counted, not enumerated, and the search is bounded.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 from msgspec import Struct, field
 
 from holdfast.model.devices import Device
+from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.gpu import GpuLinks, Link
 
@@ -75,24 +76,15 @@ class GpuBoard(Struct, frozen=True, kw_only=True):
             near=tuple(tuple(table[one[0]][other[-1]] for other in kinds) for one in kinds),
         )
 
-    def preferred(
-        self,
-        available: Collection[DeviceId],
-        must_include: Collection[DeviceId],
-        size: int,
-        *,
-        avoid: Collection[DeviceId] = frozenset(),
-    ) -> tuple[DeviceId, ...]:
-        """Return *size* of the *available* ids, all of *must_include* among them.
+    def preferred(self, choice: Choice) -> tuple[DeviceId, ...]:
+        """Return the ids to pick.
 
-        Ids of *avoid* (still being released) are taken only when there are too few others; but
-        they count when it is weighed what is left for others. The same question has the same
-        answer. Fewer than *size* ids come back when there are not enough; more only when
-        *must_include* has more. Never raises; ids that the board does not know come last.
+        Ids to avoid count when it is weighed what is left for others. The same question has the
+        same answer. Never raises; ids that the board does not know come last.
         """
-        must = frozenset(must_include)
-        everything = must.union(available)
-        free = (everything - frozenset(avoid)) | must
+        must, size = frozenset(choice.must_include), choice.size
+        everything = must.union(choice.available)
+        free = (everything - frozenset(choice.avoid)) | must
         if size <= len(must):
             chosen = must
         elif size <= len(free):

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 
+from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId
 
 
@@ -20,36 +21,31 @@ def preferred_slices(
     order: Sequence[DeviceId],
     parents: Mapping[DeviceId, str],
     policy: SlicePolicy,
-    *,
-    available: Collection[DeviceId],
-    must_include: Collection[DeviceId],
-    size: int,
-    avoid: Collection[DeviceId] = frozenset(),
+    choice: Choice,
 ) -> tuple[DeviceId, ...]:
-    """Return *size* of the *available* ids, all of *must_include* among them, in *order*.
+    """Return the ids to pick, in *order*.
 
     *order* has every device of the resource, *parents* the GPU of each slice. A slice counts as in
-    use when it is not available, was picked, or is among *avoid* (still being released), which are
-    taken only when there are too few others. Between GPUs that are equal by *policy* the one that
-    this request has fewer slices of wins, then the earlier one.
+    use when it is not available, was picked, or is one to avoid. Between GPUs that are equal by
+    *policy* the one that this request has fewer slices of wins, then the earlier one.
 
-    The same question has the same answer. Fewer than *size* ids come back when there are not
-    enough; more only when *must_include* has more. Never raises; ids that are not in *order* come
-    last.
+    The same question has the same answer. Never raises; ids that are not in *order* come last.
     """
-    must, avoided = frozenset(must_include), frozenset(avoid)
+    must, avoided = frozenset(choice.must_include), frozenset(choice.avoid)
     place = {name: at for at, name in enumerate(order)}
 
     def listed(name: DeviceId) -> tuple[int, DeviceId]:
         return place.get(name, len(place)), name
 
-    candidates = sorted(frozenset(available) - must, key=listed)
+    candidates = sorted(frozenset(choice.available) - must, key=listed)
     chosen = set(must)
     for names in (
         [name for name in candidates if name not in avoided],
         [name for name in candidates if name in avoided],
     ):
-        chosen |= _pick(names, order, parents, policy, picked=chosen, more=size - len(chosen))
+        chosen |= _pick(
+            names, order, parents, policy, picked=chosen, more=choice.size - len(chosen)
+        )
     return tuple(sorted(chosen, key=listed))
 
 

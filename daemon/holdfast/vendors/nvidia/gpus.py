@@ -15,6 +15,7 @@ from holdfast.host.use.holders import HolderScan
 from holdfast.host.use.look import Answer
 from holdfast.ledger.kept import Kept
 from holdfast.model.devices import Device, Fault, Inventory
+from holdfast.model.gate.placement import Choice
 from holdfast.model.gate.promise import Breach
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
@@ -165,17 +166,9 @@ class Gpus(WithoutDriver):
         )
         return gpu_grant(gpus, self._rules, beside)
 
-    def preferred(
-        self,
-        devices: Sequence[Device],
-        available: Collection[DeviceId],
-        must_include: Collection[DeviceId],
-        size: int,
-        *,
-        avoid: Collection[DeviceId],
-    ) -> tuple[DeviceId, ...]:
+    def preferred(self, devices: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
         """Return GPUs that are near each other, or slices as the policy says."""
-        return self._preference.preferred(devices, available, must_include, size, avoid=avoid)
+        return self._preference.preferred(devices, choice)
 
     def breach(self, entry: CheckpointEntry, devices: Sequence[Device]) -> Breach | None:
         """Return why names and indexes of an old answer lead to other GPUs today."""

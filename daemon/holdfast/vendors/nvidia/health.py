@@ -110,7 +110,6 @@ class GpuHealthWatch:
                 tasks.create_task(self._save_when_wanted())
                 async for reading in self._readings.follow():
                     self._follow(reading)
-                await asyncio.Event().wait()  # no more readings: what is known goes on
         finally:
             self._ears.close()
 

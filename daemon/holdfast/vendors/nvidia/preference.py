@@ -1,8 +1,9 @@
 """Which GPUs or slices kubelet should pick: GPUs near each other, slices spread or packed."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from holdfast.model.devices import Device
+from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.nvidia.placement import GpuBoard, GpuTopology
 from holdfast.model.nvidia.slice_placement import SlicePolicy, preferred_slices
@@ -23,28 +24,13 @@ class GpuPreference:
         self._slices = slices
         self._boards: dict[ResourceName, tuple[Sequence[Device], GpuTopology, GpuBoard]] = {}
 
-    def preferred(
-        self,
-        devices: Sequence[Device],
-        available: Collection[DeviceId],
-        must_include: Collection[DeviceId],
-        size: int,
-        *,
-        avoid: Collection[DeviceId],
-    ) -> tuple[DeviceId, ...]:
-        """Return *size* of *available*, with all of *must_include*, those of *avoid* last."""
+    def preferred(self, devices: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
+        """Return GPUs that are near each other, or slices as the policy says."""
         parents = self._topology.value.parents
         if any(device.name.id in parents for device in devices):
-            return preferred_slices(
-                tuple(device.name.id for device in devices),
-                parents,
-                self._slices,
-                available=available,
-                must_include=must_include,
-                size=size,
-                avoid=avoid,
-            )
-        return self._board(devices).preferred(available, must_include, size, avoid=avoid)
+            ids = tuple(device.name.id for device in devices)
+            return preferred_slices(ids, parents, self._slices, choice)
+        return self._board(devices).preferred(choice)
 
     def _board(self, devices: Sequence[Device]) -> GpuBoard:
         """Return the board of *devices*, made anew only when they or the topology changed."""
