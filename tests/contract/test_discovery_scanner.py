@@ -1,6 +1,7 @@
 """The inventory follows the hardware."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,7 +33,7 @@ def tree(tmp_path: Path) -> Iterator[HostTree]:
 
 @pytest.fixture
 def lane() -> Iterator[Lane]:
-    with Lane("scan", deadline=5.0) as lane:
+    with contextlib.closing(Lane("scan", deadline=5.0)) as lane:
         yield lane
 
 
@@ -200,7 +201,7 @@ async def test_a_scan_that_fails_keeps_the_inventory_and_names_the_problem_until
     assert (await scanner.scan()).generation == 1
     assert _ids(scanner) == ["0000:00:05.0"]
     assert "lane scan" in scanner.problem
-    with Lane("scan", deadline=5.0) as working:
+    with contextlib.closing(Lane("scan", deadline=5.0)) as working:
         scanner._lane = working
         async with _running(scanner):
             scanner.poke()

@@ -1,5 +1,6 @@
 """Who uses a GPU, from the real adapter on a stub NVML and from real processes that have its node."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -126,7 +127,10 @@ async def test_what_was_idle_under_a_former_driver_says_nothing_under_the_next(
     gpus: OneGpu, nvml: Nvml
 ) -> None:
     device, load = gpus.device(), ["load 1"]
-    with Lane("scan", deadline=30.0) as scan, Lane("nvml", deadline=30.0) as lane:
+    with (
+        contextlib.closing(Lane("scan", deadline=30.0)) as scan,
+        contextlib.closing(Lane("nvml", deadline=30.0)) as lane,
+    ):
         look = Look(gpus.node.root, scan, uses_of(lane, nvml, load=lambda: load[0]).ask)
         await look.scan([device], {})
         gpus.grant(device)
@@ -143,7 +147,10 @@ async def test_a_leak_is_still_one_to_the_next_daemon_until_the_driver_was_loade
     gpus: OneGpu, nvml: Nvml
 ) -> None:
     device = gpus.device()
-    with Lane("scan", deadline=30.0) as scan, Lane("nvml", deadline=30.0) as lane:
+    with (
+        contextlib.closing(Lane("scan", deadline=30.0)) as scan,
+        contextlib.closing(Lane("nvml", deadline=30.0)) as lane,
+    ):
         first = uses_of(lane, nvml, load=lambda: "load 1")
         await Look(gpus.node.root, scan, first.ask).scan([device], {})
         gpus.grant(device)
@@ -224,8 +231,10 @@ async def test_an_error_of_nvmls_is_unknown_and_nothing_passes_on_it(
 
 async def test_without_a_driver_or_without_anybody_to_ask_nothing_is_known(gpus: OneGpu) -> None:
     device = gpus.device()
-    scan = Lane("scan", deadline=30.0)
-    with scan, Lane("nvml", deadline=30.0) as lane:
+    with (
+        contextlib.closing(Lane("scan", deadline=30.0)) as scan,
+        contextlib.closing(Lane("nvml", deadline=30.0)) as lane,
+    ):
         root = gpus.node.root
         for look in (Look(root, scan), Look(root, scan, uses_of(lane, None).ask)):
             verdict = judge_kernel((await look.scan([device], {}))[device.name])
@@ -236,7 +245,10 @@ async def test_an_nvml_that_hangs_is_waited_for_a_while_and_is_unknown(
     gpus: OneGpu, nvml: Nvml
 ) -> None:
     gpus.show(cards(1, hangs={"nvmlDeviceGetComputeRunningProcesses_v3": 3.0})[0])
-    with Lane("scan", deadline=30.0) as scan, Lane("nvml", deadline=30.0) as lane:
+    with (
+        contextlib.closing(Lane("scan", deadline=30.0)) as scan,
+        contextlib.closing(Lane("nvml", deadline=30.0)) as lane,
+    ):
         look = Look(gpus.node.root, scan, uses_of(lane, nvml, patience=0.1).ask)
         device = gpus.device()
         # That it is unknown is the proof: the answer for which it did not wait is "nobody".

@@ -1,5 +1,6 @@
 """A look at one device on a tree of plain files: what its `enable` and its nodes tell of it."""
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -79,7 +80,7 @@ async def on(tmp_path: Path) -> AsyncIterator[Looked]:
         functions=(CHIP,),
         model="v5e",
     )
-    with Lane("scan", deadline=30.0) as lane:
+    with contextlib.closing(Lane("scan", deadline=30.0)) as lane:
         yield Looked(node, lane, Look(node.root, lane), device, ManualClock())
     node.close()
 

@@ -1,5 +1,6 @@
 """The daemon's memory against its limit, and its holders': real files, a real lane, the metrics."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,7 +73,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Lane("memory", deadline=30.0) as lane:
+    with contextlib.closing(Lane("memory", deadline=30.0)) as lane:
         yield Rig(tmp_path, lane)
 
 

@@ -94,7 +94,10 @@ async def test_a_disk_that_does_not_answer_makes_no_allocate_wait(tmp_path: Path
         answers.wait()
         return NO_CHECKPOINT
 
-    with Lane("ledger", deadline=10) as lane, Lane("kubelet", deadline=10) as stuck:
+    with (
+        contextlib.closing(Lane("ledger", deadline=10)) as lane,
+        contextlib.closing(Lane("kubelet", deadline=10)) as stuck,
+    ):
         ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BootId("boot"))
         allocator = Allocator(
             ledger=ledger,

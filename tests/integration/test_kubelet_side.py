@@ -1,6 +1,7 @@
 """Serving and registering with kubelet, over real sockets."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -200,7 +201,7 @@ async def test_a_folder_made_in_anothers_place_with_its_inode_number_is_watched_
     tmp_path: Path,
 ) -> None:
     paths = NotedWatches()
-    with Lane("kubelet", deadline=5.0) as lane:
+    with contextlib.closing(Lane("kubelet", deadline=5.0)) as lane:
         watch = FolderWatch(
             folder=tmp_path, prefix="holdfast", paths=paths, lane=lane, interval=3600.0
         )

@@ -1,6 +1,7 @@
 """The ledger on a real disk: killed, locked, damaged, from another time, full, read-only."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -492,7 +493,7 @@ def test_a_read_only_disk_is_refused_at_once_and_by_name(small_disk: Path) -> No
 
 @pytest.fixture
 def lane() -> Iterator[Lane]:
-    with Lane("ledger", deadline=10.0) as lane:
+    with contextlib.closing(Lane("ledger", deadline=10.0)) as lane:
         yield lane
 
 

@@ -1,6 +1,7 @@
 """The ledger on a disk that loses power, dies, fills or hangs."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
@@ -36,7 +37,7 @@ def disk(tmp_path: Path) -> Iterator[Ext4]:
 
 @pytest.fixture
 def lane() -> Iterator[Lane]:
-    with Lane("ledger", deadline=10.0) as lane:
+    with contextlib.closing(Lane("ledger", deadline=10.0)) as lane:
         yield lane
 
 
@@ -215,7 +216,7 @@ async def test_a_write_that_does_not_come_back_counts_from_when_the_first_proof_
     tmp_path: Path,
 ) -> None:
     clock = ManualClock()
-    with Lane("ledger", deadline=10.0) as lane:
+    with contextlib.closing(Lane("ledger", deadline=10.0)) as lane:
         ledger = await _open(tmp_path, lane, clock)
         hangs, comes_back = threading.Event(), threading.Event()
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -14,16 +15,14 @@ _LOOK = 1.0
 _PATIENCE = 30.0
 """Seconds for a scan of every process and a question to kubelet."""
 
-_reason = click.option(
-    "--reason", default="", metavar="TEXT", help="The reason; status and waiting pods show it."
+_reason = partial(
+    click.option, "--reason", metavar="TEXT", help="The reason; status and waiting pods show it."
 )
 
 
 @click.command()
 @click.argument("device")
-@click.option(
-    "--reason", required=True, metavar="TEXT", help="The reason; status and waiting pods show it."
-)
+@_reason(required=True)
 @with_folder
 def quarantine(folder: Path, device: str, reason: str) -> None:
     """Give DEVICE to no new pod until unquarantine.
@@ -45,7 +44,7 @@ def unquarantine(folder: Path, device: str) -> None:
 
 
 @click.command()
-@_reason
+@_reason(default="")
 @click.option(
     "--for-removal",
     is_flag=True,
@@ -68,7 +67,7 @@ def drain(folder: Path, reason: str, *, for_removal: bool) -> None:
 
 
 @click.command()
-@_reason
+@_reason(default="")
 @with_folder
 def undrain(folder: Path, reason: str) -> None:
     """End the drain: pods start again, the longest waiting first."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import asdict
 
 from holdfast.cli.options import load_settings, with_config, with_output, with_set, with_state
 from holdfast.cli.tables import say, show_json
@@ -81,7 +82,7 @@ def doctor(
         report = {
             "root": str(root),
             "counts": {level.value: counts[level] for level in Level},
-            "findings": [_row(finding) for finding in found],
+            "findings": [asdict(finding) for finding in found],
         }
         show_json(report)
     else:
@@ -108,16 +109,6 @@ def _settings(config: Path | None, changes: dict[str, str]) -> tuple["Settings",
         )
     source = "no --config: defaults and environment" if config is None else str(config)
     return settings, check.ok(source)
-
-
-def _row(finding: "Finding") -> dict[str, str]:
-    return {
-        "area": finding.area,
-        "check": finding.check,
-        "level": finding.level.value,
-        "reason": finding.reason,
-        "remedy": finding.remedy,
-    }
 
 
 def _lines(found: Iterable["Finding"]) -> Iterator[str]:

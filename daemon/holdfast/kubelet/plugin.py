@@ -153,8 +153,6 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
             if latest != sent:
                 sent = latest
                 yield device_list(latest[0])
-            elif self._offers.closed:
-                return
             else:
                 await changes.wait(_LOOK_AGAIN)
 

@@ -19,7 +19,7 @@ from holdfast.runtime.backoff import backoff
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
-from holdfast.runtime.watched import Watched, WatchedClosedError
+from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Question
 
 log = structlog.get_logger(__name__)
@@ -131,7 +131,7 @@ class ViewReader:
         try:
             async with asyncio.timeout(timeout):
                 return await self.view.until(lambda view: view.readable and view.asked_at > moment)
-        except (TimeoutError, WatchedClosedError):
+        except TimeoutError:
             return None
 
     async def run(self) -> None:

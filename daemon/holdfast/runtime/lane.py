@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from holdfast.errors import LaneStuckError
 
@@ -82,17 +81,6 @@ class Lane:
             self._calls.put(None)
         if patience > 0:
             self._thread.join(patience)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _work(self) -> None:
         while (work := self._calls.get()) is not None:

@@ -46,13 +46,6 @@ class Supervisor:
         self._tasks[name] = task
         task.add_done_callback(self._ended)
 
-    async def stop(self, name: str) -> None:
-        """Cancel the task called *name* and wait until it is over; an unknown name is none."""
-        task = self._tasks.pop(name, None)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-
     async def __aenter__(self) -> Self:
         self._owner = asyncio.current_task()
         return self
@@ -86,7 +79,7 @@ class Supervisor:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         name = task.get_name()
-        expected = self._stopping or self._tasks.get(name) is not task
+        expected = self._stopping
         if not expected:
             del self._tasks[name]
         failure = _failure_of(task, expected=expected)

@@ -1,6 +1,7 @@
 """The metrics of kubelet: calls, streams and registrations."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Histogram
 
@@ -16,35 +17,31 @@ class KubeletMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything with *registry*."""
-        self._calls = Histogram(
+        current = partial(Current, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        total = partial(Total, registry=registry)
+        self._calls = histogram(
             "holdfast_kubelet_call_seconds",
             "How long kubelet's calls took, by call and gRPC status code.",
             ["resource", "call", "code"],
             buckets=_FAST,
-            registry=registry,
         )
-        self._registered = Current(
+        self._registered = current(
             "holdfast_kubelet_registered",
             "1 while the resource is registered with kubelet, else 0.",
             ["resource"],
-            registry=registry,
         )
-        self._streams = Current(
-            "holdfast_kubelet_streams",
-            "Open ListAndWatch streams.",
-            ["resource"],
-            registry=registry,
+        self._streams = current(
+            "holdfast_kubelet_streams", "Open ListAndWatch streams.", ["resource"]
         )
-        self._registrations = Total(
+        self._registrations = total(
             "holdfast_kubelet_registrations",
             "Registrations that kubelet accepted since the daemon started.",
             ["resource"],
-            registry=registry,
         )
-        self._questions = Total(
+        self._questions = total(
             "holdfast_kubelet_questions",
             "Complete answers of kubelet to the question which pods it has.",
-            registry=registry,
         )
 
     def called(self, resource: str, call: str, code: str, seconds: float) -> None:

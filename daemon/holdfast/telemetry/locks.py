@@ -2,6 +2,7 @@
 
 from collections import Counter as Counted
 from collections.abc import Iterable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -20,66 +21,50 @@ class LockMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything with *registry*."""
-        self._devices = Current(
-            "holdfast_devices",
-            "Devices by resource and lock state.",
-            ["resource", "state"],
-            registry=registry,
+        gauge = partial(Gauge, registry=registry)
+        current = partial(Current, registry=registry)
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self._devices = current(
+            "holdfast_devices", "Devices by resource and lock state.", ["resource", "state"]
         )
-        self._unhealthy = Current(
-            "holdfast_devices_unhealthy",
-            "Devices whose hardware cannot be used.",
-            ["resource"],
-            registry=registry,
+        self._unhealthy = current(
+            "holdfast_devices_unhealthy", "Devices whose hardware cannot be used.", ["resource"]
         )
-        self._faults = Current(
+        self._faults = current(
             "holdfast_device_faults",
             "Devices with a fault, by kind of fault; a device can have several.",
             ["resource", "fault"],
-            registry=registry,
         )
-        self._no_devices = Gauge(
-            "holdfast_no_devices",
-            "1 if the hardware scan found no device, else 0.",
-            registry=registry,
+        self._no_devices = gauge(
+            "holdfast_no_devices", "1 if the hardware scan found no device, else 0."
         )
-        self._moves = Counter(
+        self._moves = counter(
             "holdfast_lock_moves",
             "State changes of locks, by state before and after.",
             ["before", "after"],
-            registry=registry,
         )
-        self._lasted = Histogram(
+        self._lasted = histogram(
             "holdfast_lock_state_seconds",
             "How long locks were in a state, recorded when they leave it.",
             ["state"],
             buckets=_LASTING,
-            registry=registry,
         )
-        self._oldest = Gauge(
+        self._oldest = gauge(
             "holdfast_lock_oldest_seconds",
             "How long the oldest lock of a state has been in it; 0 if there is none.",
             ["state"],
-            registry=registry,
         )
-        self._allocations = Gauge(
+        self._allocations = gauge(
             "holdfast_allocations",
             "Current Allocations: pending (no container started yet) and active.",
             ["phase"],
-            registry=registry,
         )
-        self._draining = Gauge(
-            "holdfast_draining", "1 while the node is drained by hand, else 0.", registry=registry
-        )
-        self._marks = Gauge(
-            "holdfast_quarantined_by_hand",
-            "Devices that a person quarantined.",
-            registry=registry,
-        )
-        self._marks_oldest = Gauge(
+        self._draining = gauge("holdfast_draining", "1 while the node is drained by hand, else 0.")
+        self._marks = gauge("holdfast_quarantined_by_hand", "Devices that a person quarantined.")
+        self._marks_oldest = gauge(
             "holdfast_quarantined_by_hand_oldest_seconds",
             "How long ago the oldest quarantine by hand began; 0 if there is none.",
-            registry=registry,
         )
         self._entered: dict[DeviceName, float] = {}
 

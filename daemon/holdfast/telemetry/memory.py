@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -15,50 +16,45 @@ class MemoryMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything with *registry*."""
-        self._limit = Gauge(
+        gauge = partial(Gauge, registry=registry)
+        current = partial(Current, registry=registry)
+        self._limit = gauge(
             "holdfast_memory_limit_bytes",
             "The daemon's memory limit: the tightest limit of its cgroup and all visible parent "
             "cgroups, or the node's memory. NaN: unknown.",
-            registry=registry,
         )
-        self._usage = Gauge(
+        self._usage = gauge(
             "holdfast_memory_usage_bytes",
             "Memory that the daemon's cgroup uses, without file cache. NaN: unknown.",
-            registry=registry,
         )
-        self._resident = Gauge(
+        self._resident = gauge(
             "holdfast_memory_resident_bytes",
             "Resident memory of the daemon's process. NaN: unknown.",
-            registry=registry,
         )
-        self._share = Gauge(
+        self._share = gauge(
             "holdfast_memory_limit_used_ratio",
             "Share of the memory limit that is used, 0 to 1; the daemon warns at 0.85.",
-            registry=registry,
         )
         self._holders = {
-            "limit": Current(
+            "limit": current(
                 "holdfast_holder_memory_limit_bytes",
                 "The tightest memory limit of the device's holder that has the least headroom.",
                 ["resource", "device"],
-                registry=registry,
             ),
-            "usage": Current(
+            "usage": current(
                 "holdfast_holder_memory_usage_bytes",
                 "Memory that the same holder's cgroup uses, without file cache.",
                 ["resource", "device"],
-                registry=registry,
             ),
-            "headroom": Current(
+            "headroom": current(
                 "holdfast_holder_memory_headroom_bytes",
                 "Memory that the same holder can still use before it reaches a limit or the node's "
                 "memory is full.",
                 ["resource", "device"],
-                registry=registry,
             ),
         }
-        for gauge in (self._limit, self._usage, self._resident):
-            gauge.set(math.nan)
+        for known in (self._limit, self._usage, self._resident):
+            known.set(math.nan)
 
     def show_own(self, memory: Memory, *, resident: int | None, share: float) -> None:
         """Show the daemon's own memory."""

@@ -1,5 +1,7 @@
 """All metrics, on one registry. Label values are from closed sets, durations in seconds."""
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 import holdfast
@@ -18,42 +20,39 @@ class Metrics:
     def __init__(self) -> None:
         """Register all metrics on a new registry."""
         registry = self.registry = CollectorRegistry()
+        gauge = partial(Gauge, registry=registry)
+        counter = partial(Counter, registry=registry)
+        histogram = partial(Histogram, registry=registry)
         self.locks = LockMetrics(registry)
         self.kubelet = KubeletMetrics(registry)
         self.memory = MemoryMetrics(registry)
         self.node = NodeMetrics(registry, version=holdfast.__version__)
-        self._gate = Histogram(
+        self._gate = histogram(
             "holdfast_gate_wait_seconds",
             "How long container starts waited for their devices, by outcome.",
             ["outcome"],
             buckets=_WAITS,
-            registry=registry,
         )
-        self._refusals = Counter(
+        self._refusals = counter(
             "holdfast_gate_refusals",
             "Refused container starts by reason; kubelet tries each again.",
             ["reason"],
-            registry=registry,
         )
         for outcome in StartOutcome:  # so that the first event is an increase from 0
             (self._gate if outcome in PASSES else self._refusals).labels(outcome.value)
-        self._waiting = Gauge(
-            "holdfast_gate_waiting",
-            "Container starts that wait for their devices now.",
-            registry=registry,
+        self._waiting = gauge(
+            "holdfast_gate_waiting", "Container starts that wait for their devices now."
         )
-        self._steps = Counter(
+        self._steps = counter(
             "holdfast_reclaim_steps",
             "Steps to end leftover processes, to reset and check devices, and to end the leaking "
             "sandbox of a running pod (step sandbox), by outcome.",
             ["step", "outcome"],
-            registry=registry,
         )
-        self._gpu_events = Counter(
+        self._gpu_events = counter(
             "holdfast_gpu_events",
             "GPU events by kind, Xid, and what clears them (ignored: the event has no effect).",
             ["kind", "xid", "clears"],
-            registry=registry,
         )
 
     def passed_gate(self, outcome: StartOutcome, seconds: float) -> None:

@@ -4,6 +4,7 @@ import math
 import time
 from collections import Counter as Counted
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
@@ -18,75 +19,58 @@ class NodeMetrics:
 
     def __init__(self, registry: CollectorRegistry, *, version: str) -> None:
         """Register everything with *registry*."""
-        build = Gauge(
-            "holdfast_build_info",
-            "Always 1; the label has the version.",
-            ["version"],
-            registry=registry,
-        )
+        gauge = partial(Gauge, registry=registry)
+        current = partial(Current, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        build = gauge("holdfast_build_info", "Always 1; the label has the version.", ["version"])
         build.labels(version).set(1)
-        started = Gauge(
-            "holdfast_start_time_seconds",
-            "When the daemon started, in seconds since the epoch.",
-            registry=registry,
+        started = gauge(
+            "holdfast_start_time_seconds", "When the daemon started, in seconds since the epoch."
         )
         started.set(time.time())
-        self._ready = Current(
+        self._ready = current(
             "holdfast_ready",
             "1 for a readiness check that passes, 0 for one that fails.",
             ["check"],
-            registry=registry,
         )
-        self._lanes = Current(
+        self._lanes = current(
             "holdfast_lane_seconds",
             "How long the last call of each lane (a thread for blocking calls) took.",
             ["lane"],
-            registry=registry,
         )
-        self._lanes_stuck = Current(
+        self._lanes_stuck = current(
             "holdfast_lane_stuck_seconds",
             "How long the lane's call has been past its deadline; 0 if it is not.",
             ["lane"],
-            registry=registry,
         )
-        self._scan_seconds = Gauge(
-            "holdfast_scan_seconds",
-            "How long the last scan of all processes took.",
-            registry=registry,
+        self._scan_seconds = gauge(
+            "holdfast_scan_seconds", "How long the last scan of all processes took."
         )
-        self._scan_gaps = Gauge(
+        self._scan_gaps = gauge(
             "holdfast_scan_gaps",
             "Number of things that the last scan of all processes could not see.",
-            registry=registry,
         )
-        self._scan_age = Gauge(
+        self._scan_age = gauge(
             "holdfast_scan_age_seconds",
             "How long ago the last scan of all processes was; NaN before the first.",
-            registry=registry,
         )
         self._scan_age.set(math.nan)
-        self._holders = Current(
-            "holdfast_holders",
-            "Known processes that hold a device.",
-            ["resource"],
-            registry=registry,
+        self._holders = current(
+            "holdfast_holders", "Known processes that hold a device.", ["resource"]
         )
-        self._commit = Histogram(
+        self._commit = histogram(
             "holdfast_ledger_commit_seconds",
             "How long commits to the ledger took, with fsync.",
             buckets=_FAST,
-            registry=registry,
         )
-        self._failing = Gauge(
+        self._failing = gauge(
             "holdfast_ledger_failing_seconds",
             "How long no write to the ledger has succeeded; 0 while writes succeed.",
-            registry=registry,
         )
-        self._drift = Gauge(
+        self._drift = gauge(
             "holdfast_drift",
             "Current disagreements between the ledger, kubelet and the kernel, by kind.",
             ["kind"],
-            registry=registry,
         )
 
     def committed(self, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """Blocking calls run in order beside the loop, and one that hangs is named and left behind."""
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from waiting import until
 
 
 async def test_calls_run_in_the_order_they_were_made() -> None:
-    with Lane("scan", deadline=20) as lane:
+    with contextlib.closing(Lane("scan", deadline=20)) as lane:
         order: list[int] = []
 
         def note(number: int) -> None:
@@ -27,7 +28,7 @@ async def test_calls_run_in_the_order_they_were_made() -> None:
 
 
 async def test_the_loop_goes_on_while_a_call_blocks() -> None:
-    with Lane("scan", deadline=20) as lane:
+    with contextlib.closing(Lane("scan", deadline=20)) as lane:
         gate = threading.Event()
         blocked = asyncio.create_task(lane.run(lambda: gate.wait(20)))
         for _ in range(10):
@@ -41,7 +42,7 @@ async def test_an_error_of_the_call_reaches_the_caller() -> None:
     def fail() -> None:
         raise KeyError("absent")
 
-    with Lane("scan", deadline=20) as lane:
+    with contextlib.closing(Lane("scan", deadline=20)) as lane:
         with pytest.raises(KeyError, match="absent"):
             await lane.run(fail)
 
@@ -52,7 +53,10 @@ async def test_a_timeout_error_of_the_call_itself_is_its_answer() -> None:
     def fail() -> None:
         raise TimeoutError("the driver's own")
 
-    with Lane("nvml", deadline=20) as lane, pytest.raises(TimeoutError, match="the driver's own"):
+    with (
+        contextlib.closing(Lane("nvml", deadline=20)) as lane,
+        pytest.raises(TimeoutError, match="the driver's own"),
+    ):
         await lane.run(fail)
 
 
@@ -63,7 +67,7 @@ async def test_an_error_that_would_steer_the_interpreter_arrives_as_a_plain_one(
     def fail() -> None:
         raise error
 
-    with Lane("nvml", deadline=20) as lane:
+    with contextlib.closing(Lane("nvml", deadline=20)) as lane:
         with pytest.raises(RuntimeError, match="a call on a lane raised") as caught:
             await lane.run(fail)
 
@@ -123,7 +127,7 @@ async def test_a_cancelled_caller_leaves_the_lane_usable() -> None:
 
 
 async def test_the_latency_is_that_of_the_last_call() -> None:
-    with Lane("scan", deadline=20) as lane:
+    with contextlib.closing(Lane("scan", deadline=20)) as lane:
         await lane.run(lambda: time.sleep(0.5))
         slow = lane.latency
         await lane.run(lambda: None)

@@ -96,19 +96,6 @@ async def test_cancelling_the_owner_is_a_clean_stop() -> None:
     assert stopped == ["a"]
 
 
-async def test_a_task_stopped_by_name_is_over_and_no_failure() -> None:
-    stopped: list[str] = []
-    async with Supervisor() as supervisor:
-        supervisor.start("a", _forever(lambda: stopped.append("a")))
-        await asyncio.sleep(0)
-        await supervisor.stop("a")
-        await supervisor.stop("unknown")
-
-        assert stopped == ["a"]
-        assert supervisor.running == ()
-        supervisor.start("a", _forever())
-
-
 async def test_two_tasks_cannot_share_a_name() -> None:
     async with Supervisor() as supervisor:
         supervisor.start("a", _forever())

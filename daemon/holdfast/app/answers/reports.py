@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import asdict
+
 from holdfast.model.book.book import Book
 from holdfast.model.book.drift import Disagreement
 from holdfast.model.book.locks import DeviceLock, LockState, Move
@@ -183,17 +185,7 @@ def resource_reports(inventory: Inventory, book: Book, offers: Offers) -> list[R
 
 def drift_reports(standing: Mapping[Disagreement, float]) -> list[Report]:
     """Return one report for each disagreement, with since when it has stood."""
-    return [
-        {
-            "kind": each.kind,
-            "subject": each.subject,
-            "one": each.one,
-            "other": each.other,
-            "advice": each.advice,
-            "since": since,
-        }
-        for each, since in sorted(standing.items())
-    ]
+    return [asdict(each) | {"since": since} for each, since in sorted(standing.items())]
 
 
 def _memory_report(found: HolderMemory | None) -> Report:

@@ -38,7 +38,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.offers import Offers
 from holdfast.model.devices import Inventory
 from holdfast.model.gate.promise import names_of_ours
-from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, PodUid, ProcessId, ResourceName
+from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, PodUid, ResourceName
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.handrelease import HandRelease
 from holdfast.reclaim.kernel import KernelWatch
@@ -168,7 +168,7 @@ class Parts:
             look=self.look,
             pidfds=host.pidfds,
             clock=self.clock,
-            exited=self._holder_exited,
+            exited=lambda _process: self.watcher.holder_exited(),
             rescan=settings.foreign_scan,
             exclusive_open=self.settings.gate.exclusive_open,
         )
@@ -346,9 +346,6 @@ class Parts:
 
     async def _something_offered(self) -> Offers:
         return await self.offering.offers.until(lambda offers: bool(offers.devices))
-
-    def _holder_exited(self, _process: ProcessId) -> None:
-        self.watcher.holder_exited()
 
     def _pod_changed(self, pod: PodUid) -> None:
         self.watcher.pod_changed(pod)

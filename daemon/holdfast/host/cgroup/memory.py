@@ -124,7 +124,7 @@ class MemoryReader:
             yield found
             limits = [each for each in (lowest, found.limit) if each is not None]
             lowest = min(limits, default=None)
-        beyond = _line_of(text_or_empty(tree / inside / "memory.stat"), _V1_HIERARCHY)
+        beyond = _number(field_of(text_or_empty(tree / inside / "memory.stat"), _V1_HIERARCHY))
         if beyond is not None and (lowest is None or beyond < lowest):
             yield CgroupMemory(path=UNSEEN, limit=beyond)
 
@@ -158,21 +158,13 @@ def _read(folder: Path, name: str, files: _Files) -> CgroupMemory:
     """Return what one cgroup says; it has no such files if the controller is off."""
     used = _number(text_or_empty(folder / files.usage))
     stat = text_or_empty(folder / "memory.stat")
-    cache = sum(_line_of(stat, each) or 0 for each in files.cache)
+    cache = sum(_number(field_of(stat, each)) or 0 for each in files.cache)
     return CgroupMemory(
         path=name,
         limit=_number(text_or_empty(folder / files.limit)) or None,
         high=_number(text_or_empty(folder / files.high)) if files.high else None,
         usage=None if used is None else max(0, used - cache),
     )
-
-
-def _line_of(stat: str, name: str) -> int | None:
-    for line in stat.splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return _number(value)
-    return None
 
 
 def _kib(text: str) -> int | None:

@@ -32,12 +32,12 @@ def text_or_empty(path: str | Path) -> str:
 
 
 def field_of(text: str, name: str) -> str:
-    r"""Return the value on the line ``name: value`` of *text*; empty if there is no such line.
+    r"""Return the value on the line ``name: value`` or ``name value``; empty if there is none.
 
     >>> field_of("Name:\tcat\nVmRSS:\t  1024 kB\n", "VmRSS")
     '1024 kB'
     """
-    match = re.search(rf"^{name}:(.*)$", text, re.MULTILINE)
+    match = re.search(rf"^{name}[: ](.*)$", text, re.MULTILINE)
     return "" if match is None else match[1].strip()
 
 

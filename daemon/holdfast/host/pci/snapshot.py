@@ -92,7 +92,6 @@ class Snapshot:
         return FunctionFacts(
             address=function.address,
             driver=function.driver,
-            bridge=is_bridge(function.class_code),
             was_bound=function.address in self._known or self._left_behind(function),
         )
 

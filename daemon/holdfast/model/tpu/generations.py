@@ -37,8 +37,6 @@ class TpuGeneration(Struct, frozen=True, kw_only=True):
 
     name: str
     kind: DeviceKind
-    cores_per_chip: int
-    hbm_gib: int | None
     accelerator: str
     """What its accelerator types begin with: ``v5litepod`` of ``v5litepod-8``."""
     chips_per_host: tuple[int, ...] = (4,)
@@ -62,51 +60,14 @@ GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType(
     {
         generation.name: generation
         for generation in (
-            TpuGeneration(
-                name="v2",
-                kind=DeviceKind.ACCEL,
-                cores_per_chip=2,
-                hbm_gib=16,
-                accelerator="v2",
-                dimensions=2,
-            ),
-            TpuGeneration(
-                name="v3",
-                kind=DeviceKind.ACCEL,
-                cores_per_chip=2,
-                hbm_gib=32,
-                accelerator="v3",
-                dimensions=2,
-            ),
-            TpuGeneration(
-                name="v4i",
-                kind=DeviceKind.ACCEL,
-                cores_per_chip=1,
-                hbm_gib=None,
-                accelerator="v4lite",
-                lite=True,
-            ),
-            TpuGeneration(
-                name="v4",
-                kind=DeviceKind.ACCEL,
-                cores_per_chip=2,
-                hbm_gib=32,
-                accelerator="v4",
-                ici_resiliency=True,
-            ),
-            TpuGeneration(
-                name="v5p",
-                kind=DeviceKind.VFIO,
-                cores_per_chip=2,
-                hbm_gib=95,
-                accelerator="v5p",
-                ici_resiliency=True,
-            ),
+            TpuGeneration(name="v2", kind=DeviceKind.ACCEL, accelerator="v2", dimensions=2),
+            TpuGeneration(name="v3", kind=DeviceKind.ACCEL, accelerator="v3", dimensions=2),
+            TpuGeneration(name="v4i", kind=DeviceKind.ACCEL, accelerator="v4lite", lite=True),
+            TpuGeneration(name="v4", kind=DeviceKind.ACCEL, accelerator="v4", ici_resiliency=True),
+            TpuGeneration(name="v5p", kind=DeviceKind.VFIO, accelerator="v5p", ici_resiliency=True),
             TpuGeneration(
                 name="v5e",
                 kind=DeviceKind.VFIO,
-                cores_per_chip=1,
-                hbm_gib=16,
                 accelerator="v5litepod",
                 chips_per_host=(1, 4, 8),
                 dimensions=2,
@@ -115,8 +76,6 @@ GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType(
             TpuGeneration(
                 name="v6e",
                 kind=DeviceKind.VFIO,
-                cores_per_chip=1,
-                hbm_gib=32,
                 accelerator="v6e",
                 chips_per_host=(1, 4, 8),
                 dimensions=2,
@@ -125,8 +84,6 @@ GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType(
             TpuGeneration(
                 name="tpu7x",
                 kind=DeviceKind.VFIO,
-                cores_per_chip=2,
-                hbm_gib=192,
                 accelerator="tpu7x",
                 functions_per_chip=2,
                 metrics_ports_per_chip=2,

@@ -17,7 +17,6 @@ class FunctionFacts(Struct, frozen=True, kw_only=True):
 
     address: PciAddress
     driver: str | None
-    bridge: bool = False
     was_bound: bool = False
 
 
@@ -79,20 +78,21 @@ def group_faults(group: int, members: Iterable[FunctionFacts]) -> tuple[Fault, .
     )
 
 
+def removal(address: PciAddress, node: VfioDeviceNode) -> Fault:
+    """Return the fault of a function that is being removed while *node* is still there."""
+    text = (
+        f"{address} is being removed or unbound: its driver link is gone while {node.path} is"
+        " still there; it ends when nobody holds the device any more"
+    )
+    return Fault(kind=FaultKind.PENDING_REMOVAL, text=text)
+
+
 def function_faults(function: FunctionFacts, node: VfioDeviceNode | None) -> tuple[Fault, ...]:
     """Return what keeps a function that is to be granted through VFIO from being used."""
     if is_vfio_driver(function.driver):
         return ()
     if node is not None and pending_removal(function, node):
-        return (
-            Fault(
-                kind=FaultKind.PENDING_REMOVAL,
-                text=(
-                    f"{function.address} is being removed or unbound: its driver link is gone while"
-                    f" {node.path} is still there; it ends when nobody holds the device any more"
-                ),
-            ),
-        )
+        return (removal(function.address, node),)
     bound = f"it is bound to {function.driver}" if function.driver else "it has no driver"
     return (
         Fault(

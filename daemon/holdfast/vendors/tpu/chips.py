@@ -7,7 +7,7 @@ from holdfast.host.pci.sysfs import PciFunction
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.tpu.generations import TPU_RESOURCE, TpuGeneration, generation_of
-from holdfast.model.vfio.viability import node_faults
+from holdfast.model.vfio.viability import node_faults, removal
 from holdfast.vendors.vfio.groups import Match, unreadable, vfio_devices
 
 
@@ -81,12 +81,7 @@ def accel_faults(snapshot: Snapshot, function: PciFunction) -> tuple[Fault, ...]
             " load the TPU's driver"
         )
         return (Fault(kind=FaultKind.NO_DRIVER, text=text),)
-    path = f"/dev/{accel.name}"
-    node = snapshot.node(path, accel.rdev)
+    node = snapshot.node(f"/dev/{accel.name}", accel.rdev)
     if function.driver is None and node.exists:
-        text = (
-            f"{function.address} is being removed or unbound: its driver link is gone while"
-            f" {path} is still there; it ends when nobody holds the device any more"
-        )
-        return (Fault(kind=FaultKind.PENDING_REMOVAL, text=text),)
+        return (removal(function.address, node),)
     return node_faults(node, function.address)
