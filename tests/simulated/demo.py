@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.model.text import printable
 from simulated.node import SimulatedNode
-from simulated.pods import Phase, Pod
+from simulated.pods import Phase, Pod, PodSpec
 from simulated.podworker import KubeletTimes
 from simulated.runtime import Runtime
 from simulated.stage import Stage
@@ -99,6 +99,41 @@ class Demo(Stage):
             raise StoryError(f"pod {pod.spec.name} failed: {pod.message}")
         if self.runtime.failures:
             raise StoryError(f"a program could not open its device: {self.runtime.failures[0]}")
+
+    async def crash(self, *, devices: int, which: str) -> None:
+        """Kill the daemon, start it again, and see that it knows pod A's lock of *which*."""
+        self.kill()
+        self.say("The daemon is killed with SIGKILL, and started again.")
+        self.start()
+        await self.until(lambda: self.offered() == devices, "the daemon to register again")
+
+        async def remembered() -> bool:
+            return "releasing" in (await self.locks()).values()
+
+        await self.until(remembered, "the ledger to have pod A's lock")
+        self.say(f"It is back, and its ledger still knows which {which} pod A is not done with.")
+
+    async def wait_for_orphan(self, spec: PodSpec, orphan: int, *, asks: str) -> tuple[Pod, float]:
+        """Submit pod B, which waits until *orphan* of pod A is ended; return it once it runs.
+
+        Also return how many milliseconds after the orphan's end it did. *asks*: what it asks for.
+        """
+        pod = await self.kubelet.submit(spec)
+        if pod.phase is Phase.FAILED:
+            raise StoryError(f"pod B was refused: {pod.message}")
+        self.say(f"Pod B asks for {asks}. It is admitted at once, and waits at the gate.")
+        await self.until(
+            lambda: f"pid {orphan} " in pod.waiting, "pod B to be told whom it waits for"
+        )
+        self.say(f"Pod B is told: {short(pod.waiting)}")
+        await self.until(lambda: not self.node.has(orphan), "the orphan to be ended")
+        ended = time.monotonic()
+        self.say(
+            "Kubelet and the runtime have let go of pod A for long enough: the orphan is ended "
+            "(SIGTERM, which it ignored, then SIGKILL)."
+        )
+        await self.until_running(pod)
+        return pod, (time.monotonic() - ended) * 1000
 
     async def tell_history(self) -> None:
         """Tell how the device that was reclaimed last came back."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from holdfast.errors import HostError
 from simulated import nvml
-from simulated.demo import Demo, StoryError, play, short
+from simulated.demo import Demo, StoryError, play
 from simulated.gpunode import GpuNode
-from simulated.pods import Container, Phase, PodSpec, Workload
+from simulated.pods import Container, PodSpec, Workload
 from simulated.stage import running
 
 _GPU = "nvidia.com/gpu"
@@ -54,7 +54,7 @@ async def _tell(folder: Path, *, keep: bool) -> None:
         stage.start()
         await _appear(stage, node)
         orphan = await _leave_an_orphan(stage, node)
-        await _crash(stage)
+        await stage.crash(devices=_GPUS, which="GPUs")
         await _wait_and_start(stage, orphan)
         await _lose_one_and_get_it_back(stage, node)
         await stage.tell_history()
@@ -98,34 +98,9 @@ async def _leave_an_orphan(stage: Demo, node: GpuNode) -> int:
     return orphan
 
 
-async def _crash(stage: Demo) -> None:
-    stage.kill()
-    stage.say("The daemon is killed with SIGKILL, and started again.")
-    stage.start()
-    await stage.until(lambda: stage.offered() == _GPUS, "the daemon to register again")
-
-    async def remembered() -> bool:
-        return "releasing" in (await stage.locks()).values()
-
-    await stage.until(remembered, "the ledger to have pod A's lock")
-    stage.say("It is back, and its ledger still knows which GPUs pod A is not done with.")
-
-
 async def _wait_and_start(stage: Demo, orphan: int) -> None:
-    pod = await stage.kubelet.submit(_pod("pod-b", gpus=_GPUS, runs_for=2.0))
-    if pod.phase is Phase.FAILED:
-        raise StoryError(f"pod B was refused: {pod.message}")
-    stage.say("Pod B asks for all eight. It is admitted at once, and waits at the gate.")
-    await stage.until(lambda: f"pid {orphan} " in pod.waiting, "pod B to be told whom it waits for")
-    stage.say(f"Pod B is told: {short(pod.waiting)}")
-    await stage.until(lambda: not stage.node.has(orphan), "the orphan to be ended")
-    ended = time.monotonic()
-    stage.say(
-        "Kubelet and the runtime have let go of pod A for long enough: the orphan is ended "
-        "(SIGTERM, which it ignored, then SIGKILL)."
-    )
-    await stage.until_running(pod)
-    later = (time.monotonic() - ended) * 1000
+    spec = _pod("pod-b", gpus=_GPUS, runs_for=2.0)
+    pod, later = await stage.wait_for_orphan(spec, orphan, asks="all eight")
     stage.say(
         f"Pod B starts {later:.0f} ms later, on eight GPUs that nobody uses, by NVML's word and "
         "the kernel's."

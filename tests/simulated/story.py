@@ -1,12 +1,11 @@
 """The main job as a story, told while it happens, with the real daemon on a simulated node."""
 
-import time
 from functools import partial
 from pathlib import Path
 
-from simulated.demo import Demo, StoryError, play, short
+from simulated.demo import Demo, play
 from simulated.node import SimulatedNode
-from simulated.pods import Container, Phase, Pod, PodSpec, Workload
+from simulated.pods import Container, Pod, PodSpec, Workload
 from simulated.stage import running
 
 _TPU = "google.com/tpu"
@@ -24,8 +23,13 @@ async def _tell(folder: Path, *, keep: bool) -> None:
         stage.start()
         await _appear(stage)
         orphan = await _leave_an_orphan(stage)
-        await _crash(stage)
-        second = await _wait_and_start(stage, orphan)
+        await stage.crash(devices=_CHIPS, which="chip")
+        second, later = await stage.wait_for_orphan(
+            _pod("pod-b", chips=4, runs_for=2.0, orphan=1), orphan, asks="all four"
+        )
+        stage.say(
+            f"Pod B starts {later:.0f} ms later, on four chips that the kernel says are free."
+        )
         await _withhold_and_return(stage, second)
         stage.say("The end. Every step happened.")
         if keep:
@@ -53,38 +57,6 @@ async def _leave_an_orphan(stage: Demo) -> int:
         "a chip. Any other plugin would grant it now."
     )
     return members[0]
-
-
-async def _crash(stage: Demo) -> None:
-    stage.kill()
-    stage.say("The daemon is killed with SIGKILL, and started again.")
-    stage.start()
-    await stage.until(lambda: stage.offered() == _CHIPS, "the daemon to register again")
-
-    async def remembered() -> bool:
-        return "releasing" in (await stage.locks()).values()
-
-    await stage.until(remembered, "the ledger to have pod A's lock")
-    stage.say("It is back, and its ledger still knows which chip pod A is not done with.")
-
-
-async def _wait_and_start(stage: Demo, orphan: int) -> Pod:
-    pod = await stage.kubelet.submit(_pod("pod-b", chips=4, runs_for=2.0, orphan=1))
-    if pod.phase is Phase.FAILED:
-        raise StoryError(f"pod B was refused: {pod.message}")
-    stage.say("Pod B asks for all four. It is admitted at once, and waits at the gate.")
-    await stage.until(lambda: f"pid {orphan} " in pod.waiting, "pod B to be told whom it waits for")
-    stage.say(f"Pod B is told: {short(pod.waiting)}")
-    await stage.until(lambda: not stage.node.has(orphan), "the orphan to be ended")
-    ended = time.monotonic()
-    stage.say(
-        "Kubelet and the runtime have let go of pod A for long enough: the orphan is ended "
-        "(SIGTERM, which it ignored, then SIGKILL)."
-    )
-    await stage.until_running(pod)
-    later = (time.monotonic() - ended) * 1000
-    stage.say(f"Pod B starts {later:.0f} ms later, on four chips that the kernel says are free.")
-    return pod
 
 
 async def _withhold_and_return(stage: Demo, pod: Pod) -> None:

@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, INIT, KUBELET, NOW, X, Y
-from holdfast.model.book.book import PodRecord
+from fakes.books import KUBELET, NOW, X, Y
+from fakes.ending import LET_GO, ORPHAN, SATISFIED
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.reclaim.ending import (
     RUNTIMES,
     SHIMS,
-    EndFacts,
     Member,
     Parent,
     in_the_way,
@@ -22,40 +21,9 @@ from holdfast.model.reclaim.ending import (
 )
 from holdfast.model.use.holders import SANDBOXES, Holder, Sandbox
 
-_ORPHAN = Member(
-    process=ProcessId(4242, 99),
-    command="python",
-    parent=INIT,
-    started_at=NOW - 1000,
-    in_pod=X,
-    inode=7,
-)
-_POD = PodRecord(
-    uid=X, boot=BOOT, cgroup="/kubepods/podx", inode=7, counted_by=KUBELET, let_go_at=NOW - 60
-)
-_SATISFIED = EndFacts(
-    terminate=True,
-    scan_complete=True,
-    process=_ORPHAN.process,
-    command="python",
-    in_pod=X,
-    inode=7,
-    granted_to=X,
-    pod=_POD,
-    let_go_at=NOW - 60,
-    kubelet=KUBELET,
-    members=(_ORPHAN,),
-    runtime_gone_at=NOW - 60,
-    now=NOW,
-    own_pid=999,
-    let_go_grace=30.0,
-    orphan_grace=30.0,
-    sandbox_grace=900.0,
-)
-
 
 def test_an_orphan_is_ended_when_every_guard_agrees() -> None:
-    assert why_spare(_SATISFIED) is None
+    assert why_spare(SATISFIED) is None
 
 
 @pytest.mark.parametrize(
@@ -74,13 +42,13 @@ def test_an_orphan_is_ended_when_every_guard_agrees() -> None:
         ({"inode": 8}, "not the one the granted pod had"),
         ({"inode": None}, "not the one the granted pod had"),
         ({"pod": None}, "not the one the granted pod had"),
-        ({"pod": replace(_POD, inode=None)}, "not the one the granted pod had"),
-        ({"pod": replace(_POD, inode=None), "inode": None}, "not the one the granted pod had"),
-        ({"pod": replace(_POD, counted_by=None)}, "never in a checkpoint"),
+        ({"pod": replace(LET_GO, inode=None)}, "not the one the granted pod had"),
+        ({"pod": replace(LET_GO, inode=None), "inode": None}, "not the one the granted pod had"),
+        ({"pod": replace(LET_GO, counted_by=None)}, "never in a checkpoint"),
         ({"kubelet": None}, "kubelet cannot be asked"),
         ({"kubelet": ProcessId(701, 70)}, "another kubelet runs now"),
         ({"kubelet": ProcessId(KUBELET.pid, 71)}, "another kubelet runs now"),
-        ({"pod": replace(_POD, let_go_at=None)}, "kubelet counts its pod"),
+        ({"pod": replace(LET_GO, let_go_at=None)}, "kubelet counts its pod"),
         ({"let_go_at": None}, "kubelet counts its pod"),
         ({"let_go_at": NOW - 29}, "less than 30 s ago"),
         ({"let_go_grace": 61.0}, "less than 61 s ago"),
@@ -97,7 +65,7 @@ def test_an_orphan_is_ended_when_every_guard_agrees() -> None:
 def test_one_fact_that_is_otherwise_spares_the_process(
     changed: dict[str, Any], reason: str
 ) -> None:
-    said = why_spare(replace(_SATISFIED, **changed))
+    said = why_spare(replace(SATISFIED, **changed))
     assert said is not None
     assert reason in said
 
@@ -105,9 +73,9 @@ def test_one_fact_that_is_otherwise_spares_the_process(
 @pytest.mark.parametrize(
     "member",
     [
-        replace(_ORPHAN, command="pause"),
-        *(replace(_ORPHAN, command=shim) for shim in sorted(SHIMS)),
-        replace(_ORPHAN, contains=True),
+        replace(ORPHAN, command="pause"),
+        *(replace(ORPHAN, command=shim) for shim in sorted(SHIMS)),
+        replace(ORPHAN, contains=True),
     ],
     ids=str,
 )
@@ -115,7 +83,7 @@ def test_while_the_runtime_runs_a_container_of_the_pod_nothing_of_it_is_ended(
     member: Member,
 ) -> None:
     """Absence from kubelet's list is no proof: kubelet may be confused, the runtime is not."""
-    said = why_spare(replace(_SATISFIED, members=(_ORPHAN, member)))
+    said = why_spare(replace(SATISFIED, members=(ORPHAN, member)))
     assert said is not None
     assert "still runs a container of its pod" in said
 
@@ -132,8 +100,8 @@ def test_while_the_runtime_runs_a_container_of_the_pod_nothing_of_it_is_ended(
 def test_one_process_of_a_pod_that_is_no_orphan_spares_all_of_it_whatever_anything_is_called(
     parent: Parent | None, reason: str, command: str
 ) -> None:
-    other = replace(_ORPHAN, process=ProcessId(4243, 99), command=command, parent=parent)
-    said = why_spare(replace(_SATISFIED, members=(_ORPHAN, other)))
+    other = replace(ORPHAN, process=ProcessId(4243, 99), command=command, parent=parent)
+    said = why_spare(replace(SATISFIED, members=(ORPHAN, other)))
     assert said is not None
     assert reason in said
 
@@ -153,12 +121,12 @@ def test_one_process_of_a_pod_that_is_no_orphan_spares_all_of_it_whatever_anythi
 def test_the_grace_counts_from_when_both_kubelet_and_the_runtime_had_let_go(
     pod: float, gone: float, spared: bool
 ) -> None:
-    facts = replace(_SATISFIED, let_go_at=NOW - pod, runtime_gone_at=NOW - gone)
+    facts = replace(SATISFIED, let_go_at=NOW - pod, runtime_gone_at=NOW - gone)
     assert (why_spare(facts) is not None) is spared
 
 
 def test_a_grace_is_over_when_all_of_it_has_passed() -> None:
-    facts = replace(_SATISFIED, let_go_at=NOW - 30, orphan_grace=0.0)
+    facts = replace(SATISFIED, let_go_at=NOW - 30, orphan_grace=0.0)
     assert why_spare(facts) is None
 
 
@@ -174,13 +142,13 @@ _LET_GO = NOW - 60
     ("members", "whole"),
     [
         ((), False),
-        ((_ORPHAN,), True),
-        ((_ORPHAN, replace(_ORPHAN, started_at=_LET_GO)), True),
-        ((_ORPHAN, replace(_ORPHAN, started_at=_LET_GO + 1)), False),
-        ((_ORPHAN, replace(_ORPHAN, command="conmon")), False),
-        ((_ORPHAN, replace(_ORPHAN, command="containerd-shim")), False),
-        ((_ORPHAN, replace(_ORPHAN, command="crio")), False),
-        ((_ORPHAN, replace(_ORPHAN, contains=True)), False),
+        ((ORPHAN,), True),
+        ((ORPHAN, replace(ORPHAN, started_at=_LET_GO)), True),
+        ((ORPHAN, replace(ORPHAN, started_at=_LET_GO + 1)), False),
+        ((ORPHAN, replace(ORPHAN, command="conmon")), False),
+        ((ORPHAN, replace(ORPHAN, command="containerd-shim")), False),
+        ((ORPHAN, replace(ORPHAN, command="crio")), False),
+        ((ORPHAN, replace(ORPHAN, contains=True)), False),
     ],
     ids=["empty", "one", "old", "newer than the end", "conmon", "shim", "runtime", "contains"],
 )
@@ -210,12 +178,12 @@ def test_what_is_in_the_way_is_what_holds_the_device_or_lives_on_of_this_pod() -
     def holder(pid: int, pod: PodUid | None) -> Holder:
         return Holder(process=ProcessId(pid, 1), command="hold", grips=frozenset(), pod=pod)
 
-    found = in_the_way([holder(5, X), holder(6, Y), holder(7, None)], X, [_ORPHAN])
-    assert [each.process.pid for each in found] == [_ORPHAN.process.pid, 5]
+    found = in_the_way([holder(5, X), holder(6, Y), holder(7, None)], X, [ORPHAN])
+    assert [each.process.pid for each in found] == [ORPHAN.process.pid, 5]
 
 
 def test_one_orphan_beside_a_virtual_machine_does_not_tell_that_the_machine_is_idle() -> None:
-    machine = replace(_ORPHAN, process=ProcessId(4243, 99), sandbox=Sandbox.MACHINE)
-    assert may_be_at_work([_ORPHAN], None) is None
-    told = may_be_at_work([_ORPHAN, machine], None)
+    machine = replace(ORPHAN, process=ProcessId(4243, 99), sandbox=Sandbox.MACHINE)
+    assert may_be_at_work([ORPHAN], None) is None
+    told = may_be_at_work([ORPHAN, machine], None)
     assert told == "what runs in its sandbox cannot be read"

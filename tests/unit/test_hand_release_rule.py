@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import BOOT, INIT, KUBELET, NOW, SHIM, X, Y, keys, name
+from fakes.ending import SATISFIED
 from holdfast.model.book.book import PodRecord
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import ProcessId
@@ -13,7 +14,6 @@ from holdfast.model.reclaim.ending import (
     RUNTIMES,
     SHIMS,
     ByHand,
-    EndFacts,
     Member,
     Parent,
     why_spare,
@@ -115,24 +115,13 @@ def test_a_pod_whose_name_was_never_learned_is_named_by_its_uid() -> None:
 
 
 _LEFT = Member(process=ProcessId(4242, 99), command="python", parent=INIT, in_pod=X, inode=7)
-_NOTHING_ELSE = EndFacts(
+_NOTHING_ELSE = replace(
+    SATISFIED,
     terminate=False,
-    scan_complete=True,
-    process=_LEFT.process,
-    command="python",
-    in_pod=X,
-    inode=7,
-    granted_to=X,
     pod=_POD,
-    kubelet=KUBELET,
     members=(_LEFT,),
     let_go_at=None,
     runtime_gone_at=None,
-    now=NOW,
-    own_pid=999,
-    let_go_grace=30.0,
-    orphan_grace=30.0,
-    sandbox_grace=900.0,
 )
 """Neither the mode, nor the evidence that kubelet let go, nor any waiting speaks for it."""
 
