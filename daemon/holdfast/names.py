@@ -1,4 +1,7 @@
-"""The names of the sockets and files that more than one part has to know."""
+"""The names of the sockets and files that more than one part has to know.
+
+A module of its own, below all rooms: the rooms that share a name may not import each other.
+"""
 
 KUBELET_SOCKET = "kubelet.sock"
 """In the plugin folder: where kubelet takes registrations. Its PodResources socket has it too."""

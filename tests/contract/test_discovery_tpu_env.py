@@ -4,7 +4,7 @@ from pathlib import Path
 
 from holdfast.host.root import HostRoot
 from holdfast.model.tpu.env_file import TpuEnvFile
-from holdfast.vendors.tpu.env_file import read_tpu_env, tpu_env_path
+from holdfast.vendors.tpu.adapter import read_tpu_env, tpu_env_path
 
 
 def test_a_host_without_the_file_has_nothing_to_say(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import asdict
 
 from holdfast.cli.options import load_settings, with_config, with_output, with_set, with_state
 from holdfast.cli.tables import say, show_json
@@ -69,7 +68,9 @@ def doctor(
 
     Exits with 1 for a FAIL. Changes nothing on the node.
     """
-    from holdfast.doctor.checks import examine  # noqa: PLC0415 - no other command needs these
+    from msgspec.structs import asdict  # noqa: PLC0415 - no other command needs these
+
+    from holdfast.doctor.checks import examine  # noqa: PLC0415 - as above
     from holdfast.doctor.finding import Level  # noqa: PLC0415 - as above
     from holdfast.doctor.node import Node  # noqa: PLC0415 - as above
 

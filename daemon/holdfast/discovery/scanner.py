@@ -15,8 +15,7 @@ from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import Inventory, pci_addresses, with_faults
 from holdfast.model.ids import DeviceName, PciAddress
-from holdfast.runtime.backoff import backoff
-from holdfast.runtime.clock import Clock
+from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Discovery

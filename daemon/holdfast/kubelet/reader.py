@@ -15,9 +15,8 @@ from holdfast.kubelet.podresources import PodResources
 from holdfast.kubelet.traffic import Traffic
 from holdfast.model.ids import PodUid, ProcessId, ResourceName
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
-from holdfast.runtime.backoff import backoff
 from holdfast.runtime.changes import Changes
-from holdfast.runtime.clock import Clock
+from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Question

@@ -18,9 +18,8 @@ from holdfast.kubelet.wire import dial, what_went_wrong
 from holdfast.model.book.offers import Offers
 from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import Registration
-from holdfast.runtime.backoff import backoff
 from holdfast.runtime.changes import Changes
-from holdfast.runtime.clock import Clock
+from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)

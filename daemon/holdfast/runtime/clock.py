@@ -1,7 +1,9 @@
-"""Time as something that is handed in, so that tests can move it."""
+"""Time as something that is handed in, so that tests can move it, and how long to wait."""
 
 import asyncio
+import random
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 
@@ -43,3 +45,15 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Return after *seconds*."""
         await asyncio.sleep(seconds)
+
+
+def backoff(first: float, last: float) -> Iterator[float]:
+    """Yield delays in seconds without end: about *first*, then doubled, never above *last*.
+
+    Each is drawn from the upper half of its step, so that the daemons of a thousand nodes do not
+    try again at the same moment.
+    """
+    step = min(first, last)
+    while True:
+        yield random.uniform(step / 2, step)  # noqa: S311 - spreads load, guards no secret
+        step = min(step * 2, last)

@@ -7,8 +7,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.runtime.backoff import backoff
-from holdfast.runtime.clock import Clock, SystemClock
+from holdfast.runtime.clock import Clock, SystemClock, backoff
 from manual_clock import ManualClock
 
 

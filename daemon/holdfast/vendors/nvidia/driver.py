@@ -19,8 +19,7 @@ from holdfast.model.nvidia.grant import Imex
 from holdfast.model.nvidia.mig import GpuLayout, MigStrategy, lay_out, with_known
 from holdfast.model.nvidia.placement import GpuTopology
 from holdfast.model.nvidia.roots import DriverFacts, RootFacts, device_root
-from holdfast.runtime.backoff import backoff
-from holdfast.runtime.clock import Clock
+from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 

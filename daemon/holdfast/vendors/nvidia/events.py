@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.errors import HoldfastError
 from holdfast.model.nvidia.gpu import GpuEvent
-from holdfast.runtime.backoff import backoff
+from holdfast.runtime.clock import backoff
 
 log = structlog.get_logger(__name__)
 

@@ -4,17 +4,23 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from holdfast.discovery.source import Source
+from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import read_bytes
 from holdfast.host.pci.snapshot import Snapshot
+from holdfast.host.root import HostRoot
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import ResourceName
 from holdfast.model.tpu.env import TpuHostFacts, environment, resolve
+from holdfast.model.tpu.env_file import TpuEnvFile, parse_tpu_env
 from holdfast.model.tpu.generations import GENERATIONS, TPU_RESOURCE
 from holdfast.model.vfio.pools import PoolSpec, pool_variables
 from holdfast.vendors.context import Context
 from holdfast.vendors.tpu.chips import tpu_devices
-from holdfast.vendors.tpu.env_file import read_tpu_env, tpu_env_path
 from holdfast.vendors.vfio.pools import pool_devices
+
+_MOST_BYTES = 64 * 1024
+"""The longest file of the machine's image that is read."""
 
 
 class Tpus(Source):
@@ -95,3 +101,17 @@ def tpus(on: Context) -> Source:
         generation=tpu.generation,
         from_file=lambda: read_tpu_env(file).facts,
     )
+
+
+def tpu_env_path(root: HostRoot) -> Path:
+    """Return where the Cloud TPU runtime leaves the file."""
+    return root.etc / "tpu" / "tpu-env"
+
+
+def read_tpu_env(path: Path) -> TpuEnvFile:
+    """Return what the file says; nothing if the host does not have it, which is no problem."""
+    try:
+        content = read_bytes(path, most=_MOST_BYTES)
+    except HostError as error:
+        return TpuEnvFile(problems=(str(error),))
+    return TpuEnvFile() if content is None else parse_tpu_env(content.decode(errors="replace"))
