@@ -14,8 +14,7 @@ from holdfast.apiserver.access import Access
 from holdfast.apiserver.wire import Answer, Request, Wire
 from holdfast.errors import ApiServerError, LaneStuckError, ObjectGoneError
 from holdfast.model.text import printable
-from holdfast.runtime.backoff import backoff
-from holdfast.runtime.clock import Clock
+from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 
 T = TypeVar("T")
