@@ -192,7 +192,7 @@ def _above(calls: Sequence[_Call]) -> float:
 
 
 def _end_all(draft: Draft) -> None:
-    for allocation in list(draft.allocations.values()):
+    for allocation in list(draft.holdings.allocations.values()):
         draft.end(allocation, "bench")
     for lock in list(draft.locks.values()):
         draft.move(lock.device, LockState.FREE, "bench")

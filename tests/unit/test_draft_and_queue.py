@@ -484,7 +484,7 @@ def test_a_lock_says_whether_a_container_may_have_started_on_its_device() -> Non
     allocation = later.allocate(WHOLE, _D0)
     settle(later)
     later.activate(allocation)
-    later.end(later.allocations[allocation.id], "its pod is over")
+    later.end(later.holdings.allocations[allocation.id], "its pod is over")
     assert later.locks[name("d0")].started
 
 

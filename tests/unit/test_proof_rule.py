@@ -141,7 +141,7 @@ def test_a_lock_that_is_on_its_way_to_free_is_not_handed_on(state: LockState) ->
 
 def test_a_pod_that_is_still_to_let_go_of_something_itself_is_proven_all_the_same() -> None:
     draft = drafted(book_of(allocated(silicon(d1="b"), pod=X, active=True)))
-    draft.end(draft.allocations[1], "kubelet no longer counts it")
+    draft.end(draft.holdings.allocations[1], "kubelet no longer counts it")
     draft.allocate(HALF, _D0, pod=Y)
     draft.allocate(HALF, _BOTH, pod=X)
     settle(draft)

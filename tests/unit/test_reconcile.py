@@ -365,7 +365,7 @@ def test_a_pod_that_comes_back_has_not_started_on_what_another_is_still_to_let_g
     draft = drafted(
         book_of(allocated(silicon(d1="b"), pod=Y, active=True), allocated(_D0, pod=X, active=True))
     )
-    for each in list(draft.allocations.values()):
+    for each in list(draft.holdings.allocations.values()):
         draft.end(each, "kubelet no longer counts it")
     draft.allocate(WHOLE, silicon(d0="a", d1="b"), pod=X)
     settle(draft)
@@ -393,7 +393,7 @@ def test_books_that_cannot_be_read_hand_nothing_back() -> None:
 
 def test_a_pod_whose_hardware_is_gone_has_its_lock_back_as_any_other() -> None:
     draft = drafted(book_of(allocated(silicon(gone="z"), pod=X, active=True)))
-    draft.end(draft.allocations[1], "kubelet no longer counts it")
+    draft.end(draft.holdings.allocations[1], "kubelet no longer counts it")
     after = _after(draft.book, seen(entry(X, "gone")), sightings={X: _LIVING})
     assert lock_of(after, "gone").state is LockState.HELD
     assert [each.pod for each in after.allocations.values()] == [X]
@@ -477,7 +477,7 @@ def test_the_record_of_a_pod_that_is_over_does_not_follow_a_later_incarnation() 
 
 def test_a_pods_cgroup_is_written_down_also_when_it_is_seen_first_after_its_end() -> None:
     draft = drafted(book_of(allocated(_D0, pod=X, active=True)))
-    draft.end(draft.allocations[1], "kubelet no longer counts it")
+    draft.end(draft.holdings.allocations[1], "kubelet no longer counts it")
     after = _after(draft.book, seen(), sightings={X: _LIVING})
     assert (after.pods[X].cgroup, after.pods[X].inode) == (_LIVING.cgroup, _LIVING.inode)
 
@@ -567,7 +567,7 @@ def test_a_lock_comes_back_to_the_allocation_that_a_container_started_on() -> No
     draft = drafted()
     draft.allocate(WHOLE, _D0, pod=X, phase=Phase.ACTIVE)
     settle(draft)
-    draft.end(draft.allocations[1], "kubelet no longer counts its pod")
+    draft.end(draft.holdings.allocations[1], "kubelet no longer counts its pod")
     draft.allocate(WHOLE, _D0, pod=X)
     draft.allocate(WHOLE, _D0, pod=X, phase=Phase.ACTIVE)
     after = _after(draft.book, seen(entry(X, "d0")), sightings={X: _EMPTY})
@@ -605,7 +605,7 @@ def test_a_pod_whose_sandbox_stands_is_given_up_by_the_very_kubelet_that_let_go_
 
 def test_a_start_of_an_unknown_pod_is_over_only_by_a_question_asked_long_after_it() -> None:
     def activate(draft: Draft) -> None:
-        draft.activate(draft.allocations[1])
+        draft.activate(draft.holdings.allocations[1])
 
     book = book_of(allocated(_D0), activate)
     start = book.allocations[1].started_at

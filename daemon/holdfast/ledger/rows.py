@@ -3,17 +3,17 @@
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import asdict
 
 from holdfast.model.book.book import Allocation, Book, Phase, PodRecord
 from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.ids import (
-    BootId,
-    CheckpointId,
     DeviceId,
     DeviceName,
     HardwareKey,
-    PodUid,
     ProcessId,
     ResourceName,
 )
@@ -43,22 +43,16 @@ def read_history(db: sqlite3.Connection, device: DeviceName | None, limit: int) 
     """Return the last *limit* moves, oldest first."""
     where = "WHERE resource = ? AND device = ?" if device else ""
     what = (device.resource, device.id) if device else ()
-    found = db.execute(
+    found = _select(
+        db,
         "SELECT at, resource, device, fence, before, after, pod, evidence "  # noqa: S608 - constants
         f"FROM history {where} ORDER BY seq DESC LIMIT ?",
-        (*what, limit),
-    ).fetchall()
+        *what,
+        limit,
+    )
     return tuple(
-        Move(
-            at=at,
-            device=_name(resource, id_),
-            fence=fence,
-            before=LockState(before),
-            after=LockState(after),
-            pod=pod,
-            evidence=evidence,
-        )
-        for at, resource, id_, fence, before, after, pod, evidence in reversed(found)
+        Move(**_named(row) | {"before": LockState(row["before"]), "after": LockState(row["after"])})
+        for row in reversed(found)
     )
 
 
@@ -100,18 +94,8 @@ def write_difference(db: sqlite3.Connection, before: Book, after: Book) -> None:
 def write_moves(db: sqlite3.Connection, moves: Iterable[Move]) -> None:
     """Append to the history."""
     for move in moves:
-        _insert(
-            db,
-            "INSERT INTO history",
-            at=move.at,
-            resource=move.device.resource,
-            device=move.device.id,
-            fence=move.fence,
-            before=move.before.value,
-            after=move.after.value,
-            pod=move.pod,
-            evidence=move.evidence,
-        )
+        row = asdict(move) | _place(move.device)
+        _insert(db, "history", row | {"before": move.before.value, "after": move.after.value})
 
 
 def _read_allocations(db: sqlite3.Connection) -> Iterable[Allocation]:
@@ -120,65 +104,47 @@ def _read_allocations(db: sqlite3.Connection) -> Iterable[Allocation]:
         "SELECT allocation, device, key FROM allocation_keys"
     ):
         keys[allocation][device].add(key)
-    moments = "checkpoint, answered_at, started_at" if _has_moments(db) else "'', 0, 0"
-    for id_, resource, created_at, boot, phase, pod, checkpoint, answered, started in db.execute(
-        f"SELECT id, resource, created_at, boot, phase, pod, {moments} FROM allocations"  # noqa: S608 - constants
-    ).fetchall():
-        yield Allocation(
-            id=id_,
-            resource=ResourceName(resource),
-            devices={device: frozenset(keys[id_][device]) for device in sorted(keys[id_])},
-            created_at=created_at,
-            boot=BootId(boot),
-            checkpoint=CheckpointId(checkpoint),
-            answered_at=answered,
-            started_at=started,
-            phase=Phase(phase),
-            pod=pod,
-        )
+    moments = (
+        "checkpoint, answered_at, started_at"
+        if _has_moments(db)
+        else "'' AS checkpoint, 0 AS answered_at, 0 AS started_at"
+    )
+    for row in _select(
+        db,
+        f"SELECT id, resource, created_at, boot, phase, pod, {moments} FROM allocations",  # noqa: S608 - constants
+    ):
+        own = keys[row["id"]]
+        devices = {device: frozenset(own[device]) for device in sorted(own)}
+        yield Allocation(**row | {"devices": devices, "phase": Phase(row["phase"])})
 
 
 def _read_locks(db: sqlite3.Connection) -> Iterable[DeviceLock]:
-    keys: dict[tuple[str, str], set[HardwareKey]] = defaultdict(set)
+    keys: dict[DeviceName, set[HardwareKey]] = defaultdict(set)
     for key, resource, device in db.execute("SELECT key, resource, device FROM lock_keys"):
-        keys[resource, device].add(key)
+        keys[_name(resource, device)].add(key)
     # A file from before it was written down, open for reading alone, does not tell who started.
-    started = "started" if _version(db) >= _STARTED_SINCE_VERSION else "1"
-    for resource, device, state, fence, since, boot, allocation, pod, evidence, ran in db.execute(
+    started = "started" if _version(db) >= _STARTED_SINCE_VERSION else "1 AS started"
+    for each in _select(
+        db,
         "SELECT resource, device, state, fence, since, boot, allocation, pod, evidence, "  # noqa: S608 - constants
-        f"{started} FROM locks"
-    ).fetchall():
-        yield DeviceLock(
-            device=_name(resource, device),
-            keys=frozenset(keys[resource, device]),
-            state=LockState(state),
-            fence=fence,
-            since=since,
-            boot=BootId(boot),
-            allocation=allocation,
-            pod=pod,
-            evidence=evidence,
-            started=bool(ran),
-        )
+        f"{started} FROM locks",
+    ):
+        row = _named(each)
+        state, own = LockState(row["state"]), frozenset(keys[row["device"]])
+        yield DeviceLock(**row | {"state": state, "keys": own, "started": bool(row["started"])})
 
 
 def _read_pods(db: sqlite3.Connection) -> Iterable[PodRecord]:
-    moments = "let_go_at, counted_boot" if _has_moments(db) else "NULL, boot"
-    for uid, boot, cgroup, inode, namespace, name, pid, start, let_go_at, counted in db.execute(
+    moments = (
+        "let_go_at, counted_boot" if _has_moments(db) else "NULL AS let_go_at, boot AS counted_boot"
+    )
+    for row in _select(
+        db,
         "SELECT uid, boot, cgroup, inode, namespace, name, counted_pid, counted_start, "  # noqa: S608 - constants
-        f"{moments} FROM pods"
-    ).fetchall():
-        yield PodRecord(
-            uid=PodUid(uid),
-            boot=BootId(boot),
-            cgroup=cgroup,
-            inode=inode,
-            namespace=namespace,
-            name=name,
-            counted_by=None if pid is None else ProcessId(pid, start),
-            let_go_at=let_go_at,
-            counted_boot=counted,
-        )
+        f"{moments} FROM pods",
+    ):
+        pid, start = row.pop("counted_pid"), row.pop("counted_start")
+        yield PodRecord(**row, counted_by=None if pid is None else ProcessId(pid, start))
 
 
 def _read_kept(db: sqlite3.Connection) -> dict[str, dict[str, str]]:
@@ -249,19 +215,9 @@ def _write_allocation(db: sqlite3.Connection, each: Allocation, *, is_new: bool)
             ),
         )
         return
-    _insert(
-        db,
-        "INSERT INTO allocations",
-        id=each.id,
-        resource=each.resource,
-        created_at=each.created_at,
-        boot=each.boot,
-        phase=each.phase.value,
-        pod=each.pod,
-        checkpoint=each.checkpoint,
-        answered_at=each.answered_at,
-        started_at=each.started_at,
-    )
+    row = asdict(each) | {"phase": each.phase.value}
+    del row["devices"]
+    _insert(db, "allocations", row)
     db.executemany(
         "INSERT INTO allocation_keys VALUES (?, ?, ?)",
         [(each.id, device, key) for device, keys in each.devices.items() for key in keys],
@@ -269,42 +225,21 @@ def _write_allocation(db: sqlite3.Connection, each: Allocation, *, is_new: bool)
 
 
 def _write_lock(db: sqlite3.Connection, lock: DeviceLock) -> None:
-    resource, device = lock.device.resource, lock.device.id
-    _insert(
-        db,
-        "INSERT INTO locks",
-        resource=resource,
-        device=device,
-        state=lock.state.value,
-        fence=lock.fence,
-        since=lock.since,
-        boot=lock.boot,
-        allocation=lock.allocation,
-        pod=lock.pod,
-        evidence=lock.evidence,
-        started=int(lock.started),
-    )
+    row = asdict(lock) | _place(lock.device) | {"state": lock.state.value}
+    del row["keys"]
+    _insert(db, "locks", row)
     db.executemany(
-        "INSERT INTO lock_keys VALUES (?, ?, ?)", [(key, resource, device) for key in lock.keys]
+        "INSERT INTO lock_keys VALUES (?, ?, ?)",
+        [(key, lock.device.resource, lock.device.id) for key in lock.keys],
     )
 
 
 def _write_pod(db: sqlite3.Connection, pod: PodRecord) -> None:
-    counted = pod.counted_by
-    _insert(
-        db,
-        "INSERT OR REPLACE INTO pods",
-        uid=pod.uid,
-        boot=pod.boot,
-        cgroup=pod.cgroup,
-        inode=pod.inode,
-        namespace=pod.namespace,
-        name=pod.name,
-        counted_pid=counted.pid if counted else None,
-        counted_start=counted.start_ticks if counted else None,
-        let_go_at=pod.let_go_at,
-        counted_boot=pod.counted_boot,
-    )
+    counted, row = pod.counted_by, asdict(pod)
+    del row["counted_by"]
+    row["counted_pid"] = counted.pid if counted else None
+    row["counted_start"] = counted.start_ticks if counted else None
+    _insert(db, "pods", row, or_replace=True)
 
 
 def _write_marks(db: sqlite3.Connection, marks: Marks) -> None:
@@ -312,14 +247,13 @@ def _write_marks(db: sqlite3.Connection, marks: Marks) -> None:
     db.execute("DELETE FROM quarantines")
     db.execute("DELETE FROM drain")
     for name, each in marks.quarantines.items():
-        place = {"resource": name.resource, "device": name.id}
-        _insert(db, "INSERT INTO quarantines", **place, **_columns(each.mark))
+        _insert(db, "quarantines", _place(name) | _columns(each.mark))
         db.executemany(
             "INSERT INTO quarantine_keys (resource, device, key) VALUES (?, ?, ?)",
             [(name.resource, name.id, key) for key in each.keys],
         )
     if marks.drain is not None:
-        _insert(db, "INSERT INTO drain", only=1, **_columns(marks.drain))
+        _insert(db, "drain", {"only": 1} | _columns(marks.drain))
 
 
 def _mark(at: float, uid: int, pid: int, reason: str) -> Mark:
@@ -334,7 +268,30 @@ def _name(resource: str, id_: str) -> DeviceName:
     return DeviceName(ResourceName(resource), DeviceId(id_))
 
 
-def _insert(db: sqlite3.Connection, command: str, /, **row: object) -> None:
+def _place(name: DeviceName) -> dict[str, object]:
+    return {"resource": name.resource, "device": name.id}
+
+
+def _named(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *row* with the name of its device, whose two columns are gone."""
+    rest = {column: value for column, value in row.items() if column != "resource"}
+    return rest | {"device": _name(row["resource"], row["device"])}
+
+
+def _select(db: sqlite3.Connection, command: str, *values: object) -> list[dict[str, Any]]:
+    """Return the rows that *command* finds, each by the names of its columns."""
+    found = db.execute(command, values)
+    columns = [column for column, *_ in found.description]
+    return [dict(zip(columns, row, strict=True)) for row in found]
+
+
+def _insert(
+    db: sqlite3.Connection, table: str, row: Mapping[str, object], *, or_replace: bool = False
+) -> None:
     """Write one *row*, which is given by the names of its columns."""
+    command = "INSERT OR REPLACE" if or_replace else "INSERT"
     places = ", ".join("?" * len(row))
-    db.execute(f"{command} ({', '.join(row)}) VALUES ({places})", tuple(row.values()))
+    db.execute(
+        f"{command} INTO {table} ({', '.join(row)}) VALUES ({places})",
+        tuple(row.values()),
+    )

@@ -33,10 +33,12 @@ class Draft:
 
         *now* is the same in seconds since the epoch. It stamps every move, and decides nothing.
         """
-        self._before = book
+        self.before = book
         self._latest: Book | None = book
-        self._now = now
-        self._uptime = uptime
+        self.now = now
+        """When it is decided, in seconds since the epoch, for people alone."""
+        self.uptime = uptime
+        """The same moment, in seconds since the machine booted."""
         self._boot = boot
         self._fence = book.fence
         self._last_allocation = book.last_allocation
@@ -47,16 +49,6 @@ class Draft:
         self._moves: list[Move] = []
 
     @property
-    def now(self) -> float:
-        """Return the time of the decision, in seconds since the epoch, for people alone."""
-        return self._now
-
-    @property
-    def uptime(self) -> float:
-        """Return the moment of the decision, in seconds since the machine booted."""
-        return self._uptime
-
-    @property
     def moves(self) -> tuple[Move, ...]:
         """Return the moves so far, in order."""
         return tuple(self._moves)
@@ -65,11 +57,6 @@ class Draft:
     def holdings(self) -> Holdings:
         """Return the Allocations and the locks with the changes so far; only read them."""
         return self._holdings
-
-    @property
-    def allocations(self) -> Mapping[int, Allocation]:
-        """Return the Allocations with the changes so far, by number."""
-        return MappingProxyType(self._holdings.allocations)
 
     @property
     def locks(self) -> Mapping[DeviceName, DeviceLock]:
@@ -96,13 +83,8 @@ class Draft:
                 kept=dict(self._kept),
             )
             book.take(holdings)
-            self._latest = self._before if book == self._before else book
+            self._latest = self.before if book == self.before else book
         return self._latest
-
-    @property
-    def before(self) -> Book:
-        """Return the book that it started from."""
-        return self._before
 
     def adopt(self, other: "Draft") -> bool:
         """Take over what *other* did to the same book; False: it began from another one."""
@@ -135,10 +117,10 @@ class Draft:
             id=self._last_allocation,
             resource=resource,
             devices=dict(sorted(devices.items())),
-            created_at=self._now,
+            created_at=self.now,
             boot=self._boot,
             checkpoint=checkpoint,
-            answered_at=self._uptime if answered_at is None else answered_at,
+            answered_at=self.uptime if answered_at is None else answered_at,
             phase=phase,
             pod=pod,
         )
@@ -162,8 +144,8 @@ class Draft:
         """
         now = self._holdings.allocations[allocation.id]
         if now.boot != self._boot:
-            now = replace(now, boot=self._boot, answered_at=self._uptime)
-        self._put(replace(now, phase=Phase.ACTIVE, started_at=self._uptime))
+            now = replace(now, boot=self._boot, answered_at=self.uptime)
+        self._put(replace(now, phase=Phase.ACTIVE, started_at=self.uptime))
         for lock in self._locks_of(allocation):
             if not lock.started:
                 self._put_lock(replace(lock, started=True))
@@ -191,37 +173,17 @@ class Draft:
     ) -> None:
         """Lock a free device for *allocation*."""
         self._refuse_taken(device, keys)
+        new = self._new(device, keys, LockState.HELD, evidence)
+        started = allocation.phase is Phase.ACTIVE
         self._enter(
-            DeviceLock(
-                device=device,
-                keys=keys,
-                state=LockState.HELD,
-                fence=self._next_fence(),
-                since=self._now,
-                boot=self._boot,
-                allocation=allocation.id,
-                pod=allocation.pod,
-                evidence=evidence,
-                started=allocation.phase is Phase.ACTIVE,
-            ),
+            replace(new, allocation=allocation.id, pod=allocation.pod, started=started),
             LockState.FREE,
         )
 
     def withhold(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Record that something we did not grant has a free device."""
         self._refuse_taken(device, keys)
-        self._enter(
-            DeviceLock(
-                device=device,
-                keys=keys,
-                state=LockState.FOREIGN,
-                fence=self._next_fence(),
-                since=self._now,
-                boot=self._boot,
-                evidence=evidence,
-            ),
-            LockState.FREE,
-        )
+        self._enter(self._new(device, keys, LockState.FOREIGN, evidence), LockState.FREE)
 
     def move(
         self,
@@ -236,38 +198,24 @@ class Draft:
         `allocation` has it from now on; its pod does not change.
         """
         lock = self._holdings.locks[device]
-        if state not in NEXT[lock.state]:
-            message = f"cannot move {device} from {lock.state.value} to {state.value}"
-            raise LedgerError(message)
         moved = replace(
             lock,
-            state=state,
-            fence=self._next_fence(),
-            since=self._now,
             allocation=allocation,
-            evidence=evidence,
             # Its holder may have been running for a long time.
             started=lock.started or state is LockState.HELD,
         )
-        self._enter(moved, lock.state)
+        self._change(moved, state, evidence)
 
     def hand(self, lock: DeviceLock, allocation: Allocation, evidence: str) -> None:
         """Give a lock to *allocation*, from any former one."""
-        moved = replace(
+        handed = replace(
             lock,
-            state=LockState.HELD,
-            fence=self._next_fence(),
-            since=self._now,
             boot=self._boot,
             allocation=allocation.id,
             pod=allocation.pod,
-            evidence=evidence,
             started=allocation.phase is Phase.ACTIVE,
         )
-        if LockState.HELD not in NEXT[lock.state]:
-            message = f"cannot move {lock.device} from {lock.state.value} to held"
-            raise LedgerError(message)
-        self._enter(moved, lock.state)
+        self._change(handed, LockState.HELD, evidence)
 
     def grow(self, lock: DeviceLock, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Add free *keys* to a lock, which stays whose it is."""
@@ -299,7 +247,7 @@ class Draft:
         state = lock.state if lock is not None else LockState.FREE
         self._moves.append(
             Move(
-                at=self._now,
+                at=self.now,
                 device=device,
                 fence=self._next_fence(),
                 before=state,
@@ -320,6 +268,29 @@ class Draft:
         """Drop a pod that has nothing any more."""
         if self._pods.pop(uid, None) is not None:
             self._latest = None
+
+    def _new(
+        self, device: DeviceName, keys: frozenset[HardwareKey], state: LockState, evidence: str
+    ) -> DeviceLock:
+        return DeviceLock(
+            device=device,
+            keys=keys,
+            state=state,
+            fence=self._next_fence(),
+            since=self.now,
+            boot=self._boot,
+            evidence=evidence,
+        )
+
+    def _change(self, lock: DeviceLock, state: LockState, evidence: str) -> None:
+        """Move *lock* to *state*, or refuse a move that there is not."""
+        if state not in NEXT[lock.state]:
+            message = f"cannot move {lock.device} from {lock.state.value} to {state.value}"
+            raise LedgerError(message)
+        moved = replace(
+            lock, state=state, fence=self._next_fence(), since=self.now, evidence=evidence
+        )
+        self._enter(moved, lock.state)
 
     def _refuse_taken(
         self, device: DeviceName, keys: frozenset[HardwareKey], *, but: DeviceLock | None = None
@@ -350,7 +321,7 @@ class Draft:
             self._put_lock(lock)
         self._moves.append(
             Move(
-                at=self._now,
+                at=self.now,
                 device=lock.device,
                 fence=lock.fence,
                 before=before,

@@ -69,7 +69,7 @@ def _lock_for(
 
 def _yields(draft: Draft, lock: DeviceLock, senior: Allocation) -> bool:
     """Return whether *lock* belongs to a younger Allocation whose pod has started nothing."""
-    owner = draft.allocations.get(lock.allocation) if lock.allocation else None
+    owner = draft.holdings.allocations.get(lock.allocation) if lock.allocation else None
     if owner is None or lock.state is not LockState.HELD:
         return False
     started = any(
