@@ -11,3 +11,6 @@ KUBELET_CHECKPOINT = "kubelet_internal_checkpoint"
 
 CONTROL_SOCKET = "control.sock"
 """In the state folder: where the daemon answers the command line."""
+
+DRA_SOCKET = "dra.sock"
+"""In the DRA driver's own folder: where kubelet has claims prepared."""

@@ -168,7 +168,9 @@ async def kubelet_side(
         return plugins[resource]
 
     folder = base / "dp"
-    watch = FolderWatch(folder=folder, prefix="holdfast", paths=paths, lane=lane, interval=interval)
+    watch = FolderWatch(
+        folder=folder, prefix="holdfast-", paths=paths, lane=lane, interval=interval
+    )
     registrar = Registrar(
         offers=offers,
         plugin=plugin,

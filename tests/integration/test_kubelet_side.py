@@ -203,7 +203,7 @@ async def test_a_folder_made_in_anothers_place_with_its_inode_number_is_watched_
     paths = NotedWatches()
     with contextlib.closing(Lane("kubelet", deadline=5.0)) as lane:
         watch = FolderWatch(
-            folder=tmp_path, prefix="holdfast", paths=paths, lane=lane, interval=3600.0
+            folder=tmp_path, prefix="holdfast-", paths=paths, lane=lane, interval=3600.0
         )
         await watch.refresh()
         task = asyncio.create_task(watch.run())

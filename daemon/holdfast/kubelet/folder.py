@@ -1,4 +1,4 @@
-"""Watches the device-plugins folder: kubelet's socket, its checkpoint and our own sockets."""
+"""Watches a folder that kubelet and we share: its socket, its checkpoint and our own sockets."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -40,12 +40,12 @@ class FolderWatch:
     def __init__(
         self, *, folder: Path, prefix: str, paths: PathWatcher, lane: Lane, interval: float
     ) -> None:
-        """Watch *folder*; our own sockets there begin with *prefix* and a dash.
+        """Watch *folder*; the names of our own sockets there begin with *prefix*.
 
         The disk is asked on *lane*, as it may not answer.
         """
         self.path = folder
-        self._prefix = f"{prefix}-"
+        self._prefix = prefix
         self._paths = paths
         self._lane = lane
         self._interval = interval

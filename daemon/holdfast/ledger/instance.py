@@ -98,7 +98,7 @@ class InstanceLock(_Lock):
 
 
 class PluginFolderLock(_Lock):
-    """The lock of kubelet's plugin folder: two daemons must never serve one kubelet.
+    """The lock of a folder for plugins' sockets: two daemons must never serve one kubelet.
 
     It is the folder itself that is locked, for kubelet removes files from it when it starts. While
     there is no folder there is no lock, nor a kubelet to serve; `keep` takes it later.
@@ -106,10 +106,10 @@ class PluginFolderLock(_Lock):
 
     _vital = False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, what: str = "kubelet's plugin folder") -> None:
         """Take the lock of *folder* if it is there; raises SecondDaemonError when it is taken."""
         super().__init__(folder)
-        self._what = f"kubelet's plugin folder {folder}"
+        self._what = f"{what} {folder}"
         self.keep()
 
     def _open(self) -> int | None:

@@ -43,11 +43,12 @@ class ListedPod(Struct, frozen=True, kw_only=True):
 
 
 class Registration(Struct, frozen=True, kw_only=True):
-    """The registration of one resource with kubelet.
+    """The registration of one resource, or of the DRA driver, with kubelet.
 
     `since` is when `registered` last changed, in seconds since the epoch; `problem` says why it is
-    not registered. `attempts` counts the calls of Register, `registrations` those that kubelet
-    accepted. Without an open stream kubelet counts none of the devices as usable.
+    not registered. `attempts` counts the calls of Register, or kubelet's of GetInfo;
+    `registrations` those that kubelet accepted. Without an open stream kubelet counts none of a
+    resource's devices as usable.
     """
 
     registered: bool = False

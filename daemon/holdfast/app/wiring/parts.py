@@ -133,7 +133,7 @@ class Parts:
         host, kubelet = self.host, self.settings.kubelet
         self.folder = FolderWatch(
             folder=Path(kubelet.plugin_dir),
-            prefix=kubelet.socket_prefix,
+            prefix=f"{kubelet.socket_prefix}-",
             paths=host.paths,
             lane=host.lanes["kubelet"],
             interval=kubelet.poll,

@@ -1,0 +1,313 @@
+"""Keeps the DRA driver registered with kubelet, whatever happens to either side's sockets."""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import structlog
+from grpc import aio
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast._pb.pluginregistration.v1 import api_pb2, api_pb2_grpc
+from holdfast.errors import HoldfastError, KubeletError
+from holdfast.host.proc.peer import listener
+from holdfast.kubelet.folder import FolderState, FolderWatch
+from holdfast.kubelet.socket import SocketServer
+from holdfast.ledger.instance import PluginFolderLock
+from holdfast.model.kubelet import Registration
+from holdfast.model.text import printable
+from holdfast.names import DRA_SOCKET
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock, backoff
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+SERVICES = (
+    "v1.DRAPlugin",
+    "v1beta1.DRAPlugin",
+    "v1.DRAResourceHealth",
+    "v1alpha1.DRAResourceHealth",
+)
+"""What we serve, the most wanted first: kubelet takes the first of a kind that it knows."""
+
+_LONG = 3600.0
+_STOP_GRACE = 0.001
+_MOST_OF_A_REFUSAL = 1000
+
+
+class DriverTimes(Struct, frozen=True, kw_only=True):
+    """Durations in seconds."""
+
+    first_delay: float = 1.0
+    last_delay: float = 60.0
+    asked: float = 30.0
+    """How long kubelet may take from our socket's appearance to its acceptance."""
+
+
+class _Told(Struct, frozen=True, kw_only=True):
+    """What kubelet has said on the registration socket; `refusal` is its latest word."""
+
+    asked: int = 0
+    accepted: int = 0
+    refused: int = 0
+    refusal: str = ""
+
+
+class DriverRegistrar:
+    """Serves the driver's two sockets, and has kubelet register it.
+
+    `registration` tells where it stands. Its `registrations` grow whenever kubelet accepts us: a
+    second time in our life means that kubelet was restarted, and has deleted the ResourceSlices of
+    its node.
+    """
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        plugins: FolderWatch,
+        registry: FolderWatch,
+        add: Callable[[aio.Server], object],
+        lane: Lane,
+        clock: Clock,
+        times: DriverTimes,
+    ) -> None:
+        """Serve what *add* adds on dra.sock in *plugins*, the folder of *driver* alone.
+
+        Kubelet is told of it on a socket in *registry*, its plugins_registry.
+        """
+        self.registration: Watched[Registration] = Watched(Registration(since=clock.wall()))
+        self._driver = driver
+        self._plugins = plugins
+        self._registry = registry
+        self._add = add
+        self._lane = lane
+        self._clock = clock
+        self._times = times
+        self._kubelet = _Answers(driver, str(plugins.path / DRA_SOCKET))
+        self._lock: PluginFolderLock | None = None
+        advice = "kubelet's folders plugins and plugins_registry must be mounted writable"
+        hidden = f".{hashlib.sha256(driver.encode()).hexdigest()[:8]}-"
+        self._service = SocketServer(
+            plugins.path / DRA_SOCKET,
+            hidden=hidden,
+            what=f"DRA driver {driver}",
+            advice=advice,
+        )
+        # Kubelet passes over names that begin with a dot, so it never dials the hidden one.
+        self._door = SocketServer(
+            registry.path / f"{driver}-reg.sock",
+            hidden=hidden,
+            what=f"the registration of DRA driver {driver}",
+            advice=advice,
+        )
+
+    async def run(self) -> None:
+        """Serve and stay registered, until cancelled; then `close`."""
+        delays = self._delays()
+        while True:
+            folders, before = self._folders(), self._kubelet.told.value
+            try:
+                await self._serve()
+                problem = await self._over(before)
+                if self.registration.value.registered:
+                    delays = self._delays()
+                await self._door.stop(_STOP_GRACE)  # its next appearance makes kubelet ask
+            except HoldfastError as error:
+                problem = str(error)
+            self._report(problem)
+            await self._pause(next(delays), folders)
+
+    async def close(self) -> None:
+        """Stop serving and remove our sockets; `run` must be over.
+
+        Kubelet then takes the driver for gone, and deletes its ResourceSlices after 30 s.
+        """
+        await self._door.stop(_STOP_GRACE)
+        await self._service.stop(_STOP_GRACE)
+        if self._lock is not None:
+            self._lock.close()
+        self._report("holdfast is stopping")
+
+    async def _serve(self) -> None:
+        """Serve each socket that does not lie at its path, dra.sock first."""
+        await self._lane.run(self._prepare)
+        for server, folder, add in (
+            (self._service, self._plugins, self._add),
+            (self._door, self._registry, self._kubelet.add_to),
+        ):
+            if not _in_place(server, await folder.refresh()):
+                await server.stop(_STOP_GRACE)
+                await server.start(add)
+                await folder.refresh()  # `_over` compares what is published with our socket
+                log.info("DRA socket opened", driver=self._driver, socket=str(server.path))
+
+    def _prepare(self) -> None:
+        """Make our folder, and see that nobody else serves this driver; runs on the lane."""
+        folder, registry = self._plugins.path, self._registry.path
+        if not registry.is_dir():
+            raise KubeletError(
+                f"cannot register DRA driver {self._driver}: there is no folder {registry} "
+                "(waiting for kubelet to create it; is it kubelet's folder, and mounted?)"
+            )
+        try:
+            folder.mkdir(mode=0o750, exist_ok=True)
+        except OSError as error:
+            raise KubeletError(
+                f"cannot serve DRA driver {self._driver}: cannot make the folder {folder}: "
+                f"{error.strerror}; kubelet's folder plugins must be mounted writable"
+            ) from error
+        if self._lock is None:
+            self._lock = PluginFolderLock(folder, what=f"DRA driver {self._driver}: its folder")
+        else:
+            self._lock.keep()
+        for server in (self._service, self._door):
+            if not server.in_place:
+                self._refuse_another(server.path)
+
+    def _refuse_another(self, path: Path) -> None:
+        try:
+            pid = listener(path)
+        except OSError:
+            return  # nothing lies there, or it is left over
+        raise KubeletError(
+            f"cannot serve DRA driver {self._driver}: another process (pid {pid or 'unknown'}) "
+            f"listens at {path}; stop it, or give this driver another name (dra.driverName)"
+        )
+
+    async def _over(self, before: _Told) -> str:
+        """Return, with the reason, when kubelet has to be told of us once more.
+
+        *before* is what it had said before we served.
+        """
+        told_by = self._clock.monotonic() + self._times.asked
+        while True:
+            changes = Changes([self._kubelet.told, self._plugins.state, self._registry.state])
+            told = self._kubelet.told.value
+            self._note(told)
+            if told.refused > before.refused:
+                return _refused(self._driver, told.refusal)
+            registered = told.accepted > before.accepted
+            left = told_by - self._clock.monotonic()
+            if not registered and left <= 0:
+                return self._not_asked(asked=told.asked > before.asked)
+            for server, folder in (
+                (self._service, self._plugins),
+                (self._door, self._registry),
+            ):
+                if not _in_place(server, folder.state.value):
+                    return f"our socket {server.path} was removed; serving and registering again"
+            await changes.wait(_LONG if registered else left)
+
+    def _not_asked(self, *, asked: bool) -> str:
+        if asked:
+            return (
+                f"kubelet asked about DRA driver {self._driver} but did not register it in "
+                f"{self._times.asked:g} s; see kubelet's log"
+            )
+        return (
+            f"kubelet has not asked about {self._door.path} in {self._times.asked:g} s; is it "
+            "running, and is this its plugins_registry (kubelet's --root-dir)?"
+        )
+
+    def _note(self, told: _Told) -> None:
+        before = self.registration.value
+        if told.accepted == before.registrations:
+            self.registration.set(replace(before, attempts=told.asked))
+            return
+        since = before.since if before.registered else self._clock.wall()
+        self.registration.set(
+            Registration(
+                registered=True,
+                problem="",
+                since=since,
+                attempts=told.asked,
+                registrations=told.accepted,
+            )
+        )
+        log.info("DRA driver registered with kubelet", driver=self._driver, times=told.accepted)
+
+    def _report(self, problem: str) -> None:
+        before = self.registration.value
+        since = self._clock.wall() if before.registered else before.since
+        self.registration.set(replace(before, registered=False, problem=problem, since=since))
+        if problem != before.problem:
+            log.warning("DRA driver not registered", driver=self._driver, reason=problem)
+
+    async def _pause(self, seconds: float, tried: tuple[object, object]) -> None:
+        """Return after *seconds*, or as soon as there are other folders to try."""
+        end = self._clock.monotonic() + seconds
+        while (left := end - self._clock.monotonic()) > 0:
+            changes = Changes([self._plugins.state, self._registry.state])
+            if self._folders() != tried:
+                return
+            await changes.wait(left)
+
+    def _folders(self) -> tuple[object, object]:
+        return self._plugins.state.value.folder, self._registry.state.value.folder
+
+    def _delays(self) -> Iterator[float]:
+        return backoff(self._times.first_delay, self._times.last_delay)
+
+
+class _Answers(api_pb2_grpc.RegistrationServicer):
+    """What kubelet is told about us; `told` is what it said."""
+
+    def __init__(self, driver: str, endpoint: str) -> None:
+        """Tell kubelet that *driver* serves at *endpoint*."""
+        self.told: Watched[_Told] = Watched(_Told())
+        self._info = api_pb2.PluginInfo(
+            type="DRAPlugin", name=driver, endpoint=endpoint, supported_versions=SERVICES
+        )
+
+    def add_to(self, server: aio.Server) -> None:
+        """Have *server* answer kubelet."""
+        api_pb2_grpc.add_RegistrationServicer_to_server(self, server)
+
+    async def GetInfo(  # noqa: N802
+        self,
+        request: api_pb2.InfoRequest,  # noqa: ARG002
+        context: aio.ServicerContext[api_pb2.InfoRequest, Awaitable[api_pb2.PluginInfo]],  # noqa: ARG002
+    ) -> api_pb2.PluginInfo:
+        """Say who we are and where claims are prepared."""
+        told = self.told.value
+        self.told.set(replace(told, asked=told.asked + 1))
+        return self._info
+
+    async def NotifyRegistrationStatus(  # noqa: N802
+        self,
+        request: api_pb2.RegistrationStatus,
+        context: aio.ServicerContext[  # noqa: ARG002
+            api_pb2.RegistrationStatus, Awaitable[api_pb2.RegistrationStatusResponse]
+        ],
+    ) -> api_pb2.RegistrationStatusResponse:
+        """Hear whether kubelet took us."""
+        told = self.told.value
+        if request.plugin_registered:
+            self.told.set(replace(told, accepted=told.accepted + 1))
+        else:
+            text = printable(request.error, _MOST_OF_A_REFUSAL)
+            self.told.set(replace(told, refused=told.refused + 1, refusal=text))
+        return api_pb2.RegistrationStatusResponse()
+
+
+def _in_place(server: SocketServer, state: FolderState) -> bool:
+    return server.file is not None and state.sockets.get(server.path.name) == server.file
+
+
+def _refused(driver: str, reason: str) -> str:
+    return (
+        f"kubelet refused DRA driver {driver}: {reason or 'no reason given'}; {_what_to_do(reason)}"
+    )
+
+
+def _what_to_do(reason: str) -> str:
+    """Return advice for kubelet's *reason*, in the words of kubelet's plugin manager."""
+    if "already registered" in reason:
+        return "another driver has this name on this node: stop it, or set dra.driverName"
+    if "version" in reason or "supported" in reason:
+        return f"kubelet must know one of {', '.join(SERVICES[:2])}: Kubernetes 1.34 and later do"
+    return "see kubelet's log"

@@ -1,0 +1,155 @@
+"""Answers kubelet's two calls about claims; every decision is the door's."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import grpc
+import structlog
+from grpc import aio
+
+from holdfast._pb.dra.v1 import api_pb2
+from holdfast._pb.dra.v1beta1 import api_pb2 as beta_pb2
+from holdfast.dra.door import Door
+from holdfast.errors import HoldfastError
+from holdfast.kubelet.plugin import Observe
+from holdfast.model.dra.claims import Prepared, PreparedDevice
+from holdfast.model.ids import ClaimRef, ClaimUid
+from holdfast.model.text import printable
+from holdfast.runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+_Ask = Callable[[Sequence[ClaimRef]], Awaitable[Mapping[ClaimUid, Prepared]]]
+
+_SERVICES = tuple(
+    contract.DESCRIPTOR.services_by_name["DRAPlugin"].full_name for contract in (api_pb2, beta_pb2)
+)
+"""Both are answered with v1's messages: v1beta1 lacks `share_id`, and its kubelets skip it."""
+
+
+class ClaimServer:
+    """The gRPC service of claims, for every version that a kubelet may choose.
+
+    Each claim that was asked about gets an answer or an error of its own: an error of the whole
+    call would tell the pod's owner nothing, and kubelet that nothing was done.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        *,
+        clock: Clock,
+        observe: Observe = lambda _call, _code, _seconds: None,
+        deadline: float = 43.0,
+    ) -> None:
+        """Ask *door*, which decides within 40 s; kubelet gives up after 45.
+
+        After *deadline* seconds its call is cancelled, and each claim gets an error.
+        """
+        self._door = door
+        self._clock = clock
+        self._observe = observe
+        self._deadline = deadline
+
+    def add_to(self, server: aio.Server) -> None:
+        """Have *server* answer kubelet."""
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
+                self.prepare,
+                request_deserializer=api_pb2.NodePrepareResourcesRequest.FromString,
+                response_serializer=api_pb2.NodePrepareResourcesResponse.SerializeToString,
+            ),
+            "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
+                self.unprepare,
+                request_deserializer=api_pb2.NodeUnprepareResourcesRequest.FromString,
+                response_serializer=api_pb2.NodeUnprepareResourcesResponse.SerializeToString,
+            ),
+        }
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(name, handlers) for name in _SERVICES]
+        )
+
+    async def prepare(
+        self, request: api_pb2.NodePrepareResourcesRequest, _context: object
+    ) -> api_pb2.NodePrepareResourcesResponse:
+        """Return the devices of each claim, or why it may not be used yet."""
+        answers = await self._answers("NodePrepareResources", request.claims, self._door.prepare)
+        response = api_pb2.NodePrepareResourcesResponse()
+        for uid, answer in answers.items():
+            response.claims[uid].error = printable(answer.error)
+            response.claims[uid].devices.extend(_device(device) for device in answer.devices)
+        return response
+
+    async def unprepare(
+        self, request: api_pb2.NodeUnprepareResourcesRequest, _context: object
+    ) -> api_pb2.NodeUnprepareResourcesResponse:
+        """Return for each claim that it is over, or why it is not yet."""
+        answers = await self._answers("NodeUnprepareResources", request.claims, self._unprepare)
+        response = api_pb2.NodeUnprepareResourcesResponse()
+        for uid, answer in answers.items():
+            response.claims[uid].error = printable(answer.error)
+        return response
+
+    async def _unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, Prepared]:
+        errors = await self._door.unprepare(claims)
+        return {uid: Prepared(error=error) for uid, error in errors.items()}
+
+    async def _answers(
+        self, call: str, claims: Iterable[api_pb2.Claim], ask: _Ask
+    ) -> dict[ClaimUid, Prepared]:
+        """Return an answer for each of *claims*, whatever becomes of *ask*."""
+        began = self._clock.monotonic()
+        asked = {ClaimUid(each.uid): _claim(each) for each in claims}
+        try:
+            known, missing = await self._asked(call, list(asked.values()), ask)
+        except asyncio.CancelledError:
+            self._observed(call, grpc.StatusCode.CANCELLED, began)
+            raise
+        answers = {uid: known.get(uid) or Prepared(error=missing) for uid in asked}
+        for uid, answer in answers.items():
+            if answer.error:
+                log.warning("claim refused", call=call, claim=str(asked[uid]), reason=answer.error)
+        refused = any(answer.error for answer in answers.values())
+        code = grpc.StatusCode.FAILED_PRECONDITION if refused else grpc.StatusCode.OK
+        self._observed(call, code, began)
+        return answers
+
+    async def _asked(
+        self, call: str, claims: list[ClaimRef], ask: _Ask
+    ) -> tuple[Mapping[ClaimUid, Prepared], str]:
+        """Return what *ask* answers, and what is to be said of claims that it leaves out."""
+        patience = asyncio.timeout(self._deadline)
+        try:
+            async with patience:
+                return await ask(claims), f"cannot answer {call}: no decision; see holdfast's log"
+        except HoldfastError as error:
+            return {}, str(error)
+        except Exception as error:
+            log.exception("kubelet call failed", call=call)
+            if isinstance(error, TimeoutError) and patience.expired():
+                return {}, (
+                    f"cannot answer {call}: no decision in {self._deadline:g} s; is the node "
+                    "overloaded? `holdfast status` shows what does not answer"
+                )
+            return {}, (
+                f"cannot answer {call}: {type(error).__name__}: {error}; this is a bug in "
+                "holdfast, see its log"
+            )
+
+    def _observed(self, call: str, code: grpc.StatusCode, began: float) -> None:
+        self._observe(call, code.name, self._clock.monotonic() - began)
+
+
+def _claim(claim: api_pb2.Claim) -> ClaimRef:
+    return ClaimRef(namespace=claim.namespace, uid=ClaimUid(claim.uid), name=claim.name)
+
+
+def _device(device: PreparedDevice) -> api_pb2.Device:
+    return api_pb2.Device(
+        request_names=device.request_names,
+        pool_name=device.pool,
+        device_name=device.device,
+        cdi_device_ids=device.cdi_ids,
+        share_id=device.share_id or None,
+    )

@@ -1,0 +1,104 @@
+"""Serves gRPC on a unix socket that lies at its path only once it answers."""
+
+import contextlib
+import itertools
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from grpc import aio
+
+from holdfast.errors import KubeletError
+from holdfast.kubelet.checkpoint import FileId
+
+_LONGEST_PATH = 107
+"""The bytes of a unix socket's path that the kernel takes."""
+
+_SERIAL = itertools.count()
+
+
+class SocketServer:
+    """A gRPC server on one socket; made anew for each start."""
+
+    def __init__(self, path: Path, *, hidden: str, what: str, advice: str) -> None:
+        """Serve *what* at *path*; *advice* says what is wrong when that cannot be.
+
+        Names that begin with *hidden*, a dot first, are used by nobody else in the folder.
+        """
+        self.path = path
+        self.file: FileId | None = None
+        """Which socket is ours, while it is served."""
+        self._hidden = hidden
+        self._what = what
+        self._advice = advice
+        self._server: aio.Server | None = None
+
+    async def start(self, add: Callable[[aio.Server], object]) -> None:
+        """Serve what *add* adds, in place of whatever lies at our path.
+
+        Raises KubeletError when that cannot be.
+        """
+        # gRPC unlinks the path it has bound when it stops, whoever's socket lies there by then.
+        # So it binds a name that nobody else uses, and the rename puts it in place at once.
+        hidden = self.path.with_name(f"{self._hidden}{os.getpid()}-{next(_SERIAL)}")
+        self._check_length(hidden)
+        server = aio.server()
+        add(server)
+        try:
+            self._sweep()
+            server.add_insecure_port(f"unix://{hidden}")
+            await server.start()
+            hidden.chmod(0o600)
+            hidden.rename(self.path)
+            self.file = FileId.from_stat(self.path.lstat())
+        except (OSError, RuntimeError) as error:
+            await server.stop(None)
+            raise KubeletError(
+                f"cannot serve {self._what} at {self.path}: {_why(hidden, error)}; {self._advice}"
+            ) from error
+        self._server = server
+
+    @property
+    def in_place(self) -> bool:
+        """Whether our socket lies at its path."""
+        return self.file is not None and FileId.of(self.path) == self.file
+
+    async def stop(self, grace: float) -> None:
+        """Give calls in flight *grace* seconds, stop, and remove our socket.
+
+        A socket that another has put at our path stays.
+        """
+        server, self._server = self._server, None
+        if server is None:
+            return
+        await server.stop(grace)
+        if self.in_place:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+        self.file = None
+
+    def _check_length(self, hidden: Path) -> None:
+        longest = max(self.path, hidden, key=lambda path: len(os.fsencode(path)))
+        if len(os.fsencode(longest)) > _LONGEST_PATH:
+            raise KubeletError(
+                f"cannot serve {self._what}: the path {longest} is longer than the "
+                f"{_LONGEST_PATH} bytes of a unix socket; choose a shorter folder or name"
+            )
+
+    def _sweep(self) -> None:
+        for left_by_a_crash in self.path.parent.glob(f"{self._hidden}*"):
+            left_by_a_crash.unlink(missing_ok=True)
+
+
+def _why(path: Path, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    # gRPC says only that it could not bind; the kernel says why.
+    try:
+        with socket.socket(socket.AF_UNIX) as attempt:
+            attempt.bind(os.fsencode(path))
+        path.unlink(missing_ok=True)
+    except OSError as reason:
+        return reason.strerror or str(reason)
+    return str(error)

@@ -1,0 +1,169 @@
+"""The DRA driver's sockets, wired as the daemon wires them, with decisions a test can set."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grpc import aio
+
+from holdfast.dra.registration import DriverRegistrar, DriverTimes
+from holdfast.dra.server import ClaimServer
+from holdfast.host.files.inotify import PathWatcher
+from holdfast.kubelet.folder import FolderWatch
+from holdfast.model.dra.claims import Prepared, PreparedDevice
+from holdfast.model.ids import ClaimRef, ClaimUid
+from holdfast.model.kubelet import Registration
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.lane import Lane
+from simulated.pluginwatcher import DRA_PLUGIN, PluginWatcher
+
+DRIVER = "holdfast.test"
+CHIP = PreparedDevice(
+    request_names=("chips",),
+    pool="node-a",
+    device="tpu-0",
+    cdi_ids=("holdfast.test/claim=u-tpu-0",),
+)
+
+
+@dataclass
+class Deciding:
+    """A door that can be told to refuse, to fail, to leave claims out, or to wait."""
+
+    fail: Exception | None = None
+    refusals: dict[str, str] = field(default_factory=dict)
+    """Why claims are refused, by UID."""
+    leaves_out: set[str] = field(default_factory=set)
+    hold: asyncio.Event = field(default_factory=asyncio.Event)
+    calls: list[tuple[str, tuple[ClaimRef, ...]]] = field(default_factory=list)
+    cancelled: int = 0
+
+    def __post_init__(self) -> None:
+        self.hold.set()
+
+    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, Prepared]:
+        errors = await self._decide("prepare", claims)
+        return {
+            uid: Prepared(error=error) if error else Prepared(devices=(CHIP,))
+            for uid, error in errors.items()
+        }
+
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, str]:
+        return await self._decide("unprepare", claims)
+
+    async def _decide(self, call: str, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, str]:
+        self.calls.append((call, tuple(claims)))
+        try:
+            await self.hold.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.fail is not None:
+            raise self.fail
+        return {
+            claim.uid: self.refusals.get(claim.uid, "")
+            for claim in claims
+            if claim.uid not in self.leaves_out
+        }
+
+
+@dataclass
+class DriverSide:
+    """A running driver below `root`, kubelet's root folder."""
+
+    root: Path
+    registrar: DriverRegistrar
+    door: Deciding
+
+    @property
+    def state(self) -> Registration:
+        return self.registrar.registration.value
+
+    @property
+    def socket(self) -> Path:
+        return self.root / "plugins" / DRIVER / "dra.sock"
+
+    @property
+    def registration_socket(self) -> Path:
+        return self.root / "plugins_registry" / f"{DRIVER}-reg.sock"
+
+
+QUICK = DriverTimes(first_delay=0.01, last_delay=0.05)
+
+
+@contextlib.asynccontextmanager
+async def driver_side(
+    root: Path, *, driver: str = DRIVER, times: DriverTimes = QUICK, deadline: float = 43.0
+) -> AsyncIterator[DriverSide]:
+    """Yield a driver that serves and registers below *root*."""
+    clock, paths, lane = SystemClock(), PathWatcher(), Lane("kubelet", deadline=5.0)
+    door = Deciding()
+    claims = ClaimServer(door, clock=clock, deadline=deadline)
+
+    def watch(folder: Path, prefix: str) -> FolderWatch:
+        return FolderWatch(folder=folder, prefix=prefix, paths=paths, lane=lane, interval=0.05)
+
+    plugins = watch(root / "plugins" / driver, "dra")
+    registry = watch(root / "plugins_registry", f"{driver}-reg")
+    registrar = DriverRegistrar(
+        driver=driver,
+        plugins=plugins,
+        registry=registry,
+        add=claims.add_to,
+        lane=lane,
+        clock=clock,
+        times=times,
+    )
+    tasks = [asyncio.create_task(each.run()) for each in (plugins, registry, registrar)]
+    try:
+        yield DriverSide(root, registrar, door)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        door.hold.set()
+        await registrar.close()
+        paths.close()
+        lane.close(patience=2.0)
+        for end in ended:
+            assert isinstance(end, asyncio.CancelledError), end
+
+
+class Taking:
+    """Kubelet's handler of DRA drivers, as far as registration goes."""
+
+    def __init__(self) -> None:
+        self.drivers: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self.events: list[str] = []
+
+    def validate(self, name: str, endpoint: str, services: Sequence[str]) -> None:
+        """Every driver is fine."""
+
+    def register(self, name: str, endpoint: str, services: Sequence[str]) -> None:
+        self.drivers[name] = (endpoint, tuple(services))
+        self.events.append(f"+{name}")
+
+    def deregister(self, name: str, endpoint: str) -> None:
+        del self.drivers[name]
+        self.events.append(f"-{name}")
+
+
+@contextlib.asynccontextmanager
+async def plugin_watcher(root: Path) -> AsyncIterator[tuple[PluginWatcher, Taking]]:
+    """Yield the plugin watcher of the kubelet with *root*."""
+    taking = Taking()
+    (root / "plugins").mkdir(parents=True, exist_ok=True)
+    watcher = PluginWatcher(
+        root / "plugins_registry", clock=SystemClock(), handlers={DRA_PLUGIN: taking}
+    )
+    await watcher.start()
+    try:
+        yield watcher, taking
+    finally:
+        await watcher.stop()
+
+
+def dial(path: Path) -> aio.Channel:
+    return aio.insecure_channel(f"unix://{path}", [("grpc.use_local_subchannel_pool", 1)])
