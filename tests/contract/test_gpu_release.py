@@ -33,6 +33,7 @@ from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer, Signals
 from holdfast.reclaim.resetter import Resetter
+from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
@@ -142,10 +143,16 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             cgroups=cgroups,
             runtimes=RuntimeFiles(gpus.node.root),
             procfs=procfs,
-            paths=paths,
             pidfds=pidfds,
             lane=lanes[1],
-            emptied=lambda _pod: None,
+        )
+        sightings = PodSightings(
+            cgroups=cgroups,
+            procfs=procfs,
+            paths=paths,
+            lane=lanes[1],
+            clock=clock,
+            changed=lambda _pod: watcher.nudge(),
         )
         settings = sections.Reclaim(
             mode="observe",
@@ -189,7 +196,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             inventory=inventory,
             reader=reader,
             kernel=kernel,
-            pods=pods,
+            pods=sightings,
             reclaimer=reclaimer,
             resetter=resetter,
             clock=clock,

@@ -15,11 +15,15 @@ from fakes.opener import opener
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.use.look import Look
-from holdfast.model.devices import Device, DeviceKind, DeviceNode
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.ledger.ledger import open_ledger
+from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
+from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
 from holdfast.reclaim.kernel import KernelWatch
+from holdfast.reclaim.users import Users
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched as Published
 from manual_clock import ManualClock
 from simulated.node import SimulatedNode
 from waiting import until
@@ -326,3 +330,61 @@ async def test_a_holder_that_cannot_be_read_any_more_has_not_let_go(
     fds.mkdir()
     watch.clock.shift(5.0)
     assert not (await watch.facts()).holders
+
+
+async def test_the_known_holders_of_all_devices_that_pods_have_are_looked_at_together(
+    watch: Watched, holder: int
+) -> None:
+    devices = [watch.device, replace(watch.device, name=_name("b"))]
+    for each in devices:
+        await watch.kernel.facts(each, {}, enabled=BUSY)
+    whole = watch.look.full_scan_at
+    watch.clock.shift(60.0)
+    await watch.kernel.look_again(devices, {})
+    together = watch.look.last_scan
+    for each in devices:
+        assert (await watch.kernel.facts(each, {}, enabled=BUSY)).holders
+    assert watch.look.last_scan is together
+    assert watch.look.full_scan_at == whole
+    assert together is not None
+    assert together.processes == 1
+    assert holder in {each.process.pid for each in watch.kernel.holders[devices[1].name]}
+
+
+async def test_a_look_at_many_that_finds_one_let_go_leaves_it_to_be_looked_for(
+    watch: Watched,
+) -> None:
+    with opener(watch.node.node(NODE)) as agent:
+        watch.node.add_process(agent.pid, "/system.slice/agent.service")
+        assert (await watch.facts()).holders
+        agent.close_one()
+        watch.clock.shift(60.0)
+        await watch.kernel.look_again([watch.device], {})
+        assert not (await watch.facts()).holders
+        assert agent.lives
+
+
+async def test_a_device_whose_enable_was_not_read_is_not_judged(
+    watch: Watched, holder: int, tmp_path: Path
+) -> None:
+    """On a node with many devices each is read in its turn: until then nothing new is known."""
+    device, clock = watch.device, watch.clock
+    devices = Inventory(resources=(device.name.resource,), devices=(device,))
+    lock = DeviceLock(
+        device=device.name,
+        keys=device.keys,
+        state=LockState.HELD,
+        fence=1,
+        since=0.0,
+        boot=BootId("boot"),
+    )
+    (tmp_path / "state").mkdir()
+    lane = Lane("ledger", deadline=30.0)
+    ledger = await open_ledger(tmp_path / "state", lane, clock=clock, boot=lock.boot)
+    users = Users(ledger=ledger, inventory=Published(devices), kernel=watch.kernel, clock=clock)
+    for enabled, known in (({device.name: BUSY}, 1), ({}, 1), ({device.name: ()}, 0)):
+        await users.look_at_held([lock], {}, enabled)
+        await users.look_at_free({}, at_all=False)
+        assert len(watch.kernel.holders) == known
+    await ledger.close()
+    lane.close(patience=5.0)

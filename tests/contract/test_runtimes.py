@@ -52,10 +52,8 @@ def runtimes(tmp_path: Path, clock: ManualClock) -> Iterator[Runtimes]:
         cgroups=anything,
         runtimes=RuntimeFiles(HostRoot.under(tmp_path)),
         procfs=anything,
-        paths=anything,
         pidfds=anything,
         lane=lane,
-        emptied=lambda _pod: None,
     )
     yield Runtimes(pods, clock)
     lane.close()

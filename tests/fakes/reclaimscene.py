@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from fakes.books import BOOT, KUBELET, WHOLE, X, allocated, entry, name, silicon
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
-from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.ledger import Ledger, open_ledger
@@ -363,17 +362,15 @@ async def reclaim_scene(
     kernel, procfs = _Kernel(tree), Procfs(tree.root)
     tree.process(adopter(), comm="systemd", ppid=0, started=0)
     lane, writes = Lane("pods", deadline=20.0), Lane("ledger", deadline=20.0)
-    paths, pidfds = PathWatcher(), Pidfds(procfs)
+    pidfds = Pidfds(procfs)
     (folder / "state").mkdir()
     ledger = await open_ledger(folder / "state", writes, clock=clock, boot=BOOT)
     pods = _Pods(
         cgroups=kernel,
         runtimes=RuntimeFiles(tree.root),
         procfs=procfs,
-        paths=paths,
         pidfds=pidfds,
         lane=lane,
-        emptied=lambda _pod: None,
     )
     made = ReclaimScene(
         folder=folder,
@@ -393,7 +390,6 @@ async def reclaim_scene(
         for each in made.started:
             each.end()
         pidfds.close()
-        paths.close()
         await ledger.close()
         lane.close()
         writes.close()

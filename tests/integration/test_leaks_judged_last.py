@@ -66,7 +66,6 @@ async def _leaking(
     scene: ReclaimScene, starts: Watched[frozenset[HeldUp]]
 ) -> tuple[Living, LeakedSandboxes, list[str]]:
     """Let pod X live with an idle sandbox that leaks; return that, and who ends it."""
-    anything: Any = None
     sentry = scene.start("exe")
     scene.reader.counted = (X,)
     scene.reader.write()
@@ -76,10 +75,8 @@ async def _leaking(
         cgroups=scene.kernel,
         runtimes=RuntimeFiles(scene.tree.root),
         procfs=scene.pidfds._procfs,
-        paths=anything,
         pidfds=scene.pidfds,
         lane=scene.lane,
-        emptied=lambda _pod: None,
     )
     look: Any = _Look(pods)
     inventory: Any = Watched(_Inventory())

@@ -597,7 +597,7 @@ async def test_a_decision_that_changes_nothing_waits_for_nobody(tmp_path: Path, 
     over = threading.Event()
     stuck = asyncio.create_task(lane.run(over.wait))
     seen: list[Book] = []
-    await ledger.apply_if_changing(lambda draft: seen.append(draft.before))
+    assert not await ledger.apply_if_changing(lambda draft: seen.append(draft.before))
     assert not stuck.done()
     assert seen == [ledger.book.value]
     over.set()
@@ -614,7 +614,7 @@ async def test_a_decision_is_made_again_only_where_another_commit_came_between(
         seen.append(draft.before)
         allocated(silicon(d1="b"))(draft)
 
-    await ledger.apply_if_changing(decide)
+    assert await ledger.apply_if_changing(decide)
     await until(lambda: list(ledger.book.value.allocations) == [1])
     assert len(seen) == 1
     over = threading.Event()

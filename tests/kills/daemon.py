@@ -23,6 +23,7 @@ from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer, Signals
 from holdfast.reclaim.resetter import Resetter
+from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
@@ -112,10 +113,16 @@ class Daemon:
             cgroups=cgroups,
             runtimes=MemoryRuntimeFiles(self._kubelet.runtime.state),
             procfs=procfs,
-            paths=self._paths,
             pidfds=self._pidfds,
             lane=lane,
-            emptied=self._emptied,
+        )
+        sightings = PodSightings(
+            cgroups=cgroups,
+            procfs=procfs,
+            paths=self._paths,
+            lane=lane,
+            clock=clock,
+            changed=self._pod_changed,
         )
         evidence = Evidence(
             ledger=ledger,
@@ -145,7 +152,7 @@ class Daemon:
             inventory=Watched(self._inventory),
             reader=reader,
             kernel=watch,
-            pods=pods,
+            pods=sightings,
             reclaimer=reclaimer,
             resetter=resetter,
             clock=clock,
@@ -228,5 +235,5 @@ class Daemon:
     def _holder_exited(self, process: ProcessId) -> None:
         self._watcher.holder_exited()
 
-    def _emptied(self, pod: PodUid) -> None:
+    def _pod_changed(self, pod: PodUid) -> None:
         self._watcher.pod_changed(pod)

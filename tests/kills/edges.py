@@ -199,10 +199,13 @@ class MemoryPaths(PathWatcher):
 
     def watch(self, path: Path, changed: Changed) -> Callable[[], None]:
         self._watches[str(path)] = changed
-        return lambda: None
+        return lambda: self._forget(str(path))
 
     def close(self) -> None:
         self._kernel.on_change.remove(self._happened)
+
+    def _forget(self, path: str) -> None:
+        self._watches.pop(path, None)
 
     def _happened(self, cgroup: str) -> None:
         hear = self._watches.get(cgroup)

@@ -33,7 +33,7 @@ from holdfast.model.book.book import Book, Phase
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, LockState, Move
 from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import Observed, PodSighting, reconcile
+from holdfast.model.book.reconcile import Observed, PodSighting, changes_with_time, reconcile
 from holdfast.model.devices import Device
 from holdfast.model.gate.gate import Passage, arrive, enter, who_calls, why_wait
 from holdfast.model.ids import (
@@ -506,12 +506,22 @@ class OneHolder(RuleBasedStateMachine):
         )
         try:
             self._commit(lambda draft: reconcile(draft, around), crash)
+            self._agrees_at_any_time(around)
             for device in _NODE.devices:
                 if self.book.lock_on(device.keys) is None and self._holders(device.keys):
                     self._commit(partial(_withhold, device=device), crash)
             self._free_what_is_free(crash)
         except _Killed:
             return
+
+    def _agrees_at_any_time(self, around: Observed) -> None:
+        """The daemon compares nothing again while nothing has changed."""
+        settled = Draft(self.book, now=NOW, uptime=self.now, boot=around.boot)
+        reconcile(settled, around)
+        if settled.book is self.book and not changes_with_time(self.book):
+            later = Draft(self.book, now=NOW, uptime=self.now + 1e6, boot=around.boot)
+            reconcile(later, around)
+            assert later.book is self.book
 
     def _free_what_is_free(self, crash: int | None) -> None:
         for lock in list(self.book.locks.values()):

@@ -37,6 +37,7 @@ from holdfast.model.book.reconcile import (
     LONGEST_START,
     Observed,
     PodSighting,
+    changes_with_time,
     could_have_started,
     reconcile,
 )
@@ -67,6 +68,20 @@ def _after(
     assert not breaches(draft.book)
     assert not unlocked(draft.book)
     return draft.book
+
+
+@pytest.mark.parametrize(
+    ("pod", "active", "waits"),
+    [(None, False, True), (None, True, False), (X, False, False), (X, True, False)],
+)
+def test_time_alone_ends_only_what_no_pod_is_named_for(
+    pod: PodUid | None, active: bool, waits: bool
+) -> None:
+    book = book_of(allocated(_D0, pod=pod, active=active))
+    assert changes_with_time(book) is waits
+    view = seen() if pod is None else seen(entry(pod, "d0"))
+    soon = _after(book, view, now=NOW + 1)
+    assert (_after(soon, view, now=NOW + 1e6) != soon) is waits
 
 
 # Whose an Allocation is.

@@ -99,10 +99,11 @@ class Ledger:
             failed(reason)
             return None
 
-    async def apply_if_changing(self, decide: Callable[[Draft], None]) -> None:
+    async def apply_if_changing(self, decide: Callable[[Draft], None]) -> bool:
         """Do as `apply_or_log`, and wait for nothing where *decide* changes nothing.
 
-        It is decided here, on the published book, and again only where another commit came between.
+        Return whether it changes anything, committed or not. It is decided here, on the published
+        book, and again only where another commit came between.
         """
         book = self.book.value
         made = self._draft(book)
@@ -112,8 +113,10 @@ class Ledger:
             if not draft.adopt(made):
                 decide(draft)
 
-        if made.book is not book:
-            await self.apply_or_log(adopt)
+        if made.book is book:
+            return False
+        await self.apply_or_log(adopt)
+        return True
 
     async def if_unmoved(
         self,

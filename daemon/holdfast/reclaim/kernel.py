@@ -1,6 +1,6 @@
 """What the kernel shows of each device, remembered: /proc is read only when it may differ."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,7 +23,9 @@ _MOST_FOLLOWED = 32
 
 _SOON = 1.0
 _LATEST = 5.0
-"""Seconds between two looks at what known holders have: while somebody waits, and at the most."""
+_LATEST_OF_MANY = 60.0
+"""Seconds between two looks at what known holders have: while somebody waits, otherwise, and where
+so many devices are held by living pods that looking takes more than its share of the time."""
 
 
 class _Seen(Struct, frozen=True, kw_only=True):
@@ -67,6 +69,7 @@ class KernelWatch:
         self._rescan = rescan
         self._exclusive_open = exclusive_open
         self._seen: dict[DeviceName, _Seen] = {}
+        self._held_pause = _LATEST
         self._ahead: set[DeviceName] = set()
 
     @property
@@ -107,10 +110,10 @@ class KernelWatch:
             return await self.tried(device, seen.facts) if to_free else seen.facts
         if seen is not None and not self._is_due(seen, enabled, to_free=to_free):
             if not self._may_have_let_go(seen, to_free=to_free):
-                return replace(seen.facts, enabled=enabled)
-            held = await self._look_at_holders(device, seen, locks)
-            if held is not None:
-                return held
+                return seen.facts
+            held = await self._look_at_holders({device: seen}, locks)
+            if device.name in held:
+                return held[device.name]
         # A driver is cheap to ask: while it says in use, or nothing, /proc need not be read for it.
         if pids or device.kind is DeviceKind.DRIVER:
             found = (await self._look.scan([device], locks, pids=pids))[device.name]
@@ -119,6 +122,25 @@ class KernelWatch:
         found = (await self._look.scan([device], locks))[device.name]
         self._remember(device.name, found)
         return await self.tried(device, found) if to_free else found
+
+    async def look_again(
+        self, devices: Iterable[Device], locks: Mapping[DeviceName, DeviceLock]
+    ) -> None:
+        """Look at once at the known holders of those of *devices*, which pods have, that are due.
+
+        `facts` would look at each alone. All of these looks together take their share of the time
+        and no more: what they would notice late is that one of several holders let go.
+        """
+        took = sum(each.seconds for each in self._seen.values())
+        self._held_pause = max(_LATEST, min(_LATEST_OF_MANY, took / _SCAN_SHARE))
+        due = {
+            device: seen
+            for device in devices
+            if (seen := self._seen.get(device.name)) is not None
+            and self._may_have_let_go(seen, to_free=False)
+        }
+        if due:
+            await self._look_at_holders(due, locks)
 
     async def look_ahead(
         self, devices: Sequence[Device], locks: Mapping[DeviceName, DeviceLock]
@@ -199,44 +221,51 @@ class KernelWatch:
         """Tell whether it is time to look again at what the known holders have."""
         if not seen.facts.holders:
             return False
-        soon = _SOON if to_free else _LATEST
-        pause = min(_LATEST, max(soon, seen.seconds / _SCAN_SHARE))
+        pause = self._held_pause
+        if to_free:
+            pause = min(_LATEST, max(_SOON, seen.seconds / _SCAN_SHARE))
         return self._clock.monotonic() - seen.again_at >= pause
 
     async def _look_at_holders(
-        self, device: Device, seen: _Seen, locks: Mapping[DeviceName, DeviceLock]
-    ) -> KernelFacts | None:
-        """Return what is known of *device* now, None when all that are followed have let go."""
-        holders = seen.facts.holders or ()
-        pids = [each.process.pid for each in holders[:_MOST_FOLLOWED]]
-        found = (await self._look.scan([device], locks, pids=pids))[device.name]
-        if not found.holders:
-            if not found.unread.intersection(pids):
-                return None
-            # One that cannot be read has not let go: what was seen of it stands.
-            return self._remember(device.name, seen.facts, whole_at=seen.at)
-        known = {each.process for each in found.holders}
-        rest = (each for each in holders[_MOST_FOLLOWED:] if each.process not in known)
-        # What could not be seen elsewhere is as unseen as before.
-        facts = replace(found, holders=(*found.holders, *rest), gaps=seen.facts.gaps)
+        self, wanted: Mapping[Device, _Seen], locks: Mapping[DeviceName, DeviceLock]
+    ) -> dict[DeviceName, KernelFacts]:
+        """Return what is known now of those of *wanted* that a followed holder still has."""
+        followed = {
+            device.name: [each.process.pid for each in (seen.facts.holders or ())[:_MOST_FOLLOWED]]
+            for device, seen in wanted.items()
+        }
+        pids = sorted(frozenset[int]().union(*followed.values()))
+        found = await self._look.scan(tuple(wanted), locks, pids=pids)
         scan = self._look.last_scan
-        return self._remember(
-            device.name, facts, whole_at=seen.at, seconds=scan.seconds if scan is not None else 0.0
-        )
+        seconds = scan.seconds / len(wanted) if scan is not None else 0.0
+        held: dict[DeviceName, KernelFacts] = {}
+        for device, seen in wanted.items():
+            facts = found[device.name]
+            if facts.holders:
+                known = {each.process for each in facts.holders}
+                rest = (seen.facts.holders or ())[_MOST_FOLLOWED:]
+                others = (each for each in rest if each.process not in known)
+                # What could not be seen elsewhere is as unseen as before.
+                facts = replace(facts, holders=(*facts.holders, *others), gaps=seen.facts.gaps)
+            elif facts.unread.intersection(followed[device.name]):
+                facts = seen.facts  # one that cannot be read has not let go
+            else:
+                continue
+            held[device.name] = facts
+            self._note(device.name, facts, whole_at=seen.at, seconds=seconds)
+        self._follow()
+        return held
 
-    def _remember(
-        self,
-        device: DeviceName,
-        facts: KernelFacts,
-        *,
-        whole_at: float | None = None,
-        seconds: float = 0.0,
-    ) -> KernelFacts:
-        now = self._clock.monotonic()
-        at = now if whole_at is None else whole_at
-        self._seen[device] = _Seen(at=at, again_at=now, facts=facts, seconds=seconds)
+    def _remember(self, device: DeviceName, facts: KernelFacts) -> KernelFacts:
+        self._note(device, facts, whole_at=self._clock.monotonic())
         self._follow()
         return facts
+
+    def _note(
+        self, device: DeviceName, facts: KernelFacts, *, whole_at: float, seconds: float = 0.0
+    ) -> None:
+        now = self._clock.monotonic()
+        self._seen[device] = _Seen(at=whole_at, again_at=now, facts=facts, seconds=seconds)
 
     def _follow(self) -> None:
         # While one of those that are followed lives the device is in use, whoever else exits; when

@@ -2,7 +2,7 @@
 
 import math
 import signal
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -11,7 +11,6 @@ import structlog
 from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
-from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs, containing, outside_parent, sandbox_of
 from holdfast.model.book.book import Book
@@ -47,7 +46,7 @@ class Outcome(Enum):
 
 
 class Pods:
-    """Looks at pods' cgroups on a lane, and watches those that exist for becoming empty."""
+    """Looks at the processes of one pod on a lane, and ends them."""
 
     def __init__(
         self,
@@ -55,27 +54,15 @@ class Pods:
         cgroups: Cgroups,
         runtimes: RuntimeFiles,
         procfs: Procfs,
-        paths: PathWatcher,
         pidfds: Pidfds,
         lane: Lane,
-        emptied: Callable[[PodUid], None],
     ) -> None:
-        """Call *emptied* on the loop whenever the population of a watched pod changes."""
+        """Read and write *cgroups* on *lane*, and signal through *pidfds*."""
         self._cgroups = cgroups
         self._lane = lane
         self._runtimes = runtimes
         self._procfs = procfs
-        self._paths = paths
         self._pidfds = pidfds
-        self._emptied = emptied
-        self._watched: dict[PodUid, int] = {}
-
-    async def sight(self, pods: Iterable[PodUid]) -> dict[PodUid, PodSighting]:
-        """Return the cgroups that exist, with the live processes in each and below."""
-        wanted = tuple(pods)
-        found = await self._lane.run(lambda: self._sight(wanted))
-        self._watch(found)
-        return found
 
     async def members(self, pod: PodUid) -> tuple[Member, ...]:
         """Return every live process in the pod's cgroup, with who started it."""
@@ -184,39 +171,6 @@ class Pods:
             return sandbox_of(self._procfs, pid)
         except HostError:  # it may run a machine, which is spared
             return Sandbox.MACHINE
-
-    def _sight(self, pods: tuple[PodUid, ...]) -> dict[PodUid, PodSighting]:
-        found: dict[PodUid, PodSighting] = {}
-        for uid in pods:
-            cgroup = self._cgroups.pod(uid)
-            if cgroup is not None:
-                found[uid] = PodSighting(
-                    cgroup=cgroup.path,
-                    inode=cgroup.inode,
-                    processes=tuple(pid for pid in cgroup.pids if self._lives(pid)),
-                    unlisted=cgroup.unlisted,
-                )
-        return found
-
-    def _lives(self, pid: int) -> bool:
-        """Tell whether *pid* can still act: a zombie whose threads are gone holds nothing."""
-        facts = self._procfs.process(pid)
-        return facts is not None and facts.can_act
-
-    def _watch(self, found: Mapping[PodUid, PodSighting]) -> None:
-        for uid, sighting in found.items():
-            if self._watched.get(uid) == sighting.inode:
-                continue
-            events = self._cgroups.events_path(sighting.cgroup)
-            if events is None:
-                continue
-            try:
-                self._paths.watch(events, lambda *_, uid=uid: self._emptied(uid))
-            except HostError:  # it vanished, or cgroup v1 has no such file: polling serves
-                continue
-            self._watched[uid] = sighting.inode
-        for uid in self._watched.keys() - found.keys():
-            del self._watched[uid]
 
 
 def _not_now(path: str, error: LaneStuckError) -> Outcome:

@@ -38,7 +38,10 @@ class Users:
         self._free: frozenset[DeviceName] = frozenset()
 
     async def look_at_free(self, enabled: Enabled, *, at_all: bool) -> None:
-        """Find devices in use that were granted to no pod; *at_all*: scan every process now."""
+        """Find devices in use that were granted to no pod; *at_all*: scan every process now.
+
+        Of those that *enabled* does not name nothing new is known.
+        """
         book, now = self._ledger.book.value, self._clock.monotonic()
         free = [each for each in self._inventory.value.devices if not book.lock_on(each.keys)]
         seen: dict[DeviceName, KernelFacts] = {}
@@ -56,7 +59,8 @@ class Users:
             if functions and device.name not in seen:
                 seen[device.name] = await self._kernel.facts(device, book.locks, enabled=functions)
         for device in free:
-            await self._judge_free(device, seen.get(device.name))
+            if device.name in seen or device.name in enabled:
+                await self._judge_free(device, seen.get(device.name))
 
     async def look_at_held(
         self,
@@ -65,9 +69,14 @@ class Users:
         enabled: Enabled,
     ) -> None:
         """Learn who holds the devices of the locks *held*, first among the pod's own processes."""
-        locks = self._ledger.book.value.locks
+        locks, found = self._ledger.book.value.locks, self._inventory.value.get
+        devices = {lock.device: found(lock.device) for lock in held}
+        in_use = [each for each in devices.values() if each is not None and enabled.get(each.name)]
+        await self._kernel.look_again(in_use, locks)
         for lock in held:
-            device = self._inventory.value.get(lock.device)
+            device = devices[lock.device]
+            if device is not None and device.name not in enabled:
+                continue  # nothing new is known of it
             functions = enabled.get(device.name, ()) if device is not None else ()
             if device is None or not functions:
                 self._kernel.forget(lock.device)

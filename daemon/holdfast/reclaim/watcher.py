@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 import structlog
+from msgspec import Struct
 
 from holdfast.errors import HoldfastError
 from holdfast.kubelet.reader import KubeletReader
@@ -16,33 +17,53 @@ from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
 from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import Observed, PodSighting, reconcile
+from holdfast.model.book.reconcile import (
+    Observed,
+    PodSighting,
+    changes_with_time,
+    reconcile,
+)
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.use.free import FormerPod, Freedom, KernelFacts, ReleaseFacts, judge_release
 from holdfast.model.use.holders import held_by
 from holdfast.reclaim.evidence import Uncounted
 from holdfast.reclaim.kernel import KernelWatch
-from holdfast.reclaim.pods import Endings, Pods
+from holdfast.reclaim.pods import Endings
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
+from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.users import Users
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.turns import Turns
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
+
+_ENABLE_AT_ONCE = 64
+"""Of how many devices `enable` is read in a beat: the kernel announces no change of it."""
+_COMPARE_AGAIN = 10.0
+"""Seconds after which book and observations are compared again although neither has changed."""
 
 log = structlog.get_logger(__name__)
 
 Sightings = Mapping[PodUid, PodSighting]
 
 
+class _Agreed(Struct, frozen=True, kw_only=True):
+    """A book in which what was observed at a moment, in monotonic seconds, changes nothing."""
+
+    book: Book
+    observed: Observed
+    at: float
+
+
 class Watcher:
     """Moves locks towards FREE, one beat after the other.
 
     Each beat compares the book with kubelet's checkpoint, the pods' cgroups and the kernel, writes
-    down what follows, and sleeps until something changes. In the steady state it reads `enable` and
-    nothing else.
+    down what follows, and sleeps until something changes. In the steady state it reads `enable` of
+    some devices and a few cgroups, each in its turn, so that a beat costs the same on every node.
     """
 
     def __init__(
@@ -52,7 +73,7 @@ class Watcher:
         inventory: Watched[Inventory],
         reader: KubeletReader,
         kernel: KernelWatch,
-        pods: Pods,
+        pods: PodSightings,
         reclaimer: Reclaimer,
         resetter: Resetter,
         clock: Clock,
@@ -73,6 +94,8 @@ class Watcher:
         self._endings = Endings(clock)
         self._uncounted = Uncounted(clock)
         self._users = Users(ledger=ledger, inventory=inventory, kernel=kernel, clock=clock)
+        self._turns: Turns[DeviceName] = Turns(clock, at_most=_ENABLE_AT_ONCE)
+        self._agreed: _Agreed | None = None
         self._not_free: dict[DeviceName, str] = {}
         """What was last seen to keep the device of each lock in release from its next pod."""
         self._unrecorded: dict[DeviceName, str] = {}
@@ -131,7 +154,11 @@ class Watcher:
         await self._reconcile(sightings)
         if self._endings.is_question_due(self._ledger.book.value, sightings):
             self._reader.ask("a pod seems to have ended")
-        enabled = await self._kernel.enabled(self._inventory.value.devices)
+        devices = self._inventory.value.devices
+        if self.looked.is_set():
+            turns = frozenset(self._turns.next([each.name for each in devices]))
+            devices = tuple(each for each in devices if each.name in turns)
+        enabled = await self._kernel.enabled(devices)
         await self._users.look_at_free(enabled, at_all=not self.looked.is_set())
         held = [each for each in self._locks() if each.state is LockState.HELD]
         self._reclaimer.start_over({lock.pod for lock in held if lock.pod is not None})
@@ -144,7 +171,12 @@ class Watcher:
         resources = set(self._inventory.value.resources)
         wanted = set(book.pods)
         wanted |= {entry.pod for entry in view.entries if entry.resource in resources}
-        return await self._pods.sight(sorted(wanted))
+        ending = {
+            lock.pod
+            for lock in book.locks.values()
+            if lock.pod is not None and lock.state is not LockState.HELD
+        }
+        return await self._pods.sight(sorted(wanted), anew=ending)
 
     async def _reconcile(self, sightings: Sightings) -> None:
         observed = Observed(
@@ -154,7 +186,17 @@ class Watcher:
             sightings=sightings,
             pending_timeout=self._pending_timeout,
         )
-        await self._ledger.apply_if_changing(lambda draft: reconcile(draft, observed))
+        book, now, agreed = self._ledger.book.value, self._clock.monotonic(), self._agreed
+        if (
+            agreed is not None
+            and agreed.book is book
+            and agreed.observed == observed
+            and now - agreed.at < _COMPARE_AGAIN
+            and not changes_with_time(book)
+        ):
+            return
+        changed = await self._ledger.apply_if_changing(lambda draft: reconcile(draft, observed))
+        self._agreed = None if changed else _Agreed(book=book, observed=observed, at=now)
 
     async def _release(self, sightings: Sightings) -> None:
         """Free what is free; only then act on the rest, for which kubelet may have to be asked."""

@@ -6,7 +6,6 @@ from typing import NoReturn
 from holdfast.errors import HostError
 from holdfast.host.cgroup.cgroups import Cgroups
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
-from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
@@ -55,16 +54,14 @@ def _end(node: GuestNode, *, may_end: bool) -> tuple[Outcome, bool]:
 
 async def _through_holdfast(pod: PodUid, *, may_end: bool) -> Outcome:
     root = HostRoot.under()
-    procfs, paths, lane = Procfs(root), PathWatcher(), Lane("pods", deadline=20.0)
+    procfs, lane = Procfs(root), Lane("pods", deadline=20.0)
     cgroups, pidfds = _OldKernel(root), Pidfds(procfs)
     pods = Pods(
         cgroups=cgroups,
         runtimes=RuntimeFiles(root),
         procfs=procfs,
-        paths=paths,
         pidfds=pidfds,
         lane=lane,
-        emptied=lambda _pod: None,
     )
     found = cgroups.pod(pod)
     assert found is not None
@@ -85,5 +82,4 @@ async def _through_holdfast(pod: PodUid, *, may_end: bool) -> Outcome:
     finally:
         assert len(judged) == 2
         pidfds.close()
-        paths.close()
         lane.close()

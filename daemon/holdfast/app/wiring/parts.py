@@ -46,6 +46,7 @@ from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods
 from holdfast.reclaim.reclaimer import Reclaimer, Signals
 from holdfast.reclaim.resetter import Resetter
+from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.clock import Clock
 from holdfast.settings import Settings
@@ -172,14 +173,21 @@ class Parts:
             rescan=settings.foreign_scan,
             exclusive_open=self.settings.gate.exclusive_open,
         )
+        cgroups = Cgroups(host.root, monotonic=self.clock.monotonic)
         self._pods = pods = Pods(
-            cgroups=Cgroups(host.root, monotonic=self.clock.monotonic),
+            cgroups=cgroups,
             runtimes=RuntimeFiles(host.root),
             procfs=host.procfs,
-            paths=host.paths,
             pidfds=host.pidfds,
             lane=host.lanes["pods"],
-            emptied=self._pod_changed,
+        )
+        sightings = PodSightings(
+            cgroups=cgroups,
+            procfs=host.procfs,
+            paths=host.paths,
+            lane=host.lanes["pods"],
+            clock=self.clock,
+            changed=self._pod_changed,
         )
         evidence = Evidence(
             ledger=self.ledger,
@@ -208,7 +216,7 @@ class Parts:
             inventory=self.scanner.inventory,
             reader=self.reader,
             kernel=self.kernel,
-            pods=pods,
+            pods=sightings,
             reclaimer=self.reclaimer,
             resetter=self.resetter,
             clock=self.clock,

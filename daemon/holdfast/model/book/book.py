@@ -184,8 +184,11 @@ class Holdings:
 
     def locks_on(self, keys: Iterable[HardwareKey]) -> list[DeviceLock]:
         """Return the locks on any of *keys*, under any resource name."""
-        devices = dict.fromkeys(self._lock_on[key] for key in sorted(keys) if key in self._lock_on)
-        return [self.locks[device] for device in devices]
+        on = self._lock_on
+        found = [key for key in keys if key in on]
+        if len(found) > 1:
+            found.sort()
+        return [self.locks[device] for device in dict.fromkeys(on[key] for key in found)]
 
     def rank(self, allocation: Allocation) -> tuple[int, int]:
         """Return its place in the queue: all Allocations of a pod have the place of the oldest."""

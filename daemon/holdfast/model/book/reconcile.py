@@ -40,6 +40,16 @@ class Observed(Struct, frozen=True, kw_only=True):
     pending_timeout: float
 
 
+def changes_with_time(book: Book) -> bool:
+    """Tell whether time alone may make `reconcile` change *book*: a pod that nobody names in time.
+
+    Otherwise the same observations of the same book have the same result at any time.
+    """
+    return any(
+        each.pod is None and each.phase is Phase.PENDING for each in book.allocations.values()
+    )
+
+
 def reconcile(draft: Draft, observed: Observed) -> None:
     """Identify, end and adopt Allocations as *observed* shows, then hand out what became free."""
     _identify(draft, observed)
