@@ -13,11 +13,12 @@ RUN python3 -m venv /opt/holdfast \
     && /build/bin/pip install --no-cache-dir --require-hashes -r requirements-build.lock
 COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
 COPY daemon daemon
-# On a node it cannot write, so its modules are compiled here; pip and its kin stay behind.
+# On a node it cannot write, so its modules are compiled here; pip and its kin stay behind. By hash
+# and unchecked: builders that change times of files would have every start compile them again.
 RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /opt/holdfast/bin/pip install --no-cache-dir --no-deps --no-index /wheels/*.whl \
     && /opt/holdfast/bin/pip uninstall --yes setuptools pip \
-    && python3 -m compileall -q /opt/holdfast/lib
+    && python3 -m compileall -q -f --invalidation-mode unchecked-hash /opt/holdfast/lib
 
 FROM ${BASE}
 ARG VERSION=unknown

@@ -142,8 +142,7 @@ def test_without_daemon_and_ledger_a_question_ends_with_1_and_names_the_folder(
 
 
 _DAEMONS = {
-    *("grpc", "google", "sqlite3", "pyudev", "inotify_simple", "pynvml"),
-    *("prometheus_client", "structlog", "asyncio"),
+    *("grpc", "google", "sqlite3", "pyudev", "inotify_simple", "pynvml", "structlog", "asyncio")
 }
 _SETTINGS = {"holdfast.settings", "msgspec", "yaml"}
 
@@ -170,6 +169,33 @@ def test_a_command_loads_nothing_that_it_does_not_need(command: str, unneeded: s
     )
 
     assert unneeded & set(done.stderr.split()) == set()
+
+
+def test_the_daemon_loads_nothing_that_a_node_does_without(tmp_path: Path) -> None:
+    code = (
+        "import sys, holdfast.cli\n"
+        "sys.modules['rich'] = None\n"  # structlog would use it; no node has it
+        "code = holdfast.cli.main(['run', '--state-dir', sys.argv[1]])\n"
+        "print(code, *sys.modules)\n"
+    )
+    (tmp_path / "state").touch()
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "state")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    failed, *loaded = done.stdout.split()
+    assert failed == "1", "it ends once everything is loaded: its state folder is a file"
+    assert {"asyncio", "grpc", "holdfast.app.daemon"} <= set(loaded)
+    unneeded = {
+        *("ssl", "_ssl", "_hashlib", "prometheus_client", "pynvml", "email", "zipfile"),
+        *("http.client", "http.server", "urllib.request", "multiprocessing"),
+        *("importlib.metadata", "importlib.resources"),
+    }
+    assert unneeded & set(loaded) == set()
 
 
 def test_the_module_is_the_command() -> None:

@@ -1,19 +1,15 @@
 """The commands. Each imports what only it needs, so that a question is answered fast."""
 
-import os
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import click
 
 import holdfast
 from holdfast.cli import byhand
 from holdfast.cli.doctor import doctor
-from holdfast.cli.nvidia import NvidiaCommand, given
 from holdfast.cli.options import (
     ask_daemon,
     load_settings,
@@ -22,12 +18,10 @@ from holdfast.cli.options import (
     with_output,
     with_set,
 )
+from holdfast.cli.run import run
 from holdfast.cli.tables import Row, Rows, say, show, show_json, status_lines
 from holdfast.errors import HoldfastError
 from holdfast.model.text import MOST_MOVES
-
-if TYPE_CHECKING:  # loading it takes as long as all else of --help
-    from holdfast.settings import Settings
 
 _INTERRUPTED = 130
 
@@ -58,57 +52,8 @@ def commands() -> None:
     """A Kubernetes device plugin that gives each accelerator to one pod at a time."""
 
 
-for _command in (*byhand.COMMANDS, doctor):
+for _command in (*byhand.COMMANDS, doctor, run):
     commands.add_command(_command)
-
-
-@commands.command(cls=NvidiaCommand)
-@with_config
-@with_set
-@click.option(
-    "--state-dir",
-    type=click.Path(resolve_path=True),
-    help="The state folder, where the ledger is kept (stateDir).",
-)
-@click.option("--http-port", help="The port for probes and metrics; 0 turns it off (http.port).")
-@click.option("--log-level", help="Log level: debug, info, warning or error (log.level).")
-def run(
-    config: Path | None,
-    changes: dict[str, str],
-    state_dir: str | None,
-    http_port: str | None,
-    log_level: str | None,
-) -> None:
-    """Run the daemon until SIGTERM.
-
-    It also takes the flags of NVIDIA's device plugin. SIGHUP makes it read its configuration again
-    and register with kubelet again.
-    """
-    # Until the daemon handles it: the default would end the process. exec keeps it ignored.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    named = {"stateDir": state_dir, "http.port": http_port, "log.level": log_level}
-    ours = {path: text for path, text in named.items() if text is not None}
-    theirs = given()
-
-    def read(told: Callable[[str], None]) -> "Settings":
-        return load_settings(config, changes | ours, theirs=theirs, told=told)
-
-    ineffective: list[str] = []
-    settings = read(ineffective.append)
-    import asyncio  # noqa: PLC0415 - no other command needs these
-
-    import structlog  # noqa: PLC0415
-
-    from holdfast.app.daemon import run as run_daemon  # noqa: PLC0415
-    from holdfast.telemetry.logs import set_up_logs  # noqa: PLC0415
-
-    set_up_logs(settings.log.level, settings.log.format)
-    for each in ineffective:
-        structlog.get_logger(__name__).warning("setting has no effect", reason=each)
-    if asyncio.run(run_daemon(settings, lambda: read(lambda _told: None))):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # A new program in the same process: NVML, lanes and logs start again, the pid stays.
-        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program
 
 
 @commands.command("config")

@@ -4,7 +4,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from importlib import resources
 from pathlib import Path
 from typing import TypeVar
 
@@ -311,7 +310,7 @@ def _put_in_place(half: Path, path: Path) -> None:
 
 def _upgrade(version: int) -> str:
     """Return the one transaction that makes a ledger of *version* one of ours; 0: an empty file."""
-    folder = resources.files("holdfast.ledger")
+    folder = Path(__file__).parent
     return "\n".join(
         (
             "BEGIN IMMEDIATE;",

@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Histogram
-
 from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import Registration
-from holdfast.telemetry.gauges import Current, Total
+from holdfast.telemetry.series import Counter, Gauge, Histogram, Registry
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 
@@ -15,38 +13,38 @@ _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 class KubeletMetrics:
     """Shows the registration of each resource, and kubelet's calls."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: Registry) -> None:
         """Register everything with *registry*."""
-        current = partial(Current, registry=registry)
+        gauge = partial(Gauge, registry=registry)
         histogram = partial(Histogram, registry=registry)
-        total = partial(Total, registry=registry)
+        counter = partial(Counter, registry=registry)
         self._calls = histogram(
             "holdfast_kubelet_call_seconds",
             "How long kubelet's calls took, by call and gRPC status code.",
             ["resource", "call", "code"],
             buckets=_FAST,
         )
-        self._registered = current(
+        self._registered = gauge(
             "holdfast_kubelet_registered",
             "1 while the resource is registered with kubelet, else 0.",
             ["resource"],
         )
-        self._streams = current(
+        self._streams = gauge(
             "holdfast_kubelet_streams", "Open ListAndWatch streams.", ["resource"]
         )
-        self._registrations = total(
-            "holdfast_kubelet_registrations",
+        self._registrations = counter(
+            "holdfast_kubelet_registrations_total",
             "Registrations that kubelet accepted since the daemon started.",
             ["resource"],
         )
-        self._questions = total(
-            "holdfast_kubelet_questions",
+        self._questions = counter(
+            "holdfast_kubelet_questions_total",
             "Complete answers of kubelet to the question which pods it has.",
         )
 
     def called(self, resource: str, call: str, code: str, seconds: float) -> None:
         """Count one of kubelet's calls."""
-        self._calls.labels(resource, call, code).observe(seconds)
+        self._calls.observe(seconds, resource, call, code)
 
     def show(
         self,

@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
-from importlib import metadata
 from typing import Any
 
 from msgspec import Struct
@@ -26,7 +25,7 @@ from holdfast.settings import plain
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.readyz import check_rows
 
-_LIBRARIES = ("grpcio", "protobuf", "msgspec", "prometheus-client", "structlog")
+_LIBRARIES = ("grpcio", "protobuf", "msgspec", "structlog")
 _FRAMES = 6
 """The innermost ones of each thread and task: enough to see what it waits for."""
 
@@ -114,11 +113,13 @@ def as_json(value: object) -> Any:  # noqa: ANN401 - JSON
 
 
 def _versions() -> dict[str, str]:
+    from importlib.metadata import version  # noqa: PLC0415 - 3 MiB that only a bug report needs
+
     return {
         "holdfast": holdfast.__version__,
         "python": platform.python_version(),
         "kernel": platform.release(),
-        **{name: metadata.version(name) for name in _LIBRARIES},
+        **{name: version(name) for name in _LIBRARIES},
     }
 
 

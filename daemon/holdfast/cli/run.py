@@ -1,0 +1,93 @@
+"""The run command: reads the settings, and starts the daemon without OpenSSL."""
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.nvidia import NvidiaCommand, given
+from holdfast.cli.options import load_settings, with_config, with_set
+
+if TYPE_CHECKING:  # loading it takes as long as all else of --help
+    from holdfast.settings import Settings
+
+
+@click.command(cls=NvidiaCommand)
+@with_config
+@with_set
+@click.option(
+    "--state-dir",
+    type=click.Path(resolve_path=True),
+    help="The state folder, where the ledger is kept (stateDir).",
+)
+@click.option("--http-port", help="The port for probes and metrics; 0 turns it off (http.port).")
+@click.option("--log-level", help="Log level: debug, info, warning or error (log.level).")
+def run(
+    config: Path | None,
+    changes: dict[str, str],
+    state_dir: str | None,
+    http_port: str | None,
+    log_level: str | None,
+) -> None:
+    """Run the daemon until SIGTERM.
+
+    It also takes the flags of NVIDIA's device plugin. SIGHUP makes it read its configuration again
+    and register with kubelet again.
+    """
+    # Until the daemon handles it: the default would end the process. exec keeps it ignored.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    named = {"stateDir": state_dir, "http.port": http_port, "log.level": log_level}
+    ours = {path: text for path, text in named.items() if text is not None}
+    theirs = given()
+
+    def read(told: Callable[[str], None]) -> "Settings":
+        return load_settings(config, changes | ours, theirs=theirs, told=told)
+
+    ineffective: list[str] = []
+    settings = read(ineffective.append)
+    _leave_out_openssl()
+    gc.disable()  # nothing that is loaded here becomes garbage
+    import asyncio  # noqa: PLC0415 - no other command needs these
+
+    import structlog  # noqa: PLC0415
+
+    from holdfast.app.daemon import run as run_daemon  # noqa: PLC0415
+    from holdfast.telemetry.logs import set_up_logs  # noqa: PLC0415
+
+    gc.freeze()  # so that no later collection goes through it
+    gc.enable()
+    set_up_logs(settings.log.level, settings.log.format)
+    for each in ineffective:
+        structlog.get_logger(__name__).warning("setting has no effect", reason=each)
+    if asyncio.run(run_daemon(settings, lambda: read(lambda _told: None))):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # A new program in the same process: NVML, lanes and logs start again, the pid stays.
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program
+
+
+class _WithoutOpenSsl:
+    """Says that the interpreter was built without OpenSSL, which asyncio and hashlib can do.
+
+    The daemon speaks through Unix sockets and in plain HTTP. asyncio would load OpenSSL all the
+    same: 4 MiB on every node.
+    """
+
+    def find_spec(
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /
+    ) -> None:
+        """Raise ModuleNotFoundError for its modules; find nothing."""
+        if fullname in {"ssl", "_ssl", "_hashlib"}:
+            raise ModuleNotFoundError("the daemon needs no OpenSSL", name=fullname)
+
+
+def _leave_out_openssl() -> None:
+    # An interpreter for FIPS has no hash functions of its own, and takes all from OpenSSL.
+    if find_spec("_sha2") or find_spec("_sha256"):
+        sys.meta_path.insert(0, _WithoutOpenSsl())
