@@ -31,7 +31,7 @@ from holdfast.model.kubelet import KubeletView
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import Reclaimer, Signals
+from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
@@ -181,7 +181,8 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
         reclaimer = Reclaimer(
             ledger=ledger,
             evidence=evidence,
-            signals=Signals(evidence=evidence, pods=pods, pidfds=pidfds),
+            pods=pods,
+            pidfds=pidfds,
             clock=clock,
         )
         resetter = Resetter(

@@ -30,7 +30,7 @@ from holdfast.model.reclaim.ending import Member
 from holdfast.model.use.free import KernelFacts, ReleaseFacts
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import Reclaimer, Signals
+from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
@@ -337,7 +337,8 @@ class ReclaimScene:
             self._reclaimer = Reclaimer(
                 ledger=self.ledger,
                 evidence=evidence,
-                signals=Signals(evidence=evidence, pods=self.pods, pidfds=self.pidfds),
+                pods=self.pods,
+                pidfds=self.pidfds,
                 clock=self.clock,
             )
         return self._reclaimer

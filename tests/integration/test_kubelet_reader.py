@@ -260,8 +260,8 @@ async def test_pod_resources_lists_pods_without_devices_too(tmp_path: Path) -> N
     async with kubelet_below(tmp_path) as kubelet:
         kubelet.count(TPU, "a", "b", name="with")
         kubelet.count(TPU, name="without")
-        async with PodResources(tmp_path / "pr.sock", deadline=5.0).connected() as connected:
-            pods = await connected.list()
+        async with PodResources(tmp_path / "pr.sock", deadline=5.0).connected() as list_pods:
+            pods = await list_pods()
         assert [(pod.name, len(pod.devices)) for pod in pods] == [("with", 2), ("without", 0)]
 
 
@@ -270,9 +270,9 @@ async def test_a_list_of_pods_that_is_too_large_is_not_blamed_on_other_clients(
 ) -> None:
     async with kubelet_below(tmp_path) as kubelet:
         kubelet.count(TPU, "a", name="x" * (17 << 20))
-        async with PodResources(tmp_path / "pr.sock", deadline=5.0).connected() as connected:
+        async with PodResources(tmp_path / "pr.sock", deadline=5.0).connected() as list_pods:
             with pytest.raises(KubeletError, match="at most 16 MiB: there are too many pods"):
-                await connected.list()
+                await list_pods()
 
 
 async def test_a_kubelet_that_takes_connections_and_says_nothing_is_given_up_in_time(

@@ -21,7 +21,7 @@ from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import Reclaimer, Signals
+from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
@@ -137,7 +137,8 @@ class Daemon:
         reclaimer = Reclaimer(
             ledger=ledger,
             evidence=evidence,
-            signals=Signals(evidence=evidence, pods=pods, pidfds=self._pidfds),
+            pods=pods,
+            pidfds=self._pidfds,
             clock=clock,
         )
         resetter = _NoResetter(

@@ -26,7 +26,7 @@ def _reclaimer(clock: ManualClock) -> Reclaimer:
         question_timeout=5.0,
         own_pid=1,
     )
-    return Reclaimer(ledger=nothing, evidence=evidence, signals=nothing, clock=clock)
+    return Reclaimer(ledger=nothing, evidence=evidence, pods=nothing, pidfds=nothing, clock=clock)
 
 
 @pytest.mark.parametrize("word", [ByHand.RELEASE, ByHand.FORCE])
@@ -35,13 +35,13 @@ async def test_a_word_is_good_for_as_long_as_an_attempt_takes_and_for_its_pod_al
 ) -> None:
     clock = ManualClock()
     reclaimer = _reclaimer(clock)
-    assert reclaimer._order(X) is ByHand.NOTHING
+    assert reclaimer._allowed(X) is ByHand.NOTHING
     reclaimer.retry(X, word)
     await clock.advance(29.9)
-    assert reclaimer._order(X) is word
-    assert reclaimer._order(Y) is ByHand.NOTHING
+    assert reclaimer._allowed(X) is word
+    assert reclaimer._allowed(Y) is ByHand.NOTHING
     await clock.advance(0.2)
-    assert reclaimer._order(X) is ByHand.NOTHING
+    assert reclaimer._allowed(X) is ByHand.NOTHING
 
 
 async def test_a_word_ends_when_its_pod_is_counted_again_and_when_the_retry_is_nobodys() -> None:
@@ -49,7 +49,7 @@ async def test_a_word_ends_when_its_pod_is_counted_again_and_when_the_retry_is_n
     reclaimer = _reclaimer(clock)
     reclaimer.retry(X, ByHand.FORCE)
     reclaimer.start_over([X])
-    assert reclaimer._order(X) is ByHand.NOTHING
+    assert reclaimer._allowed(X) is ByHand.NOTHING
     reclaimer.retry(X, ByHand.FORCE)
     reclaimer.retry(X)
-    assert reclaimer._order(X) is ByHand.NOTHING
+    assert reclaimer._allowed(X) is ByHand.NOTHING

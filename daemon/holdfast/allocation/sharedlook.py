@@ -116,29 +116,23 @@ class SharedLook:
         self, devices: Sequence[Device], locks: Locks
     ) -> dict[DeviceName, KernelFacts]:
         """Return those devices that their known holders still have, or their driver still keeps."""
-        known = {
-            each.name: self._in_use[each.name].facts
-            for each in devices
-            if each.name in self._in_use
-        }
         wanted = [
             each
             for each in devices
-            if each.name in known and (known[each.name].holders or kept_by_driver(known[each.name]))
+            if (before := self._in_use.get(each.name)) is not None and _is_kept(before.facts)
         ]
         if not wanted:
             return {}
+        known = {each.name: self._in_use[each.name].facts for each in wanted}
         followed = {
-            each.name: {
-                holder.process.pid for holder in (known[each.name].holders or ())[:_MOST_FOLLOWED]
-            }
-            for each in wanted
+            name: {holder.process.pid for holder in (facts.holders or ())[:_MOST_FOLLOWED]}
+            for name, facts in known.items()
         }
         pids = frozenset[int]().union(*followed.values())
         seen = await self._look.scan(wanted, locks, pids=sorted(pids))
         found: dict[DeviceName, KernelFacts] = {}
         for name, facts in seen.items():
-            if facts.holders or kept_by_driver(facts):
+            if _is_kept(facts):
                 # What could not be seen elsewhere is as unseen as before.
                 found[name] = replace(facts, gaps=known[name].gaps)
             elif facts.unread & followed[name]:
@@ -169,3 +163,7 @@ class SharedLook:
 
     async def _open(self, device: Device) -> Opened:
         return await self._look.open(device) if self._exclusive_open else Opened.UNAVAILABLE
+
+
+def _is_kept(facts: KernelFacts) -> bool:
+    return bool(facts.holders) or kept_by_driver(facts)

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -15,6 +16,14 @@ from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import ListedPod
 
 _TOO_LARGE = "larger than max"
+
+ListPods = Callable[[], Awaitable[tuple[ListedPod, ...]]]
+"""Returns the pods that kubelet has, with their devices; those without any too.
+
+Not without effect: kubelet first drops the devices of the pods that are over, and it may then lose
+an Allocate in flight. It has no UIDs and leaves out plain init containers. Raises KubeletError when
+kubelet is down, too busy or does not answer in time.
+"""
 
 
 class PodResources:
@@ -30,14 +39,14 @@ class PodResources:
         self._deadline = deadline
 
     @contextlib.asynccontextmanager
-    async def connected(self) -> AsyncIterator["Connected"]:
-        """Connect, so that List can be sent at once; close at the end.
+    async def connected(self) -> AsyncIterator[ListPods]:
+        """Connect, and yield a call of List that is sent at once; close at the end.
 
         Raise KubeletError when nobody answers in time.
         """
         async with dial(self._socket) as channel:
             await self._connect(channel)
-            yield Connected(channel, self._socket, self._deadline)
+            yield partial(self._list, channel)
 
     async def _connect(self, channel: aio.Channel) -> None:
         problem = ""
@@ -57,26 +66,11 @@ class PodResources:
                 f"cannot list pods at {self._socket}: {problem}; is kubelet running?"
             )
 
-
-class Connected:
-    """One connection to kubelet, on which List can be sent at once."""
-
-    def __init__(self, channel: aio.Channel, socket: Path, deadline: float) -> None:
-        """Ask on *channel*, which leads to *socket*, and give up after *deadline* seconds."""
-        self._stub = api_pb2_grpc.PodResourcesListerStub(channel)
-        self._socket = socket
-        self._deadline = deadline
-
-    async def list(self) -> tuple[ListedPod, ...]:
-        """Return the pods that kubelet has, with their devices; those without any too.
-
-        Not without effect: kubelet first drops the devices of the pods that are over, and it may
-        then lose an Allocate in flight. It has no UIDs and leaves out plain init containers.
-        Raise KubeletError when kubelet is down, too busy or does not answer in time.
-        """
+    async def _list(self, channel: aio.Channel) -> tuple[ListedPod, ...]:
+        stub = api_pb2_grpc.PodResourcesListerStub(channel)
         try:
             request = api_pb2.ListPodResourcesRequest()
-            answer = await self._stub.List(request, timeout=self._deadline)
+            answer = await stub.List(request, timeout=self._deadline)
         except aio.AioRpcError as error:
             raise KubeletError(
                 f"cannot list pods at {self._socket}: {what_went_wrong(error)}; {_hint(error)}"

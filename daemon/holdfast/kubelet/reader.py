@@ -191,7 +191,7 @@ class ViewReader:
 
     async def _question(self) -> None:
         kubelet = await self._who()
-        async with self._pods.connected() as kubelets:
+        async with self._pods.connected() as list_pods:
             await self._traffic.quiet(self._clock, seconds=self._calm)
             # Nothing is awaited from here to List: an Allocate that came in between would be in
             # flight, and kubelet may forget its answer (kubernetes#137534).
@@ -199,7 +199,7 @@ class ViewReader:
             self._asking = True
             known = _owners(self.view.value.entries)
             began = self._clock.uptime()
-            pods = await kubelets.list()
+            pods = await list_pods()
         before = await self._file()
         self._resent_at, sent_at = self._clock.monotonic(), self._clock.uptime()
         self._resend()

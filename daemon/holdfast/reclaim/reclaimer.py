@@ -28,16 +28,6 @@ _SAID = {
 """What the log says of each outcome: a process that was signalled may go on for its grace."""
 
 
-class Sent(Struct, frozen=True, kw_only=True):
-    """What came of one order: the outcome of each signal, or why none was sent.
-
-    Without either, no process was left to end, or a guard spared it at the last moment.
-    """
-
-    outcomes: tuple[tuple[ReclaimStep, str], ...] = ()
-    spared: str = ""
-
-
 class _Order(Struct, frozen=True, kw_only=True):
     """Which processes to end, how, and by which permission; `opened` are those whose pidfd is held.
 
@@ -57,119 +47,6 @@ class _Agreed(Struct, frozen=True, kw_only=True):
 
     members: tuple[Member, ...]
     victims: tuple[Member, ...] = ()
-    spared: str = ""
-
-
-class Signals:
-    """Sends signals on evidence that was just asked for, and is dropped where it grows old."""
-
-    def __init__(self, *, evidence: Evidence, pods: Pods, pidfds: Pidfds) -> None:
-        """End processes of *pods* that *evidence* allows to be ended."""
-        self._evidence = evidence
-        self._pods = pods
-        self._pidfds = pidfds
-
-    async def send(self, lock: DeviceLock, step: ReclaimStep, warrant: Warrant) -> Sent:
-        """Signal the processes of the lock's pod that *warrant* means and every guard agrees on.
-
-        A pidfd is opened on each before kubelet is asked.
-        """
-        pod = lock.pod
-        if pod is None:
-            return Sent()
-        meant = [
-            each
-            for each in await self._pods.members(pod)
-            if warrant.only is None or each.process in warrant.only
-        ]
-        with self._pidfds.holding(each.process for each in meant) as held:
-            view = await self._evidence.ask()
-            if view is None:
-                return Sent(spared="kubelet did not answer")
-            return await self._carry_out(
-                _Order(
-                    lock=lock,
-                    pod=pod,
-                    step=step,
-                    warrant=warrant,
-                    opened=tuple(each for each in meant if each.process in held),
-                    asked_at=view.sent_at,
-                )
-            )
-
-    async def _carry_out(self, order: _Order) -> Sent:
-        agreed = await self._agreed(order)
-        # Nothing in a sandbox could handle a SIGTERM: it is ended as one, at once.
-        at_once = order.step is ReclaimStep.KILL or any(each.sandbox for each in agreed.members)
-        all_of_it = at_once and len(agreed.victims) == len(agreed.members)
-        if agreed.victims and all_of_it:
-            how = await self._end_whole(order, agreed.members)
-            if how in {Outcome.KILLED, Outcome.FROZEN}:
-                return Sent(outcomes=((ReclaimStep.KILL, how.value),))
-            if how is Outcome.SPARED:
-                return Sent()
-            agreed = await self._agreed(order)  # trying took its time
-        number = signal.SIGKILL if order.step is ReclaimStep.KILL else signal.SIGTERM
-        outcomes = []
-        for victim in agreed.victims:
-            outcome = self._pidfds.send(victim.process, number)
-            outcomes.append((order.step, outcome))
-            log.warning(
-                _SAID.get(outcome, "signal not sent"),
-                signal=number.name,
-                pid=victim.process.pid,
-                command=victim.command,
-                device=str(order.lock.device),
-                pod=order.pod,
-                outcome=outcome,
-            )
-        return Sent(outcomes=tuple(outcomes), spared=agreed.spared)
-
-    async def _agreed(self, order: _Order) -> _Agreed:
-        """Ask every guard about those that are held."""
-        members = await self._evidence.look(order.pod)
-        if not self._evidence.stands(order.lock, order.warrant):
-            return _Agreed(members=members)
-        stale = self._evidence.why_stale(order.asked_at)
-        if stale is not None:
-            return _Agreed(members=members, spared=stale)
-        judge = self._evidence.judging(order.lock, order.warrant)
-        held = {each.process for each in order.opened}
-        # As they are now: one that was opened may have moved on or become another program.
-        victims = tuple(
-            each for each in members if each.process in held and judge(each, members) is None
-        )
-        return _Agreed(members=members, victims=victims)
-
-    async def _end_whole(self, order: _Order, members: tuple[Member, ...]) -> Outcome:
-        record = self._evidence.record(order.pod)
-        if record is None or record.cgroup is None or record.inode is None:
-            return Outcome.IMPOSSIBLE
-        let_go_at = record.let_go_at
-        if let_go_at is None or not whole_cgroup(members, let_go_at):
-            return Outcome.IMPOSSIBLE
-        judge = self._evidence.judging(order.lock, order.warrant)
-
-        def may_end(now: tuple[Member, ...]) -> bool:
-            return (
-                self._evidence.stands(order.lock, order.warrant)
-                and self._evidence.why_stale(order.asked_at) is None
-                and whole_cgroup(now, let_go_at)
-                and not any(judge(each, now) for each in now)
-            )
-
-        how = await self._pods.kill(
-            order.pod, path=record.cgroup, inode=record.inode, may_end=may_end
-        )
-        if how in {Outcome.KILLED, Outcome.FROZEN}:
-            log.warning(
-                "pod cgroup killed",
-                cgroup=record.cgroup,
-                device=str(order.lock.device),
-                pod=order.pod,
-                how=how.value,
-            )
-        return how
 
 
 class Reclaimer:
@@ -179,16 +56,17 @@ class Reclaimer:
     """
 
     def __init__(
-        self, *, ledger: Ledger, evidence: Evidence, signals: Signals, clock: Clock
+        self, *, ledger: Ledger, evidence: Evidence, pods: Pods, pidfds: Pidfds, clock: Clock
     ) -> None:
-        """Act by the settings of *evidence*."""
+        """End processes of *pods* that *evidence* allows to be ended, by its settings."""
         self._ledger = ledger
         self._evidence = evidence
-        self._signals = signals
+        self._pods = pods
+        self._pidfds = pidfds
         self._clock = clock
         self._settings = evidence.settings
         self._attempts: dict[PodUid, Attempt] = {}
-        self._orders: dict[PodUid, tuple[ByHand, float]] = {}
+        self._by_hand: dict[PodUid, tuple[ByHand, float]] = {}
         self._said: dict[tuple[DeviceName, str], str] = {}
         self.observe: Callable[[ReclaimStep, str], None] = lambda _step, _outcome: None
 
@@ -208,7 +86,7 @@ class Reclaimer:
         """
         for pod in pods:
             self._attempts.pop(pod, None)
-            self._orders.pop(pod, None)
+            self._by_hand.pop(pod, None)
             self._evidence.forget(pod)
 
     def retry(self, pod: PodUid, order: ByHand = ByHand.NOTHING) -> None:
@@ -218,7 +96,7 @@ class Reclaimer:
         attempt takes: it was given for what is there now.
         """
         self._attempts.pop(pod, None)
-        self._orders[pod] = order, self._clock.monotonic() + self.patience
+        self._by_hand[pod] = order, self._clock.monotonic() + self.patience
 
     async def step(self, lock: DeviceLock, facts: ReleaseFacts, reason: str) -> None:
         """Do what is due for an ending lock; *reason* says why its device is not free."""
@@ -241,7 +119,7 @@ class Reclaimer:
         elif step is ReclaimStep.QUARANTINE:
             attempt = replace(attempt, quarantined_at=self._clock.monotonic())
             self._attempts[lock.pod] = attempt
-            self._orders.pop(lock.pod, None)
+            self._by_hand.pop(lock.pod, None)
             self.observe(step, "done")
         # One attempt serves all locks of a pod; each of them follows it with a move of its own.
         given_up = attempt.quarantined_at is not None
@@ -251,7 +129,7 @@ class Reclaimer:
         elif lock.state is LockState.QUARANTINED and not given_up:
             await self._ledger.move_if_unmoved(lock, LockState.RECLAIMING, f"tried again: {reason}")
         elif step in {ReclaimStep.TERMINATE, ReclaimStep.KILL} and blockers:
-            warrant = Warrant(complete=not facts.kernel.gaps, by_hand=self._order(lock.pod))
+            warrant = Warrant(complete=not facts.kernel.gaps, by_hand=self._allowed(lock.pod))
             await self._end(lock, blockers, step, attempt, warrant)
         elif step is ReclaimStep.KILL:  # no process is left, and yet the kernel shows it in use
             self._attempts[lock.pod] = replace(attempt, killed_at=self._clock.monotonic())
@@ -293,18 +171,112 @@ class Reclaimer:
         questions = 2 * self._evidence.question_timeout
         return self._settings.term_grace + self._settings.kill_grace + questions
 
-    def _order(self, pod: PodUid) -> ByHand:
-        order, until = self._orders.get(pod, (ByHand.NOTHING, 0.0))
+    def _allowed(self, pod: PodUid) -> ByHand:
+        order, until = self._by_hand.get(pod, (ByHand.NOTHING, 0.0))
         return order if self._clock.monotonic() < until else ByHand.NOTHING
 
     async def signal(self, lock: DeviceLock, step: ReclaimStep, warrant: Warrant) -> bool:
-        """Signal those that *warrant* means and every guard agrees on; tell whether any was."""
-        sent = await self._signals.send(lock, step, warrant)
-        for done, outcome in sent.outcomes:
-            self.observe(done, outcome)
-        if sent.spared:
-            self._say(lock, "holder not ended", sent.spared)
-        return bool(sent.outcomes)
+        """Signal the processes of the lock's pod that *warrant* means and every guard agrees on.
+
+        A pidfd is opened on each before kubelet is asked. Return False where no signal was sent: no
+        process was left to end, or a guard spared it at the last moment.
+        """
+        pod = lock.pod
+        if pod is None:
+            return False
+        meant = [
+            each
+            for each in await self._pods.members(pod)
+            if warrant.only is None or each.process in warrant.only
+        ]
+        with self._pidfds.holding(each.process for each in meant) as held:
+            view = await self._evidence.ask()
+            if view is None:
+                self._say(lock, "holder not ended", "kubelet did not answer")
+                return False
+            return await self._carry_out(
+                _Order(
+                    lock=lock,
+                    pod=pod,
+                    step=step,
+                    warrant=warrant,
+                    opened=tuple(each for each in meant if each.process in held),
+                    asked_at=view.sent_at,
+                )
+            )
+
+    async def _carry_out(self, order: _Order) -> bool:
+        agreed = await self._agreed(order)
+        # Nothing in a sandbox could handle a SIGTERM: it is ended as one, at once.
+        at_once = order.step is ReclaimStep.KILL or any(each.sandbox for each in agreed.members)
+        all_of_it = at_once and len(agreed.victims) == len(agreed.members)
+        if agreed.victims and all_of_it:
+            how = await self._end_whole(order, agreed.members)
+            if how is not Outcome.IMPOSSIBLE:
+                return how is not Outcome.SPARED
+            agreed = await self._agreed(order)  # trying took its time
+        number = signal.SIGKILL if order.step is ReclaimStep.KILL else signal.SIGTERM
+        for victim in agreed.victims:
+            outcome = self._pidfds.send(victim.process, number)
+            self.observe(order.step, outcome)
+            log.warning(
+                _SAID.get(outcome, "signal not sent"),
+                signal=number.name,
+                pid=victim.process.pid,
+                command=victim.command,
+                device=str(order.lock.device),
+                pod=order.pod,
+                outcome=outcome,
+            )
+        return bool(agreed.victims)
+
+    async def _agreed(self, order: _Order) -> _Agreed:
+        """Ask every guard about those that are held."""
+        members = await self._evidence.look(order.pod)
+        if not self._evidence.stands(order.lock, order.warrant):
+            return _Agreed(members=members)
+        stale = self._evidence.why_stale(order.asked_at)
+        if stale is not None:
+            self._say(order.lock, "holder not ended", stale)
+            return _Agreed(members=members)
+        judge = self._evidence.judging(order.lock, order.warrant)
+        held = {each.process for each in order.opened}
+        # As they are now: one that was opened may have moved on or become another program.
+        victims = tuple(
+            each for each in members if each.process in held and judge(each, members) is None
+        )
+        return _Agreed(members=members, victims=victims)
+
+    async def _end_whole(self, order: _Order, members: tuple[Member, ...]) -> Outcome:
+        record = self._evidence.record(order.pod)
+        if record is None or record.cgroup is None or record.inode is None:
+            return Outcome.IMPOSSIBLE
+        let_go_at = record.let_go_at
+        if let_go_at is None or not whole_cgroup(members, let_go_at):
+            return Outcome.IMPOSSIBLE
+        judge = self._evidence.judging(order.lock, order.warrant)
+
+        def may_end(now: tuple[Member, ...]) -> bool:
+            return (
+                self._evidence.stands(order.lock, order.warrant)
+                and self._evidence.why_stale(order.asked_at) is None
+                and whole_cgroup(now, let_go_at)
+                and not any(judge(each, now) for each in now)
+            )
+
+        how = await self._pods.kill(
+            order.pod, path=record.cgroup, inode=record.inode, may_end=may_end
+        )
+        if how in {Outcome.KILLED, Outcome.FROZEN}:
+            self.observe(ReclaimStep.KILL, how.value)
+            log.warning(
+                "pod cgroup killed",
+                cgroup=record.cgroup,
+                device=str(order.lock.device),
+                pod=order.pod,
+                how=how.value,
+            )
+        return how
 
     def _say(self, lock: DeviceLock, what: str, reason: str) -> None:
         """Log why a device is not free, or its holder not ended, once for each reason."""

@@ -41,16 +41,6 @@ _FRESH = 10.0
 
 log = structlog.get_logger(__name__)
 
-FORBIDDEN = "forbidden"
-"""The outcome of a write that this container may not make: /sys is read-only here."""
-
-_OUTCOMES = {
-    Written.DONE: "done",
-    Written.FORBIDDEN: FORBIDDEN,
-    Written.UNSUPPORTED: "skipped",
-    Written.FAILED: "failed",
-}
-
 
 class Did(Struct, frozen=True, kw_only=True):
     """One thing that was done or left out; `step` and `outcome` are from closed sets."""
@@ -125,7 +115,7 @@ class Trial(Struct, frozen=True, kw_only=True):
             text = findings.problem
         elif answer.written is not Written.DONE:
             text = f"not reset: {answer.text}"
-        findings.note("reset", _OUTCOMES[answer.written], text)
+        findings.note("reset", answer.written.value, text)
 
     def _check(
         self, control: FunctionControl, functions: tuple[PciAddress, ...], findings: Findings
@@ -135,7 +125,7 @@ class Trial(Struct, frozen=True, kw_only=True):
             if may_rebind(look, allowed=self.rebind) and self.wanted():
                 answer = control.rebind(address)
                 text = answer.text or f"{address} bound to vfio-pci again"
-                findings.note("rebind", _OUTCOMES[answer.written], text)
+                findings.note("rebind", answer.written.value, text)
                 look = control.state_of(address)
             problem = why_dead(look)
             if problem is not None:
@@ -314,7 +304,7 @@ class Resetter:
         it.lane.close()
         for each in found.did:
             self.observe(each.step, each.outcome)
-            if each.outcome == FORBIDDEN and not self._told_forbidden:
+            if each.outcome == Written.FORBIDDEN.value and not self._told_forbidden:
                 self._told_forbidden = True  # the same for every device, until a restart
                 log.warning("device reset not permitted", reason=each.text)
         did = [each.text for each in found.did]

@@ -44,7 +44,7 @@ from holdfast.reclaim.handrelease import HandRelease
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.reclaim.leaks import LeakedSandboxes
 from holdfast.reclaim.pods import Pods
-from holdfast.reclaim.reclaimer import Reclaimer, Signals
+from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
@@ -201,7 +201,8 @@ class Parts:
         self.reclaimer = Reclaimer(
             ledger=self.ledger,
             evidence=evidence,
-            signals=Signals(evidence=evidence, pods=pods, pidfds=host.pidfds),
+            pods=pods,
+            pidfds=host.pidfds,
             clock=self.clock,
         )
         self.resetter = Resetter(

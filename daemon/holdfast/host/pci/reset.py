@@ -25,11 +25,14 @@ _VENDOR_BYTES = 2
 
 
 class Written(Enum):
-    """The result of a write to sysfs; FORBIDDEN if we may not write here (a read-only /sys)."""
+    """The result of a write to sysfs, as metrics show it.
+
+    FORBIDDEN if we may not write here (a read-only /sys), UNSUPPORTED if the function has no reset.
+    """
 
     DONE = "done"
     FORBIDDEN = "forbidden"
-    UNSUPPORTED = "unsupported"
+    UNSUPPORTED = "skipped"
     FAILED = "failed"
 
 
