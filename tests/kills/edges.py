@@ -45,13 +45,21 @@ class InlineLane(Lane):
     def stuck_since(self) -> float | None:
         return None
 
-    async def run(self, call: Callable[[], T], *, deadline: float | None = None) -> T:
+    async def run(
+        self,
+        call: Callable[[], T],
+        *,
+        deadline: float | None = None,
+        after: Callable[[T], None] | None = None,
+    ) -> T:
         if self.calls_left is not None:
             self.calls_left -= 1
             if self.calls_left < 0:
                 raise DaemonKilledError
         answer = call()
         await asyncio.sleep(0)  # as with a thread, the loop goes round once
+        if after is not None:
+            after(answer)
         return answer
 
 

@@ -1,11 +1,11 @@
 """The ledger as the rest of the daemon sees it: decide on the book, commit, then publish it."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import structlog
+from msgspec import Struct
 
 from holdfast.errors import LaneStuckError, LedgerError, LedgerLostError, LedgerUnusableError
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
@@ -46,7 +46,6 @@ class Ledger:
         self._clock = clock
         self.boot = boot
         """The boot of the machine that decisions are made in."""
-        self._loop = asyncio.get_running_loop()
         self._latest = Book()
         self._failing_since: float | None = None
         self._problem = ""
@@ -77,7 +76,10 @@ class Ledger:
         *decide* must be pure, for it runs on another thread. Raises LedgerError when the commit
         failed, LaneStuckError when it took longer than *deadline*: then it may still come.
         """
-        return await self._lane.run(lambda: self._apply(decide), deadline=deadline)
+        decided = await self._lane.run(
+            lambda: self._apply(decide), deadline=deadline, after=self._publish
+        )
+        return decided.answer
 
     async def apply_or_log(
         self,
@@ -180,13 +182,13 @@ class Ledger:
         self.book.set(await self._lane.run(self._store.read))
         self._latest = self.book.value
 
-    def _apply(self, decide: Callable[[Draft], T]) -> T:
+    def _apply(self, decide: Callable[[Draft], T]) -> "_Decided[T]":
         before = self._latest
         draft = self._draft(before)
         answer = decide(draft)
         after = draft.book
         if after is before:
-            return answer
+            return _Decided(answer)
         if self._lost:
             raise LedgerLostError(self._lost)
         started = self._clock.monotonic()
@@ -197,9 +199,7 @@ class Ledger:
             raise
         self._latest = after
         took = self._clock.monotonic() - started
-        # Published from here, not by the caller: it may have given up waiting by now.
-        self._loop.call_soon_threadsafe(self._publish, after, draft.moves, took)
-        return answer
+        return _Decided(answer, _Commit(book=after, moves=draft.moves, took=took))
 
     def _draft(self, book: Book) -> Draft:
         clock = self._clock
@@ -227,11 +227,31 @@ class Ledger:
             self._failing_since = started
         self._problem = str(error)
 
-    def _publish(self, book: Book, moves: tuple[Move, ...], took: float) -> None:
-        self._logged.clear()
-        self.book.set(book)
-        self.commit_seconds(took)
-        self.moved(moves)
+    def _publish(self, decided: "_Decided[T]") -> None:
+        commit = decided.commit
+        if commit is not None:
+            self._logged.clear()
+            self.book.set(commit.book)
+            self.commit_seconds(commit.took)
+            self.moved(commit.moves)
+
+
+class _Commit(Struct, frozen=True, kw_only=True):
+    """A new book that is on the disk, what led to it, and the seconds that writing it took."""
+
+    book: Book
+    moves: tuple[Move, ...]
+    took: float
+
+
+class _Decided(Generic[T]):
+    """What a decision answered, and what was committed; None: it changed nothing."""
+
+    __slots__ = ("answer", "commit")
+
+    def __init__(self, answer: T, commit: _Commit | None = None) -> None:
+        self.answer = answer
+        self.commit = commit
 
 
 async def open_ledger(

@@ -5,6 +5,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
@@ -48,16 +49,24 @@ class Lane:
         """How long the last finished call took, in seconds. May be read from any thread."""
         return self._latency
 
-    async def run(self, call: Callable[[], T], *, deadline: float | None = None) -> T:
+    async def run(
+        self,
+        call: Callable[[], T],
+        *,
+        deadline: float | None = None,
+        after: Callable[[T], None] | None = None,
+    ) -> T:
         """Return what *call* returns, or raise what it raises.
 
         *deadline* (seconds, the lane's own when None) counts from now, the time in the queue
         included. Raise LaneStuckError when it passes; a call still in the queue then never runs.
+        *after* is called on the loop with what *call* returned, before anybody has the answer, and
+        also where the caller has given up by then.
         """
         if self._closed:
             raise LaneStuckError(f"cannot use lane {self.name}: it is closed")
         patience = self.deadline if deadline is None else deadline
-        task = _Call(call, asyncio.get_running_loop(), time.monotonic() + patience)
+        task = _Call(call, asyncio.get_running_loop(), time.monotonic() + patience, after)
         self._calls.put(lambda: self._carry_out(task))
         timeout = asyncio.timeout(patience)
         try:
@@ -92,13 +101,17 @@ class Lane:
         started = time.monotonic()
         self._current = task
         try:
-            act = _bind(task.answer.set_result, task.call())
+            answer = task.call()
         except BaseException as error:  # noqa: BLE001 - handed to the caller, not hidden
-            act = _bind(task.answer.set_exception, _as_result(error))
+            act = partial(_fail, task, error)
+        else:
+            act = partial(_succeed, task, answer)
         self._latency = time.monotonic() - started
         self._current = None
         with contextlib.suppress(RuntimeError):  # the loop closed while we were away
-            task.loop.call_soon_threadsafe(_settle, task.answer, act)
+            # Once, at the very end: the loop takes the interpreter as soon as it is woken, and this
+            # thread would have to wait for whatever it does then.
+            task.loop.call_soon_threadsafe(act)
 
 
 class _Timed(Protocol):
@@ -106,16 +119,32 @@ class _Timed(Protocol):
 
 
 class _Call(Generic[T]):
-    def __init__(self, call: Callable[[], T], loop: asyncio.AbstractEventLoop, due: float) -> None:
+    def __init__(
+        self,
+        call: Callable[[], T],
+        loop: asyncio.AbstractEventLoop,
+        due: float,
+        after: Callable[[T], None] | None,
+    ) -> None:
         self.call = call
         self.loop = loop
         self.due = due
+        self.after = after
         self.answer: asyncio.Future[T] = loop.create_future()
         self.abandoned = False
 
 
-def _bind(function: Callable[[T], None], argument: T) -> Callable[[], None]:
-    return lambda: function(argument)
+def _succeed(task: _Call[T], answer: T) -> None:
+    # The answer first: whoever waits for it goes on before those who follow what `after` publishes.
+    if not task.answer.done():
+        task.answer.set_result(answer)
+    if task.after is not None:
+        task.after(answer)
+
+
+def _fail(task: _Call[T], error: BaseException) -> None:
+    if not task.answer.done():
+        task.answer.set_exception(_as_result(error))
 
 
 def _as_result(error: BaseException) -> BaseException:
@@ -125,8 +154,3 @@ def _as_result(error: BaseException) -> BaseException:
     wrapped = RuntimeError(f"a call on a lane raised {error!r}")
     wrapped.__cause__ = error
     return wrapped
-
-
-def _settle(answer: asyncio.Future[T], act: Callable[[], None]) -> None:
-    if not answer.done():
-        act()

@@ -38,6 +38,53 @@ async def test_the_loop_goes_on_while_a_call_blocks() -> None:
         assert await blocked
 
 
+async def test_who_waits_for_an_answer_goes_on_before_those_who_follow_what_comes_after() -> None:
+    with contextlib.closing(Lane("scan", deadline=20)) as lane:
+        order: list[str] = []
+        published = asyncio.Event()
+
+        async def follow() -> None:
+            await published.wait()
+            order.append("follower")
+
+        def after(answer: int) -> None:
+            order.append(f"after {answer}")
+            published.set()
+
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(0)
+        answer: int = await lane.run(lambda: 7, after=after)
+        order.append(f"answer {answer}")
+        await following
+
+    assert order == ["after 7", "answer 7", "follower"]
+
+
+async def test_what_comes_after_a_call_comes_although_the_caller_has_given_up() -> None:
+    with contextlib.closing(Lane("scan", deadline=0.05)) as lane:
+        gate, seen = threading.Event(), list[bool]()
+        with pytest.raises(LaneStuckError):
+            await lane.run(lambda: gate.wait(20), after=seen.append)
+        gate.set()
+
+        await until(lambda: seen)
+
+    assert seen == [True]
+
+
+async def test_nothing_comes_after_a_call_that_fails() -> None:
+    def fail() -> None:
+        raise KeyError("absent")
+
+    with contextlib.closing(Lane("scan", deadline=20)) as lane:
+        seen: list[None] = []
+        with pytest.raises(KeyError):
+            await lane.run(fail, after=seen.append)
+        await lane.run(lambda: None)
+
+    assert seen == []
+
+
 async def test_an_error_of_the_call_reaches_the_caller() -> None:
     def fail() -> None:
         raise KeyError("absent")
