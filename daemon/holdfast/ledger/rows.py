@@ -3,7 +3,7 @@
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import asdict
 
@@ -17,6 +17,9 @@ from holdfast.model.ids import (
     ProcessId,
     ResourceName,
 )
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _MARKS_SINCE_VERSION = 2
 _MOMENTS_SINCE_VERSION = 4
@@ -67,25 +70,22 @@ def write_difference(db: sqlite3.Connection, before: Book, after: Book) -> None:
     db.execute(
         "UPDATE counters SET fence = ?, last_allocation = ?", (after.fence, after.last_allocation)
     )
-    changed = [lock for name, lock in after.locks.items() if before.locks.get(name) != lock]
-    gone = [lock for name, lock in before.locks.items() if name not in after.locks]
-    for lock in gone + changed:
-        db.execute(
-            "DELETE FROM locks WHERE resource = ? AND device = ?",
-            (lock.device.resource, lock.device.id),
-        )
+    changed = _changed(before.locks, after.locks)
+    for name in before.locks:
+        if name not in after.locks or name in changed:
+            db.execute(
+                "DELETE FROM locks WHERE resource = ? AND device = ?", (name.resource, name.id)
+            )
     for ended in before.allocations.keys() - after.allocations.keys():
         db.execute("DELETE FROM allocations WHERE id = ?", (ended,))
     for uid in before.pods.keys() - after.pods.keys():
         db.execute("DELETE FROM pods WHERE uid = ?", (uid,))
-    for allocation in after.allocations.values():
-        if before.allocations.get(allocation.id) != allocation:
-            _write_allocation(db, allocation, is_new=allocation.id not in before.allocations)
-    for lock in changed:
+    for number, allocation in _changed(before.allocations, after.allocations).items():
+        _write_allocation(db, allocation, is_new=number not in before.allocations)
+    for lock in changed.values():
         _write_lock(db, lock)
-    for pod in after.pods.values():
-        if before.pods.get(pod.uid) != pod:
-            _write_pod(db, pod)
+    for pod in _changed(before.pods, after.pods).values():
+        _write_pod(db, pod)
     if before.marks != after.marks:
         _write_marks(db, after.marks)
     _write_kept(db, before.kept, after.kept)
@@ -96,6 +96,16 @@ def write_moves(db: sqlite3.Connection, moves: Iterable[Move]) -> None:
     for move in moves:
         row = asdict(move) | _place(move.device)
         _insert(db, "history", row | {"before": move.before.value, "after": move.after.value})
+
+
+def _changed(before: Mapping[K, V], after: Mapping[K, V]) -> dict[K, V]:
+    """Return what is new in *after* or differs from *before*."""
+    # What a draft did not touch is the same object: a book of hundreds is gone through quickly.
+    return {
+        key: value
+        for key, value in after.items()
+        if (was := before.get(key)) is not value and was != value
+    }
 
 
 def _read_allocations(db: sqlite3.Connection) -> Iterable[Allocation]:
