@@ -14,3 +14,6 @@ CONTROL_SOCKET = "control.sock"
 
 DRA_SOCKET = "dra.sock"
 """In the DRA driver's own folder: where kubelet has claims prepared."""
+
+CLAIM_STATE = "dra_manager_state"
+"""In kubelet's root folder: which pods use which claims, as kubelet wrote it."""

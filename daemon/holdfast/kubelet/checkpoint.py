@@ -125,14 +125,21 @@ class _File(msgspec.Struct, frozen=True):
     checksum: Any = msgspec.field(name="Checksum", default=None)
 
 
+def check_size(content: bytes) -> None:
+    """Raise KubeletError when *content* is nothing, or more than kubelet ever writes."""
+    if len(content) > _LARGEST:
+        raise KubeletError(f"it is larger than {_LARGEST >> 20} MiB")
+    if not content.strip():
+        raise KubeletError("it is empty")
+
+
 def parse(content: bytes, promised: Promised = _nothing) -> Contents:
     """Return what *content* says; raise KubeletError when any part of it is not understood.
 
     All or nothing: a pod that is missing because its line was not understood would look like one
     that kubelet let go of.
     """
-    if not content.strip():
-        raise KubeletError("it is empty")
+    check_size(content)
     try:
         file = msgspec.json.decode(content, type=_File)
     except msgspec.ValidationError as error:
@@ -153,15 +160,23 @@ def parse(content: bytes, promised: Promised = _nothing) -> Contents:
     )
 
 
+def read_whole(path: Path) -> tuple[bytes, FileId]:
+    """Return what one of kubelet's files has in it, and which file it was; raise OSError.
+
+    Of one that is too large there is one byte more than is ever understood.
+    """
+    with path.open("rb") as stream:
+        found = os.fstat(stream.fileno())
+        return stream.read(_LARGEST + 1), FileId.from_stat(found)
+
+
 def read(path: Path, promised: Promised = _nothing) -> Checkpoint:
     """Look at the checkpoint at *path*. Whatever is wrong with it is told, never raised."""
     advice = (
         "it is written at each allocation and each registration; restart kubelet if it stays so"
     )
     try:
-        with path.open("rb") as stream:
-            found = os.fstat(stream.fileno())
-            content = stream.read(_LARGEST + 1)
+        content, file = read_whole(path)
     except FileNotFoundError:
         problem = f"cannot read kubelet's checkpoint {path}: there is no such file; {advice}"
         return Checkpoint(state=CheckpointState.MISSING, problem=problem)
@@ -171,10 +186,7 @@ def read(path: Path, promised: Promised = _nothing) -> Checkpoint:
             "run as root with kubelet's device-plugins folder mounted"
         )
         return Checkpoint(state=CheckpointState.UNREADABLE, problem=problem)
-    file = FileId.from_stat(found)
     try:
-        if len(content) > _LARGEST:
-            raise KubeletError(f"it is larger than {_LARGEST >> 20} MiB")  # noqa: TRY301 - one answer for all that is wrong inside
         contents = parse(content, promised)
     except KubeletError as error:
         problem = f"cannot understand kubelet's checkpoint {path}: {error}; {advice}"

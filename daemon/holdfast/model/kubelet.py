@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from holdfast.model.ids import (
     NO_CHECKPOINT,
     CheckpointId,
+    ClaimRef,
     DeviceId,
     DeviceName,
     PodUid,
@@ -32,6 +33,17 @@ class CheckpointEntry(Struct, frozen=True, kw_only=True):
     promised: tuple[str, ...] = ()
     promised_names: tuple[str, ...] = ()
     promised_ids: tuple[str, ...] = ()
+
+
+class ClaimEntry(Struct, frozen=True, kw_only=True):
+    """One claim as kubelet wrote it: the pods that use it, and its devices by driver.
+
+    A device is its pool and its name. A driver has none before its first answer.
+    """
+
+    claim: ClaimRef
+    pods: frozenset[PodUid]
+    devices: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
 
 class ListedPod(Struct, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """What can be wrong with kubelet's folder, checkpoint and sockets, on copied trees and on live sockets."""
 
+import binascii
 import contextlib
 import json
 import os
@@ -145,6 +146,34 @@ def test_a_node_that_never_had_a_plugin_has_no_checkpoint_and_nothing_is_wrong(
 ) -> None:
     (node.plugins / "kubelet_internal_checkpoint").unlink()
     assert node.told().bad("kubelet") == {}
+
+
+def _claims(*claims: dict[str, Any]) -> bytes:
+    data = json.dumps(
+        {
+            "kind": "DRACheckpoint",
+            "apiVersion": "checkpoint.dra.kubelet.k8s.io/v1",
+            "ClaimInfoStateList": claims,
+        }
+    )
+    return json.dumps({"Data": data, "Checksum": binascii.crc32(data.encode())}).encode()
+
+
+def test_kubelets_record_of_claims_is_told_or_fails_with_what_to_do(node: NodeTree) -> None:
+    path = node.plugins.parent / "dra_manager_state"
+    claim = {"ClaimUID": "u", "ClaimName": "c", "Namespace": "n", "PodUIDs": {"p": {}, "q": {}}}
+    path.write_bytes(_claims(claim))
+    well = node.told().of("kubelet", "claim-state")
+    path.write_bytes(_claims(claim)[:-3])
+    damaged = node.told().of("kubelet", "claim-state")
+    path.unlink()
+    without = node.told()
+
+    assert (well["level"], "1 claims that 2 pods use" in well["reason"]) == ("OK", True)
+    assert damaged["level"] == "FAIL"
+    assert "kubelet does not start with it" in damaged["reason"]
+    assert "move the file away" in damaged["remedy"]
+    assert "claim-state" not in without.bad("kubelet")
 
 
 def test_another_plugin_that_has_our_resource_fails_by_its_devices(node: NodeTree) -> None:

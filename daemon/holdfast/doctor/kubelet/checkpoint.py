@@ -1,17 +1,20 @@
-"""Checks kubelet's checkpoint: whether it can be read, and whose devices are in it."""
+"""Checks kubelet's files: whether they can be read, and whose devices are in them."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.doctor.finding import Check, Finding, some
+from holdfast.doctor.node import Node
 from holdfast.errors import HostError, KubeletError
 from holdfast.host.files.kernelfile import read_bytes
+from holdfast.kubelet import claimstate
 from holdfast.kubelet.checkpoint import Contents, parse
-from holdfast.names import KUBELET_CHECKPOINT
+from holdfast.names import CLAIM_STATE, KUBELET_CHECKPOINT
 from holdfast.settings import Settings
 
 _CHECKPOINT = Check("kubelet", "checkpoint")
+_CLAIM_STATE = Check("kubelet", "claim-state")
 _OTHER_DEVICES = Check("kubelet", "other-devices")
 _KUBELET_VERSION = Check("kubelet", "kubelet-version")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(\.[0-7])?")
@@ -55,6 +58,35 @@ def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
     )
     yield from _strangers(contents, settings)
     yield _version(folder, contents, settings)
+
+
+def claim_findings(node: Node) -> Iterator[Finding]:
+    """Yield what was found of kubelet's record of claims; nothing where there is none to be seen.
+
+    Raises HostError without permission.
+    """
+    home = Path(node.settings.kubelet.pod_resources_socket).parent.parent
+    path = node.path(str(home / CLAIM_STATE))
+    try:
+        content = read_bytes(path)
+        if content is None:
+            return  # no DRA on this node, or its folder is not mounted where the daemon runs
+        claims = claimstate.parse(content)
+    except HostError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise
+        yield _CLAIM_STATE.fail(
+            f"{error}: holdfast cannot tell which pods use which claims",
+            remedy="look for disk errors (dmesg), and restart kubelet when the disk works",
+        )
+    except KubeletError as error:
+        yield _CLAIM_STATE.fail(
+            f"{path} cannot be understood: {error}; kubelet does not start with it",
+            remedy="drain the node, stop kubelet, move the file away and start kubelet",
+        )
+    else:
+        pods = len({pod for each in claims for pod in each.pods})
+        yield _CLAIM_STATE.ok(f"{path} tells of {len(claims)} claims that {pods} pods use")
 
 
 def stranger(resource: str, id_: str, settings: Settings) -> bool:

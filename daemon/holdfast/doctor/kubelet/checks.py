@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from holdfast.doctor.finding import Check, Finding
-from holdfast.doctor.kubelet.checkpoint import checkpoint_findings
+from holdfast.doctor.kubelet.checkpoint import checkpoint_findings, claim_findings
 from holdfast.doctor.kubelet.plugins import plugin_findings
 from holdfast.doctor.node import IN_MEMORY, Node, unusable
 from holdfast.doctor.programs import ask_socket, flag_of
@@ -48,6 +48,7 @@ def kubelet_findings(node: Node) -> Iterator[Finding]:
     yield from _process(node, kubelet)
     yield _pod_resources(node, kubelet)
     yield from checkpoint_findings(folder, node.settings)
+    yield from claim_findings(node)
     yield from plugin_findings(node, folder)
 
 

@@ -1,0 +1,128 @@
+"""Reads kubelet's record of claims: which pods use which claim, as kubelet wrote it.
+
+The file is dra_manager_state in kubelet's root folder; kubelet writes it, and nobody else.
+"""
+
+import binascii
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.errors import KubeletError
+from holdfast.kubelet.checkpoint import CheckpointState, FileId, check_size, read_whole
+from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
+from holdfast.model.kubelet import ClaimEntry
+
+_KIND = "DRACheckpoint"
+_VERSION = "checkpoint.dra.kubelet.k8s.io/v1"
+
+
+class ClaimState(Struct, frozen=True, kw_only=True):
+    """One look at the file. `entries` are empty and `problem` is not, unless it was READ.
+
+    MISSING is no problem where no pod has ever had a claim: kubelets make the file at their first
+    start with DRA.
+    """
+
+    state: CheckpointState
+    entries: tuple[ClaimEntry, ...] = ()
+    problem: str = ""
+    file: FileId | None = None
+
+
+class _Device(Struct, frozen=True):
+    pool: str = msgspec.field(name="PoolName")
+    name: str = msgspec.field(name="DeviceName")
+
+
+class _Driver(Struct, frozen=True):
+    # Go writes an empty list as null.
+    devices: list[_Device] | None = msgspec.field(name="Devices", default=None)
+
+
+class _Claim(Struct, frozen=True):
+    uid: str = msgspec.field(name="ClaimUID")
+    name: str = msgspec.field(name="ClaimName")
+    namespace: str = msgspec.field(name="Namespace")
+    pods: dict[str, object] | None = msgspec.field(name="PodUIDs")
+    drivers: dict[str, _Driver] | None = msgspec.field(name="DriverState", default=None)
+
+
+class _Data(Struct, frozen=True):
+    kind: str
+    version: str = msgspec.field(name="apiVersion")
+    # Kubernetes 1.32 called it Entries.
+    claims: list[_Claim] | msgspec.UnsetType | None = msgspec.field(
+        name="ClaimInfoStateList", default=msgspec.UNSET
+    )
+    entries: list[_Claim] | msgspec.UnsetType | None = msgspec.field(
+        name="Entries", default=msgspec.UNSET
+    )
+
+
+class _File(Struct, frozen=True):
+    data: str = msgspec.field(name="Data")
+    checksum: int = msgspec.field(name="Checksum")
+
+
+def parse(content: bytes) -> tuple[ClaimEntry, ...]:
+    """Return the claims in *content*; raise KubeletError when any part of it is not understood.
+
+    All or nothing: a claim that is missing because its line was not understood would look like one
+    that kubelet let go of.
+    """
+    check_size(content)
+    try:
+        file = msgspec.json.decode(content, type=_File)
+        # Kubelet counts the text's bytes (CRC-32, IEEE), and ends when they differ.
+        if binascii.crc32(file.data.encode()) != file.checksum:
+            raise KubeletError("its checksum is wrong, so it was damaged or cut")
+        data = msgspec.json.decode(file.data, type=_Data)
+    except msgspec.ValidationError as error:
+        raise KubeletError(f"it is of no known version ({error})") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise KubeletError(f"it is not whole JSON ({error})") from error
+    except RecursionError as error:
+        raise KubeletError("it is nested too deep") from error
+    claims = data.entries if data.claims is msgspec.UNSET else data.claims
+    if (data.kind, data.version) != (_KIND, _VERSION) or claims is msgspec.UNSET:
+        raise KubeletError(f"it is of no known version ({data.kind} {data.version})")
+    return tuple(_entry(each) for each in claims or ())
+
+
+def read(path: Path) -> ClaimState:
+    """Look at the record at *path*. Whatever is wrong with it is told, never raised."""
+    try:
+        content, file = read_whole(path)
+    except FileNotFoundError:
+        problem = f"cannot read kubelet's record of claims {path}: there is no such file"
+        return ClaimState(state=CheckpointState.MISSING, problem=problem)
+    except OSError as error:
+        problem = (
+            f"cannot read kubelet's record of claims {path}: {error.strerror or error}; holdfast "
+            "must run as root with kubelet's root folder mounted"
+        )
+        return ClaimState(state=CheckpointState.UNREADABLE, problem=problem)
+    try:
+        entries = parse(content)
+    except KubeletError as error:
+        problem = (
+            f"cannot understand kubelet's record of claims {path}: {error}; kubelet does not start "
+            "with it: drain the node, move the file away and restart kubelet"
+        )
+        return ClaimState(state=CheckpointState.GARBAGE, problem=problem, file=file)
+    return ClaimState(state=CheckpointState.READ, entries=entries, file=file)
+
+
+def _entry(claim: _Claim) -> ClaimEntry:
+    if not claim.uid or not claim.name or not claim.namespace:
+        raise KubeletError("it is of no known version (a claim without a uid, name or namespace)")
+    return ClaimEntry(
+        claim=ClaimRef(namespace=claim.namespace, uid=ClaimUid(claim.uid), name=claim.name),
+        pods=frozenset(PodUid(pod) for pod in claim.pods or ()),
+        devices={
+            driver: tuple((each.pool, each.name) for each in state.devices or ())
+            for driver, state in (claim.drivers or {}).items()
+        },
+    )
