@@ -9,6 +9,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 
 from chart.generated import inputs, outputs
 from chart.rendering import (
@@ -25,7 +26,6 @@ from chart.rendering import (
 from holdfast.model.node.readiness import Check
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.probes import ProbeServer
-from holdfast.telemetry.series import Registry
 
 EXAMPLES = sorted((REPOSITORY / "deploy/examples").glob("values-*.yaml"))
 UNIT = REPOSITORY / "deploy/systemd/holdfast.service"
@@ -130,7 +130,9 @@ def _ask(host: str, port: int, patience: str) -> tuple[int, str]:
 
 def test_helms_test_passes_when_the_daemon_is_ready_and_else_says_what_is_not() -> None:
     board = Board()
-    with ProbeServer("127.0.0.1", 0, board=board, registry=Registry(), stall=600) as server:
+    with ProbeServer(
+        "127.0.0.1", 0, board=board, registry=CollectorRegistry(), stall=600
+    ) as server:
         said = "no commit for 7 s"
         board.publish((Check(name="ledger", passes=False, reason=said, public=said),))
         code, printed = _ask("127.0.0.1", server.port, "0")

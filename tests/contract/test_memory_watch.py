@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
 from holdfast.app.answers.reports import holder_reports
@@ -17,7 +17,6 @@ from holdfast.model.ids import DeviceId, DeviceName, ProcessId, ResourceName
 from holdfast.model.use.holders import Grip, Holder
 from holdfast.runtime.lane import Lane
 from holdfast.telemetry.memory import MemoryMetrics
-from holdfast.telemetry.series import Registry
 from manual_clock import ManualClock
 from simulated.proctree import STARTED, ProcTree
 
@@ -38,7 +37,7 @@ class Rig:
         self.tree.myself(cgroup="/own")
         self.write("own/memory.max", 100 * MIB)
         self.relieved = 0
-        self.registry = Registry()
+        self.registry = CollectorRegistry()
         self.metrics = MemoryMetrics(self.registry)
         self.watch = MemoryWatch(
             MemoryReader(self.tree.root), lane=lane, clock=ManualClock(), relieve=self._relieve
@@ -65,13 +64,11 @@ class Rig:
         )
 
     def shown(self) -> str:
-        return self.registry.page().decode()
+        return generate_latest(self.registry).decode()
 
     def value(self, metric: str, device: DeviceName | None = None) -> float | None:
         labels = {} if device is None else {"resource": device.resource, "device": device.id}
-        families = text_string_to_metric_families(self.shown())
-        samples = (each for family in families for each in family.samples)
-        return next((x.value for x in samples if (x.name, x.labels) == (metric, labels)), None)
+        return self.registry.get_sample_value(metric, labels)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 from holdfast.control import ask
 from holdfast.control.client import MOST_BYTES
@@ -18,7 +19,6 @@ from holdfast.control.server import ControlServer
 from holdfast.names import CONTROL_SOCKET
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.probes import ProbeServer
-from holdfast.telemetry.series import Registry
 
 _PATIENCE = 20.0
 
@@ -80,7 +80,9 @@ def _throw(connection: socket.socket, parts: list[bytes], *, reads: bool) -> Non
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with ProbeServer("127.0.0.1", 0, board=Board(), registry=Registry(), stall=1e9) as server:
+    with ProbeServer(
+        "127.0.0.1", 0, board=Board(), registry=CollectorRegistry(), stall=1e9
+    ) as server:
         yield server.port
 
 

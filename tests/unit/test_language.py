@@ -64,8 +64,8 @@ def _help() -> Iterator[str]:
 
 
 def _metrics() -> Iterator[str]:
-    for metric in Metrics().registry.metrics.values():
-        yield metric.text
+    for family in Metrics().registry.collect():
+        yield family.documentation
 
 
 def _texts(source: str) -> Iterator[str]:

@@ -6,6 +6,8 @@ from enum import Enum
 from pathlib import Path
 
 import pytest
+from prometheus_client import Counter
+from prometheus_client.metrics import MetricWrapperBase
 
 from holdfast.allocation.starts import PASSES, StartOutcome
 from holdfast.model.book.book import Phase
@@ -23,7 +25,12 @@ _ROWS = {name: (kind, labels, text) for name, kind, labels, text in _ROW.findall
 
 
 def _registered() -> dict[str, tuple[str, tuple[str, ...]]]:
-    return {name: (each.kind, each.labels) for name, each in Metrics().registry.metrics.items()}
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for collector in set(Metrics().registry._collector_to_names):
+        assert isinstance(collector, MetricWrapperBase)
+        name = collector._name + ("_total" if isinstance(collector, Counter) else "")
+        found[name] = (str(collector._type), tuple(map(str, collector._labelnames)))
+    return found
 
 
 def test_the_page_and_the_daemon_have_the_same_metrics_with_the_same_types_and_labels() -> None:

@@ -1,13 +1,11 @@
-"""The run command: reads the settings, and starts the daemon without OpenSSL."""
+"""The run command: reads the settings, and starts the daemon."""
 
 import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
@@ -52,7 +50,6 @@ def run(
 
     ineffective: list[str] = []
     settings = read(ineffective.append)
-    _leave_out_openssl()
     gc.disable()  # nothing that is loaded here becomes garbage
     import asyncio  # noqa: PLC0415 - no other command needs these
 
@@ -70,24 +67,3 @@ def run(
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # A new program in the same process: NVML, lanes and logs start again, the pid stays.
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program
-
-
-class _WithoutOpenSsl:
-    """Says that the interpreter was built without OpenSSL, which asyncio and hashlib can do.
-
-    The daemon speaks through Unix sockets and in plain HTTP. asyncio would load OpenSSL all the
-    same: 4 MiB on every node.
-    """
-
-    def find_spec(
-        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /
-    ) -> None:
-        """Raise ModuleNotFoundError for its modules; find nothing."""
-        if fullname in {"ssl", "_ssl", "_hashlib"}:
-            raise ModuleNotFoundError("the daemon needs no OpenSSL", name=fullname)
-
-
-def _leave_out_openssl() -> None:
-    # An interpreter for FIPS has no hash functions of its own, and takes all from OpenSSL.
-    if find_spec("_sha2") or find_spec("_sha256"):
-        sys.meta_path.insert(0, _WithoutOpenSsl())

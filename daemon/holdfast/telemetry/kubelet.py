@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from functools import partial
 
+from prometheus_client import CollectorRegistry, Histogram
+
 from holdfast.model.ids import ResourceName
 from holdfast.model.kubelet import Registration
-from holdfast.telemetry.series import Counter, Gauge, Histogram, Registry
+from holdfast.telemetry.gauges import Current, Total
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 
@@ -13,38 +15,38 @@ _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 class KubeletMetrics:
     """Shows the registration of each resource, and kubelet's calls."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything with *registry*."""
-        gauge = partial(Gauge, registry=registry)
+        current = partial(Current, registry=registry)
         histogram = partial(Histogram, registry=registry)
-        counter = partial(Counter, registry=registry)
+        total = partial(Total, registry=registry)
         self._calls = histogram(
             "holdfast_kubelet_call_seconds",
             "How long kubelet's calls took, by call and gRPC status code.",
             ["resource", "call", "code"],
             buckets=_FAST,
         )
-        self._registered = gauge(
+        self._registered = current(
             "holdfast_kubelet_registered",
             "1 while the resource is registered with kubelet, else 0.",
             ["resource"],
         )
-        self._streams = gauge(
+        self._streams = current(
             "holdfast_kubelet_streams", "Open ListAndWatch streams.", ["resource"]
         )
-        self._registrations = counter(
-            "holdfast_kubelet_registrations_total",
+        self._registrations = total(
+            "holdfast_kubelet_registrations",
             "Registrations that kubelet accepted since the daemon started.",
             ["resource"],
         )
-        self._questions = counter(
-            "holdfast_kubelet_questions_total",
+        self._questions = total(
+            "holdfast_kubelet_questions",
             "Complete answers of kubelet to the question which pods it has.",
         )
 
     def called(self, resource: str, call: str, code: str, seconds: float) -> None:
         """Count one of kubelet's calls."""
-        self._calls.observe(seconds, resource, call, code)
+        self._calls.labels(resource, call, code).observe(seconds)
 
     def show(
         self,

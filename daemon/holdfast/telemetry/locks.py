@@ -4,11 +4,13 @@ from collections import Counter as Counted
 from collections.abc import Iterable
 from functools import partial
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
 from holdfast.model.book.book import Book, Phase
 from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.devices import FaultKind, Inventory
 from holdfast.model.ids import DeviceName
-from holdfast.telemetry.series import Counter, Gauge, Histogram, Registry
+from holdfast.telemetry.gauges import Current
 
 _LASTING = (0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0, 604800.0)
 _LOCKED = tuple(state for state in LockState if state is not LockState.FREE)
@@ -17,18 +19,19 @@ _LOCKED = tuple(state for state in LockState if state is not LockState.FREE)
 class LockMetrics:
     """Shows the book and the inventory, and counts lock state changes."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything with *registry*."""
         gauge = partial(Gauge, registry=registry)
+        current = partial(Current, registry=registry)
         counter = partial(Counter, registry=registry)
         histogram = partial(Histogram, registry=registry)
-        self._devices = gauge(
+        self._devices = current(
             "holdfast_devices", "Devices by resource and lock state.", ["resource", "state"]
         )
-        self._unhealthy = gauge(
+        self._unhealthy = current(
             "holdfast_devices_unhealthy", "Devices whose hardware cannot be used.", ["resource"]
         )
-        self._faults = gauge(
+        self._faults = current(
             "holdfast_device_faults",
             "Devices with a fault, by kind of fault; a device can have several.",
             ["resource", "fault"],
@@ -37,7 +40,7 @@ class LockMetrics:
             "holdfast_no_devices", "1 if the hardware scan found no device, else 0."
         )
         self._moves = counter(
-            "holdfast_lock_moves_total",
+            "holdfast_lock_moves",
             "State changes of locks, by state before and after.",
             ["before", "after"],
         )
@@ -72,12 +75,12 @@ class LockMetrics:
     def moved(self, moves: Iterable[Move]) -> None:
         """Count state changes of locks."""
         for move in moves:
-            self._moves.add(move.before.value, move.after.value)
+            self._moves.labels(move.before.value, move.after.value).inc()
             if move.before is move.after:
                 continue
             since = self._entered.pop(move.device, None)
             if since is not None:
-                self._lasted.observe(max(0.0, move.at - since), move.before.value)
+                self._lasted.labels(move.before.value).observe(max(0.0, move.at - since))
             if move.after is not LockState.FREE:
                 self._entered[move.device] = move.at
 
@@ -91,10 +94,10 @@ class LockMetrics:
         self._no_devices.set(looked and not inventory.devices)
         for state in _LOCKED:
             since = [lock.since for lock in book.locks.values() if lock.state is state]
-            self._oldest.set(max(0.0, now - min(since, default=now)), state.value)
+            self._oldest.labels(state.value).set(max(0.0, now - min(since, default=now)))
         phases = Counted(each.phase for each in book.allocations.values())
         for phase in Phase:
-            self._allocations.set(phases[phase], phase.value)
+            self._allocations.labels(phase.value).set(phases[phase])
         self._draining.set(book.marks.drain is not None)
         marked = [each.mark.at for each in book.marks.quarantines.values()]
         self._marks.set(len(marked))

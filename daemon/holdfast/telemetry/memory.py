@@ -4,17 +4,20 @@ import math
 from collections.abc import Mapping
 from functools import partial
 
+from prometheus_client import CollectorRegistry, Gauge
+
 from holdfast.model.ids import DeviceName
 from holdfast.model.node.memory import Memory
-from holdfast.telemetry.series import Gauge, Registry
+from holdfast.telemetry.gauges import Current
 
 
 class MemoryMetrics:
     """Shows the last values. Unknown is NaN; zero would mean that no memory may be used."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything with *registry*."""
         gauge = partial(Gauge, registry=registry)
+        current = partial(Current, registry=registry)
         self._limit = gauge(
             "holdfast_memory_limit_bytes",
             "The daemon's memory limit: the tightest limit of its cgroup and all visible parent "
@@ -33,17 +36,17 @@ class MemoryMetrics:
             "Share of the memory limit that is used, 0 to 1; the daemon warns at 0.85.",
         )
         self._holders = {
-            "limit": gauge(
+            "limit": current(
                 "holdfast_holder_memory_limit_bytes",
                 "The tightest memory limit of the device's holder that has the least headroom.",
                 ["resource", "device"],
             ),
-            "usage": gauge(
+            "usage": current(
                 "holdfast_holder_memory_usage_bytes",
                 "Memory that the same holder's cgroup uses, without file cache.",
                 ["resource", "device"],
             ),
-            "headroom": gauge(
+            "headroom": current(
                 "holdfast_holder_memory_headroom_bytes",
                 "Memory that the same holder can still use before it reaches a limit or the node's "
                 "memory is full.",

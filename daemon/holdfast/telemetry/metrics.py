@@ -2,13 +2,14 @@
 
 from functools import partial
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
 import holdfast
 from holdfast.allocation.starts import PASSES, StartOutcome
 from holdfast.telemetry.kubelet import KubeletMetrics
 from holdfast.telemetry.locks import LockMetrics
 from holdfast.telemetry.memory import MemoryMetrics
 from holdfast.telemetry.node import NodeMetrics
-from holdfast.telemetry.series import Counter, Gauge, Histogram, Registry
 
 _WAITS = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 25.0)
 
@@ -18,7 +19,7 @@ class Metrics:
 
     def __init__(self) -> None:
         """Register all metrics on a new registry."""
-        registry = self.registry = Registry()
+        registry = self.registry = CollectorRegistry()
         gauge = partial(Gauge, registry=registry)
         counter = partial(Counter, registry=registry)
         histogram = partial(Histogram, registry=registry)
@@ -33,35 +34,32 @@ class Metrics:
             buckets=_WAITS,
         )
         self._refusals = counter(
-            "holdfast_gate_refusals_total",
+            "holdfast_gate_refusals",
             "Refused container starts by reason; kubelet tries each again.",
             ["reason"],
         )
         for outcome in StartOutcome:  # so that the first event is an increase from 0
-            if outcome in PASSES:
-                self._gate.begin(outcome.value)
-            else:
-                self._refusals.add(outcome.value, count=0)
+            (self._gate if outcome in PASSES else self._refusals).labels(outcome.value)
         self._waiting = gauge(
             "holdfast_gate_waiting", "Container starts that wait for their devices now."
         )
         self._steps = counter(
-            "holdfast_reclaim_steps_total",
+            "holdfast_reclaim_steps",
             "Steps to end leftover processes, to reset and check devices, and to end the leaking "
             "sandbox of a running pod (step sandbox), by outcome.",
             ["step", "outcome"],
         )
         self._gpu_events = counter(
-            "holdfast_gpu_events_total",
+            "holdfast_gpu_events",
             "GPU events by kind, Xid, and what clears them (ignored: the event has no effect).",
             ["kind", "xid", "clears"],
         )
 
     def passed_gate(self, outcome: StartOutcome, seconds: float) -> None:
         """Count one container start that passed or was refused; *seconds*: how long it waited."""
-        self._gate.observe(seconds, outcome.value)
+        self._gate.labels(outcome.value).observe(seconds)
         if outcome not in PASSES:
-            self._refusals.add(outcome.value)
+            self._refusals.labels(outcome.value).inc()
 
     def show_waiting(self, count: int) -> None:
         """Show how many container starts wait."""
@@ -69,8 +67,8 @@ class Metrics:
 
     def reclaimed(self, step: str, outcome: str) -> None:
         """Count one reclaim step."""
-        self._steps.add(step, outcome)
+        self._steps.labels(step, outcome).inc()
 
     def happened(self, kind: str, code: str, clears: str) -> None:
         """Count an event of the hardware: its kind, its code, and what clears it."""
-        self._gpu_events.add(kind, code, clears)
+        self._gpu_events.labels(kind, code, clears).inc()

@@ -6,8 +6,10 @@ from collections import Counter as Counted
 from collections.abc import Iterable, Mapping
 from functools import partial
 
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+
 from holdfast.model.book.drift import Drift
-from holdfast.telemetry.series import Gauge, Histogram, Registry
+from holdfast.telemetry.gauges import Current
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 
@@ -15,27 +17,28 @@ _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 class NodeMetrics:
     """Shows the state of the daemon itself."""
 
-    def __init__(self, registry: Registry, *, version: str) -> None:
+    def __init__(self, registry: CollectorRegistry, *, version: str) -> None:
         """Register everything with *registry*."""
         gauge = partial(Gauge, registry=registry)
+        current = partial(Current, registry=registry)
         histogram = partial(Histogram, registry=registry)
         build = gauge("holdfast_build_info", "Always 1; the label has the version.", ["version"])
-        build.set(1, version)
+        build.labels(version).set(1)
         started = gauge(
             "holdfast_start_time_seconds", "When the daemon started, in seconds since the epoch."
         )
         started.set(time.time())
-        self._ready = gauge(
+        self._ready = current(
             "holdfast_ready",
             "1 for a readiness check that passes, 0 for one that fails.",
             ["check"],
         )
-        self._lanes = gauge(
+        self._lanes = current(
             "holdfast_lane_seconds",
             "How long the last call of each lane (a thread for blocking calls) took.",
             ["lane"],
         )
-        self._lanes_stuck = gauge(
+        self._lanes_stuck = current(
             "holdfast_lane_stuck_seconds",
             "How long the lane's call has been past its deadline; 0 if it is not.",
             ["lane"],
@@ -52,7 +55,7 @@ class NodeMetrics:
             "How long ago the last scan of all processes was; NaN before the first.",
         )
         self._scan_age.set(math.nan)
-        self._holders = gauge(
+        self._holders = current(
             "holdfast_holders", "Known processes that hold a device.", ["resource"]
         )
         self._commit = histogram(
@@ -101,4 +104,4 @@ class NodeMetrics:
         """Show how many disagreements of each kind there are."""
         counts = Counted(kinds)
         for kind in Drift:
-            self._drift.set(counts[kind.value], kind.value)
+            self._drift.labels(kind.value).set(counts[kind.value])

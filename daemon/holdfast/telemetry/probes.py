@@ -9,11 +9,13 @@ from http import HTTPStatus
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
 from holdfast.errors import SettingsError
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.httpserver import HttpServer, Request, Response
 from holdfast.telemetry.readyz import as_json, as_text, freshness, public_rows
-from holdfast.telemetry.series import CONTENT_TYPE, Registry
 
 _JSON = "application/json"
 _REUSE = 0.2
@@ -24,7 +26,7 @@ class ProbeServer:
     """Serves the probes until closed. `/livez` fails only where a restart helps."""
 
     def __init__(
-        self, address: str, port: int, *, board: Board, registry: Registry, stall: float
+        self, address: str, port: int, *, board: Board, registry: CollectorRegistry, stall: float
     ) -> None:
         """Listen on *address* and *port*; raises SettingsError naming the port when it is taken.
 
@@ -95,5 +97,5 @@ class ProbeServer:
     def _metrics_page(self, _request: Request, _query: str) -> Response:
         now = time.monotonic()
         if self._metrics is None or now - self._metrics[0] > _REUSE:
-            self._metrics = (now, self._registry.page())
-        return Response(kind=CONTENT_TYPE, body=self._metrics[1])
+            self._metrics = (now, generate_latest(self._registry))
+        return Response(kind=CONTENT_TYPE_LATEST, body=self._metrics[1])

@@ -25,7 +25,7 @@ from holdfast.settings import plain
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.readyz import check_rows
 
-_LIBRARIES = ("grpcio", "protobuf", "msgspec", "structlog")
+_LIBRARIES = ("grpcio", "protobuf", "msgspec", "prometheus-client", "structlog")
 _FRAMES = 6
 """The innermost ones of each thread and task: enough to see what it waits for."""
 
