@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from fakes.books import X, Y
 from holdfast.model.book.reconcile import PodSighting
-from holdfast.reclaim.pods import Endings
+from holdfast.reclaim.sightings import Endings
 from manual_clock import ManualClock
 
 ALIVE = PodSighting(cgroup="/kubepods/podx", inode=7, processes=(42,))

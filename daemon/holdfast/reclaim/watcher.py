@@ -29,10 +29,9 @@ from holdfast.model.use.free import FormerPod, Freedom, KernelFacts, ReleaseFact
 from holdfast.model.use.holders import held_by
 from holdfast.reclaim.evidence import Uncounted
 from holdfast.reclaim.kernel import KernelWatch
-from holdfast.reclaim.pods import Endings
 from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
-from holdfast.reclaim.sightings import PodSightings
+from holdfast.reclaim.sightings import Endings, PodSightings
 from holdfast.reclaim.users import Users
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock

@@ -1,12 +1,27 @@
-"""Which pod really has a device, if it is not the one that has the lock."""
+"""Which pod can have a device, and which really has it, if it is not the one with the lock."""
 
-from holdfast.model.book.book import Allocation, Book
+from holdfast.model.book.book import Allocation, Book, Holdings, Phase, same_pod
 from holdfast.model.book.draft import Draft
-from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.locks import ENDING, DeviceLock, LockState
 from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import could_have_started
 from holdfast.model.use.free import KernelFacts
 from holdfast.model.use.holders import named
+
+
+def could_have_started(allocation: Allocation, holdings: Holdings) -> bool:
+    """Tell whether no other pod has started on its keys, or is still to let go of them.
+
+    The pod of *allocation* is known.
+    """
+    if any(
+        each.phase is Phase.ACTIVE and not same_pod(each.pod, allocation.pod)
+        for each in holdings.on(allocation.keys)
+    ):
+        return False
+    return not any(
+        lock.state in ENDING and not same_pod(lock.pod, allocation.pod)
+        for lock in holdings.locks_on(allocation.keys)
+    )
 
 
 def true_owner(book: Book, lock: DeviceLock, facts: KernelFacts) -> Allocation | None:

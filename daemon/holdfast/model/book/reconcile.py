@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.model.book.book import Allocation, Book, Holdings, Phase, PodRecord, same_pod
+from holdfast.model.book.book import Allocation, Book, Phase, PodRecord, same_pod
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
+from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid
@@ -288,22 +289,6 @@ def _hand_back(draft: Draft, observed: Observed) -> None:
 def _lives(pod: PodUid | None, observed: Observed) -> bool:
     sighting = None if pod is None else observed.sightings.get(pod)
     return sighting is not None and bool(sighting.processes or sighting.unlisted)
-
-
-def could_have_started(allocation: Allocation, holdings: Holdings) -> bool:
-    """Tell whether no other pod has started on its keys, or is still to let go of them.
-
-    The pod of *allocation* is known.
-    """
-    if any(
-        each.phase is Phase.ACTIVE and not same_pod(each.pod, allocation.pod)
-        for each in holdings.on(allocation.keys)
-    ):
-        return False
-    return not any(
-        lock.state in ENDING and not same_pod(lock.pod, allocation.pod)
-        for lock in holdings.locks_on(allocation.keys)
-    )
 
 
 def _is_back(each: Allocation, lock: DeviceLock, observed: Observed) -> bool:
