@@ -1,7 +1,7 @@
 """When the inventory of GPUs begins NVML anew: real files of a node, a library that is counted."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.root import HostRoot
-from holdfast.model.nvidia.gpu import DriverState, GpuLinks, GpuReading, GpuUse
+from holdfast.model.nvidia.gpu import DriverState, GpuLinks, GpuReading, GpuTraits, GpuUse
 from holdfast.runtime.lane import Lane
 from holdfast.vendors.nvidia.driver import DriverWatch
 from manual_clock import ManualClock
@@ -39,6 +39,9 @@ class Library:
 
     def use(self, uuid: str) -> GpuUse:
         raise NotImplementedError(uuid)
+
+    def traits(self, uuids: tuple[str, ...]) -> Mapping[str, GpuTraits]:
+        return {}
 
     def links(self, uuids: tuple[str, ...]) -> GpuLinks:
         assert not uuids

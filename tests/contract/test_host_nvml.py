@@ -428,6 +428,24 @@ def test_a_lost_gpu_has_no_links_and_the_others_keep_theirs(ask: Ask) -> None:
     assert list(links["pci"]) == [str((uuid(0), uuid(2)))]
 
 
+def test_what_a_gpu_is_is_told_as_far_as_it_is_known(ask: Ask) -> None:
+    one, other, lost = cards(3)
+    gone = replace(lost, errors={"*": GPU_IS_LOST})
+    old = replace(other, errors={"nvmlDeviceGetArchitecture": NOT_SUPPORTED})
+    asked = f"nvml.open(); tell(nvml.traits({[uuid(0), uuid(1), uuid(2)]}))"
+    told = ask(Node(cards=(one, old, gone)), asked)
+
+    hopper = {
+        "brand": "Nvidia",
+        "architecture": "Hopper",
+        "capability": "9.0",
+        "cuda_driver": "12.4",
+    }
+    assert told[uuid(0)] == hopper
+    assert told[uuid(1)] == {**hopper, "architecture": ""}
+    assert (told[uuid(2)]["brand"], told[uuid(2)]["cuda_driver"]) == ("", "12.4")
+
+
 def test_a_library_of_another_machine_is_told(tmp_path: Path) -> None:
     broken = tmp_path / "libnvidia-ml.so.1"
     broken.write_bytes(b"\x7fELF no more")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,6 +16,9 @@ from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.model.node.readiness import Check
+
+if TYPE_CHECKING:
+    from holdfast.model.dra.advertised import Advertised
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -108,6 +111,15 @@ class Source:
         """Return what kubelet should pick of *devices*, which are all of the resource."""
         return preferred(devices, choice)
 
+    def advertised(self, devices: Sequence[Device]) -> "Iterable[Advertised]":
+        """Return what the scheduler is told of *devices*, in their order: one entry for each.
+
+        Groups that a claim can be given as one device follow them. Names never change.
+        """
+        from holdfast.model.dra.advertised import plain  # noqa: PLC0415 - only where DRA is on
+
+        return map(plain, devices)
+
     def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
         """Return what an answer of ours promises to the vendor's own container runtime.
 
@@ -194,6 +206,14 @@ class Sources:
         for mine in wanted.values():
             answers |= await self.of(mine).ask(tuple(mine))
         return answers
+
+    def advertised(self, devices: Iterable[Device]) -> "tuple[Advertised, ...]":
+        """Return what the scheduler is told of *devices*, single ones before groups of them."""
+        found: dict[str, list[Device]] = {}
+        for device in devices:
+            found.setdefault(device.source, []).append(device)
+        told = [each for mine in found.values() for each in self.of(mine).advertised(mine)]
+        return tuple(sorted(told, key=lambda each: len(each.devices) > 1))
 
     def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
         """Return what an answer of ours promises to vendors' own container runtimes."""

@@ -396,6 +396,34 @@ int nvmlDeviceGetName(handle device, char *text, unsigned length)
 	return leave(OK);
 }
 
+int nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+	*version = 12040;
+	return begun ? OK : UNINITIALIZED;
+}
+
+int nvmlDeviceGetBrand(handle device, int *brand)
+{
+	ENTER(device);
+	*brand = 14;
+	return leave(OK);
+}
+
+int nvmlDeviceGetArchitecture(handle device, unsigned *architecture)
+{
+	ENTER(device);
+	*architecture = 9;
+	return leave(OK);
+}
+
+int nvmlDeviceGetCudaComputeCapability(handle device, int *major, int *minor)
+{
+	ENTER(device);
+	*major = 9;
+	*minor = 0;
+	return leave(OK);
+}
+
 int nvmlDeviceGetPciInfo_v3(handle device, pci_info *info)
 {
 	ENTER(device);

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey
-from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuLinks
+from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuLinks, GpuTraits
 from holdfast.model.nvidia.mig import GpuLayout, GpuPart
 from holdfast.model.nvidia.placement import GpuTopology
 
@@ -20,7 +20,8 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     `layout` is what the last reading that had any showed: while the driver is away its parts stay
     on the list, Unhealthy, and `reason` says why. `nodes` are the GPUs' device nodes by minor
     number, `caps` those that a slice needs besides, `control` the host paths of those that every
-    GPU user needs; `no_nodes` says why there are none at all. `version` is the driver's.
+    GPU user needs; `no_nodes` says why there are none at all. `version` is the driver's. `traits`
+    are by the UUID of the whole GPU.
 
     `imex` is the host path of the node of IMEX channel 0, empty where none is to be handed over;
     `no_imex` says why there is none although no container is to start without it.
@@ -34,6 +35,7 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     control: tuple[str, ...] = ()
     no_nodes: str = ""
     version: str = ""
+    traits: Mapping[str, GpuTraits] = field(default_factory=dict)
     imex: str = ""
     no_imex: str = ""
 

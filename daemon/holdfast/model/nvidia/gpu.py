@@ -83,6 +83,17 @@ class Gpu(Struct, frozen=True, kw_only=True):
         return HardwareKey(f"mig/{self.uuid}/{part.gi}/{part.uuid}")
 
 
+class GpuTraits(Struct, frozen=True, kw_only=True):
+    """What a GPU is besides its name, in NVIDIA's words; what is not told is empty."""
+
+    brand: str = ""
+    architecture: str = ""
+    capability: str = ""
+    """Of CUDA, such as ``9.0``."""
+    cuda_driver: str = ""
+    """The version of CUDA that the driver supports, such as ``12.4``."""
+
+
 class DriverState(Enum):
     """Where NVIDIA's driver stands."""
 

@@ -39,6 +39,8 @@ class TpuGeneration(Struct, frozen=True, kw_only=True):
     kind: DeviceKind
     accelerator: str
     """What its accelerator types begin with: ``v5litepod`` of ``v5litepod-8``."""
+    hbm_gib: int | None = None
+    """The memory of one chip; None where it is not known."""
     chips_per_host: tuple[int, ...] = (4,)
     dimensions: int = 3
     functions_per_chip: int = 1
@@ -60,14 +62,23 @@ GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType(
     {
         generation.name: generation
         for generation in (
-            TpuGeneration(name="v2", kind=DeviceKind.ACCEL, accelerator="v2", dimensions=2),
-            TpuGeneration(name="v3", kind=DeviceKind.ACCEL, accelerator="v3", dimensions=2),
+            TpuGeneration(
+                name="v2", kind=DeviceKind.ACCEL, hbm_gib=16, accelerator="v2", dimensions=2
+            ),
+            TpuGeneration(
+                name="v3", kind=DeviceKind.ACCEL, hbm_gib=32, accelerator="v3", dimensions=2
+            ),
             TpuGeneration(name="v4i", kind=DeviceKind.ACCEL, accelerator="v4lite", lite=True),
-            TpuGeneration(name="v4", kind=DeviceKind.ACCEL, accelerator="v4", ici_resiliency=True),
-            TpuGeneration(name="v5p", kind=DeviceKind.VFIO, accelerator="v5p", ici_resiliency=True),
+            TpuGeneration(
+                name="v4", kind=DeviceKind.ACCEL, hbm_gib=32, accelerator="v4", ici_resiliency=True
+            ),
+            TpuGeneration(
+                name="v5p", kind=DeviceKind.VFIO, hbm_gib=95, accelerator="v5p", ici_resiliency=True
+            ),
             TpuGeneration(
                 name="v5e",
                 kind=DeviceKind.VFIO,
+                hbm_gib=16,
                 accelerator="v5litepod",
                 chips_per_host=(1, 4, 8),
                 dimensions=2,
@@ -76,6 +87,7 @@ GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType(
             TpuGeneration(
                 name="v6e",
                 kind=DeviceKind.VFIO,
+                hbm_gib=32,
                 accelerator="v6e",
                 chips_per_host=(1, 4, 8),
                 dimensions=2,
@@ -84,6 +96,7 @@ GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType(
             TpuGeneration(
                 name="tpu7x",
                 kind=DeviceKind.VFIO,
+                hbm_gib=192,
                 accelerator="tpu7x",
                 functions_per_chip=2,
                 metrics_ports_per_chip=2,

@@ -14,7 +14,15 @@ from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import DeviceId, PciAddress
 from holdfast.model.nvidia.devices import GpuFacts, gpu_topology
 from holdfast.model.nvidia.driver_leave import Leave, leave
-from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuLinks, GpuReading, GpuUse
+from holdfast.model.nvidia.gpu import (
+    NOWHERE,
+    DriverState,
+    Gpu,
+    GpuLinks,
+    GpuReading,
+    GpuTraits,
+    GpuUse,
+)
 from holdfast.model.nvidia.grant import Imex
 from holdfast.model.nvidia.mig import GpuLayout, MigStrategy, lay_out, with_known
 from holdfast.model.nvidia.placement import GpuTopology
@@ -62,6 +70,10 @@ class Library(Protocol):
         """Return how GPUs reach each other."""
         ...
 
+    def traits(self, uuids: tuple[str, ...]) -> Mapping[str, GpuTraits]:
+        """Return what GPUs are."""
+        ...
+
 
 class _Seen(Struct, frozen=True, kw_only=True):
     """One look: what NVML told, and what the node shows beside it."""
@@ -75,7 +87,8 @@ class _Seen(Struct, frozen=True, kw_only=True):
     imex: str = ""
     caps: MigCaps = field(default_factory=MigCaps)
     links: GpuLinks | None = None
-    """None: they are as they were."""
+    traits: Mapping[str, GpuTraits] = field(default_factory=dict)
+    """Without links, both are as they were."""
 
 
 class DriverWatch:
@@ -128,6 +141,7 @@ class DriverWatch:
         )
         self._linked: frozenset[str] = frozenset()
         self._links = GpuLinks()
+        self._traits: Mapping[str, GpuTraits] = {}
         self.facts: Watched[GpuFacts] = Watched(GpuFacts())
         self.reading: Watched[GpuReading] = Watched(GpuReading())
         self.topology: Watched[GpuTopology] = Watched(GpuTopology())
@@ -217,6 +231,7 @@ class DriverWatch:
         if seen.links is not None:
             self._linked = frozenset(gpu.uuid for gpu in seen.reading.gpus)
             self._links = seen.links
+            self._traits = seen.traits
         self.topology.set(gpu_topology(layout, self._links))
         self.facts.set(
             GpuFacts(
@@ -227,6 +242,7 @@ class DriverWatch:
                 control=seen.control,
                 no_nodes=seen.no_nodes,
                 version=seen.reading.driver_version,
+                traits=self._traits,
                 imex=seen.imex,
                 no_imex=_NO_IMEX if self._imex is Imex.REQUIRED and not seen.imex else "",
             )
@@ -267,6 +283,7 @@ class DriverWatch:
         reading = with_known(self._placed(reading), last, on_driver=self._files.is_on_driver)
         uuids = tuple(sorted(gpu.uuid for gpu in reading.gpus if gpu.uuid))
         nodes, root, no_nodes = self._nodes(driver, reading)
+        others = frozenset(uuids) != linked
         return _Seen(
             reading=reading,
             nodes=nodes,
@@ -275,7 +292,8 @@ class DriverWatch:
             no_nodes=no_nodes,
             imex=self._files.imex(root) if root and self._imex is not Imex.UNWANTED else "",
             caps=self._files.mig_caps(),
-            links=library.links(uuids) if frozenset(uuids) != linked else None,
+            links=library.links(uuids) if others else None,
+            traits=library.traits(uuids) if others else {},
         )
 
     def _must_leave(self, driver: DriverFacts) -> Leave | None:

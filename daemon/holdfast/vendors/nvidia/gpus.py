@@ -54,6 +54,7 @@ from holdfast.vendors.nvidia.withoutdriver import RESOURCES, WithoutDriver
 
 if TYPE_CHECKING:
     from holdfast.host.nvidia.nvml import Nvml
+    from holdfast.model.dra.advertised import Advertised
 
 log = structlog.get_logger(__name__)
 
@@ -169,6 +170,12 @@ class Gpus(WithoutDriver):
     def preferred(self, devices: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
         """Return GPUs that are near each other, or slices as the policy says."""
         return self._preference.preferred(devices, choice)
+
+    def advertised(self, devices: Sequence[Device]) -> "tuple[Advertised, ...]":
+        """Return GPUs and slices with what NVML tells of them."""
+        from holdfast.model.nvidia.advertised import advertised_gpus  # noqa: PLC0415 - as in the base
+
+        return advertised_gpus(devices, self._driver.facts.value)
 
     def breach(self, entry: CheckpointEntry, devices: Sequence[Device]) -> Breach | None:
         """Return why names and indexes of an old answer lead to other GPUs today."""

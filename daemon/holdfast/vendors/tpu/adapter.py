@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.discovery.source import Source
 from holdfast.errors import HostError
@@ -21,6 +22,9 @@ from holdfast.vendors.vfio.pools import pool_devices
 
 _MOST_BYTES = 64 * 1024
 """The longest file of the machine's image that is read."""
+
+if TYPE_CHECKING:
+    from holdfast.model.dra.advertised import Advertised
 
 
 class Tpus(Source):
@@ -75,6 +79,12 @@ class Tpus(Source):
             generation, granted=len(devices), on_host=on_host, facts=facts, numa_nodes=nodes
         )
         return ContainerGrant(envs=dict(variables))
+
+    def advertised(self, devices: Sequence[Device]) -> "tuple[Advertised, ...]":
+        """Return the chips, and the shapes that they make."""
+        from holdfast.model.tpu.shapes import advertised_chips  # noqa: PLC0415 - as in the base
+
+        return advertised_chips(devices, self._generation)
 
 
 class _NoTpus(Source):

@@ -21,6 +21,7 @@ from holdfast.host.nvidia.nvml.answers import (
 )
 from holdfast.host.nvidia.nvml.links import links, nvlinks_of, peer_of
 from holdfast.host.nvidia.nvml.loading import LIBRARY, enter, leave, users
+from holdfast.host.nvidia.nvml.traits import traits
 from holdfast.model.ids import PciAddress
 from holdfast.model.nvidia.gpu import (
     DriverState,
@@ -32,6 +33,7 @@ from holdfast.model.nvidia.gpu import (
     GpuProblem,
     GpuProcess,
     GpuReading,
+    GpuTraits,
     GpuUse,
     MigSlice,
 )
@@ -182,6 +184,10 @@ class Nvml:
     def links(self, uuids: Iterable[str]) -> GpuLinks:
         """Return how the GPUs *uuids* are connected; a GPU that does not answer has no links."""
         return links(uuids)
+
+    def traits(self, uuids: Iterable[str]) -> Mapping[str, GpuTraits]:
+        """Return what the GPUs *uuids* are; a GPU that does not answer has none."""
+        return traits(uuids)
 
     def subscribe(self, uuids: Iterable[str]) -> Mapping[str, str]:
         """Subscribe to the GPUs' events; return why some GPUs have none, by UUID.

@@ -1,0 +1,70 @@
+"""What a vendor's adapter tells the scheduler of its devices."""
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from holdfast.model.devices import Device, pci_addresses
+from holdfast.model.dra.names import label
+from holdfast.model.dra.resourceslice import AttributeValue
+from holdfast.model.ids import DeviceName, PciAddress
+
+MOST_TEXT = 64
+"""Characters of an attribute's value, by the API's rules."""
+
+_VERSION = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?")
+
+
+class Advertised(Struct, frozen=True, kw_only=True):
+    """What one claim can be given: a device, or several that are given together.
+
+    `name` is a DNS label, unique among all devices of the node. `address` is the PCI function by
+    which a single device is known; the attributes of the standard are made of it. Names of
+    attributes and capacities are identifiers of at most 32 characters; capacities are in bytes.
+    """
+
+    name: str
+    devices: tuple[DeviceName, ...]
+    address: PciAddress | None = None
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    capacity: Mapping[str, int] = field(default_factory=dict)
+
+
+def plain(device: Device) -> Advertised:
+    """Return what is known of any device: its resource, what it is, and where it is."""
+    addresses = device.functions or pci_addresses(device.keys)
+    return Advertised(
+        name=label(device.name),
+        devices=(device.name,),
+        address=addresses[0] if addresses else None,
+        attributes=texts(
+            type=device.name.resource.rpartition("/")[2],
+            resource=device.name.resource,
+            model=device.model,
+        ),
+    )
+
+
+def texts(**values: str) -> Mapping[str, AttributeValue]:
+    """Return an attribute for each of *values* that is not empty, cut to what the API takes."""
+    return {name: AttributeValue(text=text[:MOST_TEXT]) for name, text in values.items() if text}
+
+
+def versions(**values: str) -> Mapping[str, AttributeValue]:
+    """Return an attribute for each of *values* that can be written as a semantic version.
+
+    >>> versions(driver="535.129.03", none="N/A")
+    {'driver': AttributeValue(text=None, number=None, truth=None, version='535.129.3')}
+    """
+    found = {name: _VERSION.fullmatch(text) for name, text in values.items()}
+    return {
+        name: AttributeValue(version=".".join(str(int(part or 0)) for part in match.groups()))
+        for name, match in found.items()
+        if match is not None
+    }
+
+
+def numbers(**values: int) -> Mapping[str, AttributeValue]:
+    """Return an attribute for each of *values*."""
+    return {name: AttributeValue(number=number) for name, number in values.items()}

@@ -1,0 +1,442 @@
+"""Slices of any node: within every limit, each device once, and no hardware given to two claims."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import kubernetes_validate
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.discovery.source import Source, Sources
+from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, pci_key
+from holdfast.model.dra.advertised import Advertised, plain, texts, versions
+from holdfast.model.dra.names import label
+from holdfast.model.dra.resourceslice import (
+    ResourceSlice,
+    SliceContent,
+    SliceDevice,
+    SliceMetadata,
+    SliceSpec,
+    Taint,
+)
+from holdfast.model.dra.slices import (
+    Accepted,
+    PoolFacts,
+    Writes,
+    contents,
+    dropped,
+    quantity,
+    slice_name,
+    writes,
+)
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.vendors.tpu.adapter import Tpus
+from simulated.cluster.rules import Rules
+
+DRIVER, NODE = "holdfast.dev", "node-1"
+TPU = ResourceName("google.com/tpu")
+HELD = Taint(key=f"{DRIVER}/held", value="releasing", effect="NoSchedule")
+
+
+def address(place: int) -> PciAddress:
+    return PciAddress(f"0000:{place // 32:02x}:{place % 32:02x}.0")
+
+
+def device(
+    place: int, resource: ResourceName = TPU, *, keys: frozenset[HardwareKey] | None = None
+) -> Device:
+    return Device(
+        name=DeviceName(resource, DeviceId(address(place))),
+        kind=DeviceKind.VFIO,
+        keys=frozenset({pci_key(address(place))}) if keys is None else keys,
+        nodes=(),
+        functions=(address(place),),
+        numa_node=place % 2,
+        model="v5e",
+        source="tpu",
+    )
+
+
+def chips(count: int) -> list[Device]:
+    return [device(place) for place in range(count)]
+
+
+def facts(
+    devices: Sequence[Device],
+    *,
+    tainted: Mapping[DeviceName, tuple[Taint, ...]] | None = None,
+    taints_kept: bool = True,
+    counters_kept: bool = True,
+) -> PoolFacts:
+    return PoolFacts(
+        devices={each.name: each for each in devices},
+        advertised=Sources([Tpus(), Source()]).advertised(devices),
+        taints=tainted or {},
+        pcie_roots={address(0): "pci0000:00"},
+        taints_kept=taints_kept,
+        counters_kept=counters_kept,
+    )
+
+
+def offered(found: Sequence[SliceContent]) -> list[SliceDevice]:
+    return [each for content in found for each in content.devices]
+
+
+def wire(spec: SliceSpec, name: str = "a") -> dict[str, Any]:
+    made = ResourceSlice(
+        api_version="resource.k8s.io/v1",
+        kind="ResourceSlice",
+        metadata=SliceMetadata(name=name),
+        spec=spec,
+    )
+    return dict(json.loads(msgspec.json.encode(made)))
+
+
+def plan(
+    wanted: Sequence[SliceContent],
+    stored: Mapping[str, ResourceSlice] | None = None,
+    accepted: Mapping[str, Accepted] | None = None,
+    generation: int = 0,
+) -> Writes:
+    return writes(
+        wanted,
+        stored or {},
+        driver=DRIVER,
+        node=NODE,
+        accepted=accepted or {},
+        generation=generation,
+    )
+
+
+def carried_out(found: Writes, stored: Mapping[str, ResourceSlice]) -> dict[str, ResourceSlice]:
+    after = dict(stored)
+    for each in found.delete:
+        del after[each.metadata.name]
+    for before, spec in found.update:
+        after[before.metadata.name] = ResourceSlice(metadata=before.metadata, spec=spec)
+    for name, spec in found.create:
+        assert name not in after
+        after[name] = ResourceSlice(metadata=SliceMetadata(name=name), spec=spec)
+    return after
+
+
+def allocatable(found: Sequence[SliceContent], chosen: Sequence[str]) -> bool:
+    """Tell whether the scheduler would give out *chosen* together."""
+    left = {
+        (each.name, counter): int(amount.value)
+        for content in found
+        for each in content.shared_counters
+        for counter, amount in each.counters.items()
+    }
+    for each in offered(found):
+        if each.name in chosen:
+            for use in each.consumes_counters:
+                for counter, amount in use.counters.items():
+                    left[use.counter_set, counter] -= int(amount.value)
+    return all(amount >= 0 for amount in left.values())
+
+
+# Devices of a node: keys that several of them may have, such as those of a GPU and its slices.
+keys = st.frozensets(
+    st.integers(0, 40).map(lambda number: HardwareKey(f"k/{number}")), min_size=1, max_size=4
+)
+nodes = st.lists(keys, max_size=90).map(
+    lambda every: [
+        device(place, ResourceName("example.com/card"), keys=each)
+        for place, each in enumerate(every)
+    ]
+)
+tpus = st.integers(0, 70).map(chips)
+
+
+@given(st.one_of(nodes, tpus), st.data(), st.booleans(), st.booleans())
+def test_slices_are_valid_and_have_each_device_once(
+    devices: list[Device], data: st.DataObject, taints_kept: bool, counters_kept: bool
+) -> None:
+    names = [each.name for each in devices]
+    chosen = data.draw(st.sets(st.sampled_from(names))) if names else set()
+    tainted = dict.fromkeys(chosen, (HELD,))
+    found = contents(
+        facts(devices, tainted=tainted, taints_kept=taints_kept, counters_kept=counters_kept)
+    )
+
+    written = plan(found)
+    rules = Rules(36)
+    for name, spec in written.create:
+        rules.check(wire(spec, name))
+        assert spec.pool.resource_slice_count == len(written.create)
+    told = [each.name for each in offered(found)]
+    assert len(set(told)) == len(told)
+    labels = {label(name): name for name in names}
+    singles = [labels[name] for name in told if name in labels]
+    if taints_kept and counters_kept and len(devices) <= 32:
+        assert singles == names, "every device is there once, in its order"
+    for each in offered(found):
+        if each.name in labels:
+            assert bool(each.taints) == (labels[each.name] in chosen)
+            assert taints_kept or labels[each.name] not in chosen
+
+
+@given(st.one_of(nodes, tpus), st.booleans(), st.randoms(use_true_random=False))
+def test_the_scheduler_cannot_give_one_piece_of_hardware_to_two_claims(
+    devices: list[Device], counters_kept: bool, random: Any
+) -> None:
+    made = facts(devices, counters_kept=counters_kept)
+    found = contents(made)
+    hardware = {
+        each.name: frozenset().union(*(made.devices[name].keys for name in each.devices))
+        for each in made.advertised
+    }
+    order = [each.name for each in offered(found)]
+    random.shuffle(order)
+    given_out: list[str] = []
+    for name in order:
+        if allocatable(found, [*given_out, name]):
+            given_out.append(name)
+
+    taken = [key for name in given_out for key in hardware[name]]
+    assert len(taken) == len(set(taken))
+    free = {name for name in order if hardware[name].isdisjoint(taken)}
+    assert not free, "and what is free can be given out"
+
+
+@given(tpus, tpus, st.data())
+def test_what_is_written_makes_the_pool_what_is_wanted(
+    before: list[Device], after: list[Device], data: st.DataObject
+) -> None:
+    stored = carried_out(plan(contents(facts(before))), {})
+    gone = data.draw(st.sets(st.sampled_from(sorted(stored))))
+    stored = {name: each for name, each in stored.items() if name not in gone}
+    wanted = contents(facts(after))
+
+    found = plan(wanted, stored)
+    result = carried_out(found, stored)
+
+    assert [result[slice_name(DRIVER, NODE, n)].spec.content for n in range(len(wanted))] == [
+        *wanted
+    ]
+    assert len(result) == len(wanted)
+    (pool,) = {each.spec.pool for each in result.values()}
+    assert pool.resource_slice_count == len(wanted)
+    untouched = stored.keys() - found.names
+    if len(found.update) + len(found.create) > 1:
+        assert not untouched, "all have the new generation"
+        assert all(pool.generation > each.spec.pool.generation for each in stored.values())
+    assert plan(wanted, result) == Writes(), "nothing is written twice"
+
+
+def test_eight_chips_are_offered_alone_as_squares_and_as_a_whole() -> None:
+    found = contents(facts(chips(8)))
+
+    told = {each.name: each for each in offered(found)}
+    assert [*told][:2] == ["tpu-0000-00-00-0", "tpu-0000-00-01-0"]
+    assert [*told][8:] == ["tpu-2x2-0000-00-00-0", "tpu-2x2-0000-00-04-0", "tpu-2x4-0000-00-00-0"]
+    assert allocatable(found, ["tpu-2x2-0000-00-00-0", "tpu-2x2-0000-00-04-0"])
+    assert allocatable(found, ["tpu-2x2-0000-00-00-0", "tpu-0000-00-04-0"])
+    assert not allocatable(found, ["tpu-2x2-0000-00-00-0", "tpu-0000-00-03-0"])
+    assert not allocatable(found, ["tpu-2x4-0000-00-00-0", "tpu-0000-00-07-0"])
+    square = told["tpu-2x2-0000-00-04-0"]
+    assert square.attributes["shape"].text == "2x2"
+    assert square.attributes["chips"].number == 4
+    assert square.capacity["memory"].value == "64Gi"
+    assert (
+        told["tpu-0000-00-00-0"].attributes["resource.kubernetes.io/pciBusID"].text
+        == "0000:00:00.0"
+    )
+    assert (
+        told["tpu-0000-00-00-0"].attributes["resource.kubernetes.io/pcieRoot"].text == "pci0000:00"
+    )
+    assert told["tpu-0000-00-03-0"].attributes["resource.kubernetes.io/numaNode"].number == 1
+    assert "resource.kubernetes.io/numaNode" not in square.attributes, "its chips have two"
+    places = [
+        tuple(told[f"tpu-0000-00-0{n}-0"].attributes[axis].number for axis in "xyz")
+        for n in range(8)
+    ]
+    assert places == [(n % 2, n // 2, 0) for n in range(8)]
+
+
+@pytest.mark.parametrize("count", [3, 5, 7])
+def test_a_host_that_lost_a_chip_has_no_shapes(count: int) -> None:
+    found = offered(contents(facts(chips(count))))
+
+    assert len(found) == count
+    assert all("x" not in each.attributes and not each.consumes_counters for each in found)
+
+
+def test_a_shape_is_tainted_with_its_chips() -> None:
+    devices = chips(4)
+    ill = Taint(key=f"{DRIVER}/unhealthy", value="gone", effect="NoExecute")
+    tainted = {devices[0].name: (HELD,), devices[3].name: (ill,)}
+    found = {each.name: each.taints for each in offered(contents(facts(devices, tainted=tainted)))}
+
+    assert found["tpu-2x2-0000-00-00-0"] == (HELD, ill)
+    assert found["tpu-0000-00-01-0"] == ()
+
+
+def test_without_counters_only_single_devices_are_offered() -> None:
+    found = contents(facts(chips(8), counters_kept=False))
+
+    assert [each.name for each in offered(found)] == [f"tpu-0000-00-0{n}-0" for n in range(8)]
+    assert not any(each.shared_counters for each in found)
+
+
+def test_a_node_without_devices_has_one_empty_slice() -> None:
+    assert contents(facts([])) == (SliceContent(),)
+
+
+def test_one_changed_slice_keeps_the_generation_and_the_times_of_its_taints() -> None:
+    devices = chips(2)
+    (name,) = carried_out(plan(contents(facts(devices))), {})
+    first = contents(facts(devices, tainted={devices[0].name: (HELD,)}))
+    stored = carried_out(plan(first), {})
+    spec = stored[name].spec
+    timed = msgspec.json.decode(
+        msgspec.json.encode(spec).replace(
+            b'"effect":"NoSchedule"', b'"effect":"NoSchedule","timeAdded":"T"'
+        ),
+        type=SliceSpec,
+    )
+    stored = {name: ResourceSlice(metadata=SliceMetadata(name=name), spec=timed)}
+    assert plan(first, stored) == Writes(), "a time that the server added is no difference"
+
+    both = contents(facts(devices, tainted={each.name: (HELD,) for each in devices}))
+    ((_, changed),) = plan(both, stored).update
+
+    assert changed.pool.generation == 1
+    assert [each.taints[0].time_added for each in changed.devices or ()] == ["T", ""]
+
+
+def test_what_the_server_made_of_a_slice_is_not_written_again() -> None:
+    devices = chips(1)
+    wanted = contents(facts(devices, tainted={devices[0].name: (HELD,)}))
+    ((name, spec),) = plan(wanted).create
+    without = SliceContent(devices=(SliceDevice(name="tpu-0000-00-00-0"),))
+    kept = {
+        name: ResourceSlice(
+            metadata=SliceMetadata(name=name),
+            spec=msgspec.structs.replace(spec, devices=without.devices),
+        )
+    }
+    accepted = {name: Accepted(sent=wanted[0], stored=without)}
+
+    assert plan(wanted, kept, accepted) == Writes()
+    assert len(plan(wanted, kept).update) == 1
+    assert len(plan(contents(facts(devices)), kept, accepted).update) == 1, "another wish"
+
+
+def test_a_wiped_pool_begins_above_the_last_generation() -> None:
+    wanted = contents(facts(chips(8)))
+
+    found = plan(wanted, generation=7)
+
+    assert {spec.pool.generation for _, spec in found.create} == {8}
+    assert found.create[0][1].shared_counters, "counters come first"
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored", "told"),
+    [
+        (SliceContent(), SliceContent(), (False, False)),
+        (
+            SliceContent(devices=(SliceDevice(name="a", taints=(HELD,)),)),
+            SliceContent(devices=(SliceDevice(name="a"),)),
+            (True, False),
+        ),
+        (
+            SliceContent(devices=(SliceDevice(name="a", taints=(HELD,)),)),
+            SliceContent(devices=(SliceDevice(name="a", taints=(HELD,)),)),
+            (False, False),
+        ),
+        (
+            SliceContent(devices=(SliceDevice(name="a"),)),
+            SliceContent(devices=(SliceDevice(name="a"),)),
+            (False, False),
+        ),
+    ],
+)
+def test_dropped_taints_are_noticed(
+    sent: SliceContent, stored: SliceContent, told: tuple[bool, bool]
+) -> None:
+    assert dropped(sent, stored) == told
+
+
+def test_dropped_counters_are_noticed() -> None:
+    devices, counters = contents(facts(chips(4)))
+    bare = SliceContent(devices=tuple(SliceDevice(name=each.name) for each in devices.devices))
+
+    assert dropped(counters, SliceContent()) == (False, True)
+    assert dropped(devices, bare) == (False, True)
+    assert dropped(counters, counters) == dropped(devices, devices) == (False, False)
+
+
+@pytest.mark.parametrize("minor", [34, 35, 36, 37])
+def test_slices_fit_the_published_schema(minor: int) -> None:
+    devices = chips(8)
+    wanted = contents(facts(devices, tainted={devices[0].name: (HELD,)}))
+    for name, spec in plan(wanted).create:
+        kubernetes_validate.validate(wire(spec, name), f"1.{minor}", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0"),
+        (1000, "1000"),
+        (1024, "1Ki"),
+        (80 << 30, "80Gi"),
+        (9856 << 20, "9856Mi"),
+        (3 << 60, "3072Pi"),
+    ],
+)
+def test_amounts_are_written_as_the_server_writes_them(amount: int, text: str) -> None:
+    assert quantity(amount).value == text
+
+
+def test_the_name_of_a_slice_fits_and_stays_its_own() -> None:
+    long = "n" * 250
+    names = {slice_name(DRIVER, long + tail, place) for tail in "ab" for place in (0, 1)}
+
+    assert len(names) == 4
+    assert all(len(name) <= 253 for name in names)
+    assert slice_name(DRIVER, NODE, 1) == "00001-holdfast.dev-node-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("550.54.15", "550.54.15"),
+        ("535.129.03", "535.129.3"),
+        ("12.4", "12.4.0"),
+        ("9", "9.0.0"),
+        ("", None),
+        ("1.2.3.4", None),
+        ("R550", None),
+    ],
+)
+def test_versions_are_semantic_or_left_out(text: str, version: str | None) -> None:
+    found = versions(driverVersion=text)
+
+    assert found["driverVersion"].version == version if version else not found
+
+
+def test_a_value_is_cut_to_what_the_api_takes() -> None:
+    assert len(texts(model="x" * 100)["model"].text or "") == 64
+    assert texts(model="") == {}
+
+
+def test_of_a_group_whose_chip_is_gone_nothing_is_offered() -> None:
+    one, two = chips(2)
+    group = Advertised(name="pair", devices=(one.name, two.name))
+    made = PoolFacts(devices={one.name: one}, advertised=(plain(one), group))
+
+    assert [each.name for each in offered(contents(made))] == [plain(one).name]
+
+
+def test_a_fault_alone_hides_no_device() -> None:
+    (one,) = chips(1)
+    ill = msgspec.structs.replace(one, faults=(Fault(kind=FaultKind.ILL, text="hot"),))
+
+    assert len(offered(contents(facts([ill])))) == 1
