@@ -1,12 +1,14 @@
 """What others have in plenty, open files, mappings, arguments, files, is read in a little memory."""
 
 import os
+import platform
 import resource
 import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -149,6 +151,45 @@ def test_the_daemon_may_open_as_many_files_as_the_kernel_allows() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "True True\n"
+
+
+_FREED = """
+import ctypes, threading
+from holdfast.host.own.process import keep_freed_memory_small
+keep_freed_memory_small()
+
+together = threading.Barrier(4)
+def allocate():
+    block = bytearray(10_000)
+    together.wait()
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+for _ in range(3):
+    large = bytearray(8 << 20)
+    del large
+
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+told = ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w"))
+libc.malloc_info(0, told)
+libc.fclose(told)
+"""
+
+
+def test_threads_share_freed_memory_and_large_blocks_go_back_to_the_node() -> None:
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("another C library than the image's")
+
+    ran = subprocess.run([sys.executable, "-c", _FREED], capture_output=True, text=True, check=True)
+
+    heaps = ET.fromstring(ran.stdout)
+    assert len(heaps.findall("heap")) == 1
+    mapped = heaps.find("system[@type='current']")
+    assert mapped is not None
+    assert int(mapped.attrib["size"]) < 8 << 20
 
 
 def test_of_thousands_of_processes_of_one_pod_what_is_the_same_is_kept_once(

@@ -22,7 +22,7 @@ from holdfast.app.wiring.lacks import missing_folders
 from holdfast.app.wiring.parts import VENDORS, Parts
 from holdfast.control.server import ControlServer
 from holdfast.errors import HoldfastError, HostError
-from holdfast.host.own.process import raise_open_files_limit
+from holdfast.host.own.process import keep_freed_memory_small, raise_open_files_limit
 from holdfast.host.pci.udev import Uevents
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.ledger import open_ledger
@@ -57,6 +57,7 @@ async def run(
     """
     orders = Orders()
     raise_open_files_limit()
+    keep_freed_memory_small()
     state = Path(settings.state_dir)
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:

@@ -10,6 +10,10 @@ from holdfast.host.files.kernelfile import read_text
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import BootId
 
+_ARENA_MAX, _MMAP_THRESHOLD = -8, -3
+"""Parameters of mallopt(3)."""
+_LARGE = 128 << 10
+"""Bytes from which on a block is returned to the node when it is freed: glibc's first value."""
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -25,6 +29,21 @@ def boot_id(root: HostRoot) -> BootId:
         seen = "it is missing" if text is None else f"it says {text[:40]!r}"
         raise HostError(f"cannot read the boot id from {path}: {seen}; mount the host's /proc")
     return BootId(text)
+
+
+def keep_freed_memory_small() -> None:
+    """Have the C library keep less of what is freed; call it before there are threads.
+
+    glibc has an arena for each thread, and memory that is free in one is of no use to another. And
+    after the first large block is freed, it keeps blocks of that size too. Both let the process
+    grow for as long as pods come and go, though nothing leaks.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:  # a C library other than glibc
+        return
+    mallopt(_ARENA_MAX, 1)
+    mallopt(_MMAP_THRESHOLD, _LARGE)
 
 
 def give_back_memory() -> None:
