@@ -40,6 +40,10 @@ class AllocationRefusedError(HoldfastError):
     """Allocate was asked for something that can never work."""
 
 
+class ClaimRefusedError(HoldfastError):
+    """A claim cannot be prepared, however long one waits; kubelet shows the text."""
+
+
 class GateRefusedError(HoldfastError):
     """A container may not start yet; kubelet shows the text and asks again."""
 

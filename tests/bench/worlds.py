@@ -9,8 +9,9 @@ from msgspec import Struct
 from holdfast.ledger.ledger import Ledger, open_ledger
 from holdfast.model.book.book import Phase
 from holdfast.model.book.draft import Draft
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import Observed, PodSighting, reconcile
+from holdfast.model.book.reconcile import Observed, reconcile
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.ids import (
     BootId,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from holdfast.model.book.book import Allocation, Book, Phase
+from holdfast.model.book.book import Allocation, Book, Phase, same_holder
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.book.queue import settle
@@ -140,11 +140,12 @@ def breaches(book: Book) -> list[str]:
                 found.append(f"{key} is in the locks of {held[key].device} and {lock.device}")
             held[key] = lock
     active = [each for each in book.allocations.values() if each.phase is Phase.ACTIVE]
-    for one in active:
-        for other in active:
-            same = one.pod is not None and one.pod == other.pod
-            if one.id < other.id and not same and one.keys & other.keys:
-                found.append(f"Allocations {one.id} and {other.id} are both active on one key")
+    found += [
+        f"Allocations {one.id} and {other.id} are both active on one key"
+        for one in active
+        for other in active
+        if one.id < other.id and not same_holder(one, other) and one.keys & other.keys
+    ]
     return found
 
 
@@ -156,7 +157,7 @@ def unlocked(book: Book) -> list[str]:
         if each.phase is Phase.ACTIVE
         for key in sorted(each.keys)
         if not any(
-            lock.pod == each.pod and (each.pod is not None or lock.allocation == each.id)
+            lock.allocation == each.id or same_holder(lock, each)
             for lock in book.locks_on(frozenset({key}))
         )
     ]

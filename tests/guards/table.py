@@ -11,7 +11,7 @@ _EVIDENCE = "daemon/holdfast/reclaim/evidence.py"
 _CGROUPS = "daemon/holdfast/host/cgroup/cgroups.py"
 _PIDFD = "daemon/holdfast/host/proc/pidfd.py"
 _KUBELET = "daemon/holdfast/model/kubelet.py"
-_RECONCILE = "daemon/holdfast/model/book/reconcile.py"
+_BOOK_PODS = "daemon/holdfast/model/book/pods.py"
 _LEAKS = "daemon/holdfast/reclaim/leaks.py"
 _RESET = "daemon/holdfast/model/reclaim/reset.py"
 _RESETTER = "daemon/holdfast/reclaim/resetter.py"
@@ -42,7 +42,7 @@ _STILL_UNDER_A_SHIM = Edit(
     "return self.sandbox is not Sandbox.MACHINE",
 )
 _ANOTHER_KUBELET = Edit(_ENDING, "if pod.counted_by != facts.kubelet:", "if False:")
-_EVIDENCE_OF_ANOTHER = Edit(_RECONCILE, "if record.counted_by != view.kubelet:", "if False:")
+_EVIDENCE_OF_ANOTHER = Edit(_BOOK_PODS, "if record.counted_by != view.kubelet:", "if False:")
 
 GUARDS = (
     Guard(
@@ -314,7 +314,7 @@ GUARDS = (
         why="a checkpoint from before our List call does not show that a pod has ended",
         edits=(
             Edit(
-                _RECONCILE,
+                _BOOK_PODS,
                 "asked = view.answered and view.kubelet is not None",
                 "asked = view.kubelet is not None",
             ),

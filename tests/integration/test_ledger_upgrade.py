@@ -18,12 +18,12 @@ from holdfast.errors import LedgerUnusableError
 from holdfast.ledger.kept import Kept
 from holdfast.ledger.ledger import open_ledger
 from holdfast.ledger.store import FILE, SCHEMA_VERSION, Store, read_only
-from holdfast.model.book.book import Book
+from holdfast.model.book.book import Book, ClaimRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.book.queue import settle
-from holdfast.model.ids import HardwareKey, PciAddress
+from holdfast.model.ids import ClaimRef, ClaimUid, HardwareKey, PciAddress
 from holdfast.model.nvidia.health import GpuState
 from holdfast.model.nvidia.idle import IdleMemory
 from holdfast.model.nvidia.xid_records import XidRecord
@@ -223,6 +223,48 @@ def test_of_a_lock_from_before_it_was_written_down_a_container_may_have_started(
     assert read_only(tmp_path).locks[name("d0")].started
     with closing(Store(tmp_path)) as store:
         assert store.read().locks[name("d0")].started
+
+
+def test_version_6_had_no_claims_and_keeps_every_lock(tmp_path: Path) -> None:
+    _of_version(6, tmp_path)
+    before = read_only(tmp_path)
+    assert [(each.device, each.pod, each.claim) for each in before.locks.values()] == [
+        (name("d0"), X, None)
+    ]
+    with closing(Store(tmp_path)) as store:
+        assert store.read() == before
+    assert _version(tmp_path) == SCHEMA_VERSION
+
+
+def test_claims_and_who_has_what_by_them_are_read_as_they_were_written(tmp_path: Path) -> None:
+    first, second = (
+        ClaimRecord(
+            ref=ClaimRef("default", ClaimUid(f"uid-{n}"), f"claim-{n}"),
+            pods=frozenset({X, Y}) if n else frozenset({X}),
+            boot=BOOT,
+        )
+        for n in range(2)
+    )
+    with closing(Store(tmp_path)) as store:
+
+        def write(step: Callable[[Draft], object]) -> None:
+            before = store.read()
+            draft = drafted(before)
+            step(draft)
+            store.write(before, draft.book, draft.moves)
+            assert store.read() == draft.book == read_only(tmp_path)
+
+        def take(draft: Draft) -> None:
+            for record, devices in ((first, silicon(d0="a")), (second, silicon(d1="b"))):
+                draft.note_claim(record)
+                draft.allocate(WHOLE, devices, pod=X, claim=record.ref.uid)
+            settle(draft)
+
+        write(take)
+        assert store.read().locks[name("d1")].claim == second.ref.uid
+        write(lambda draft: draft.note_claim(replace(second, pods=frozenset({Y}), over_at=7.5)))
+        write(lambda draft: draft.forget_claim(first.ref.uid))
+        assert [*store.read().claims] == [second.ref.uid]
 
 
 async def _of_gpus(folder: Path) -> tuple[dict[str, GpuState], dict[str, IdleMemory]]:

@@ -10,6 +10,7 @@ SETTLED = (
     "daemon/holdfast/model/use/free.py",
     "daemon/holdfast/model/gate/gate.py",
     "daemon/holdfast/model/reclaim/ending.py",
+    "daemon/holdfast/model/book/pods.py",
     "daemon/holdfast/model/book/reconcile.py",
     "daemon/holdfast/ledger/store.py",
 )

@@ -5,7 +5,7 @@ import itertools
 from msgspec.structs import replace
 
 from fakes.books import X, Y
-from holdfast.model.book.reconcile import PodSighting
+from holdfast.model.book.pods import PodSighting
 from holdfast.reclaim.sightings import Endings
 from manual_clock import ManualClock
 

@@ -32,12 +32,12 @@ from fakes.books import (
 from holdfast.model.book.book import Book, Phase, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
 from holdfast.model.book.reconcile import (
     LONGEST_START,
     Observed,
-    PodSighting,
     changes_with_time,
     reconcile,
 )

@@ -21,7 +21,8 @@ from fakes.books import (
 from holdfast.model.book.book import Book, Phase, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
-from holdfast.model.book.reconcile import Observed, PodSighting, reconcile
+from holdfast.model.book.pods import PodSighting
+from holdfast.model.book.reconcile import Observed, reconcile
 from holdfast.model.ids import BootId, PodUid
 from holdfast.model.kubelet import KubeletView
 

@@ -7,13 +7,16 @@ from typing import Any, TypeVar
 
 from msgspec.structs import asdict
 
-from holdfast.model.book.book import Allocation, Book, Phase, PodRecord
+from holdfast.model.book.book import Allocation, Book, ClaimRecord, Phase, PodRecord
 from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.ids import (
+    ClaimRef,
+    ClaimUid,
     DeviceId,
     DeviceName,
     HardwareKey,
+    PodUid,
     ProcessId,
     ResourceName,
 )
@@ -26,6 +29,7 @@ _MOMENTS_SINCE_VERSION = 4
 """Before, an Allocation had the time of its checkpoint, and a pod's end the time of day."""
 _STARTED_SINCE_VERSION = 5
 _KEPT_SINCE_VERSION = 6
+_CLAIMS_SINCE_VERSION = 7
 
 
 def read_book(db: sqlite3.Connection) -> Book:
@@ -37,6 +41,7 @@ def read_book(db: sqlite3.Connection) -> Book:
         allocations={each.id: each for each in _read_allocations(db)},
         locks={each.device: each for each in _read_locks(db)},
         pods={each.uid: each for each in _read_pods(db)},
+        claims={each.ref.uid: each for each in _read_claims(db)},
         marks=_read_marks(db),
         kept=_read_kept(db),
     )
@@ -86,6 +91,7 @@ def write_difference(db: sqlite3.Connection, before: Book, after: Book) -> None:
         _write_lock(db, lock)
     for pod in _changed(before.pods, after.pods).values():
         _write_pod(db, pod)
+    _write_claims(db, before.claims, after.claims)
     if before.marks != after.marks:
         _write_marks(db, after.marks)
     _write_kept(db, before.kept, after.kept)
@@ -121,7 +127,8 @@ def _read_allocations(db: sqlite3.Connection) -> Iterable[Allocation]:
     )
     for row in _select(
         db,
-        f"SELECT id, resource, created_at, boot, phase, pod, {moments} FROM allocations",  # noqa: S608 - constants
+        f"SELECT id, resource, created_at, boot, phase, pod, {moments}, "  # noqa: S608 - constants
+        f"{_claim(db)} FROM allocations",
     ):
         own = keys[row["id"]]
         devices = {device: frozenset(own[device]) for device in sorted(own)}
@@ -137,7 +144,7 @@ def _read_locks(db: sqlite3.Connection) -> Iterable[DeviceLock]:
     for each in _select(
         db,
         "SELECT resource, device, state, fence, since, boot, allocation, pod, evidence, "  # noqa: S608 - constants
-        f"{started} FROM locks",
+        f"{started}, {_claim(db)} FROM locks",
     ):
         row = _named(each)
         state, own = LockState(row["state"]), frozenset(keys[row["device"]])
@@ -155,6 +162,40 @@ def _read_pods(db: sqlite3.Connection) -> Iterable[PodRecord]:
     ):
         pid, start = row.pop("counted_pid"), row.pop("counted_start")
         yield PodRecord(**row, counted_by=None if pid is None else ProcessId(pid, start))
+
+
+def _read_claims(db: sqlite3.Connection) -> Iterable[ClaimRecord]:
+    """Yield the claims; an older file, open for reading alone, has none."""
+    if _version(db) < _CLAIMS_SINCE_VERSION:
+        return
+    pods: dict[str, set[PodUid]] = defaultdict(set)
+    for claim, pod in db.execute("SELECT claim, pod FROM claim_pods"):
+        pods[claim].add(pod)
+    for row in _select(db, "SELECT uid, namespace, name, boot, over_at FROM claims"):
+        ref = ClaimRef(row.pop("namespace"), row.pop("uid"), row.pop("name"))
+        yield ClaimRecord(**row, ref=ref, pods=frozenset(pods[ref.uid]))
+
+
+def _write_claims(
+    db: sqlite3.Connection,
+    before: Mapping[ClaimUid, ClaimRecord],
+    after: Mapping[ClaimUid, ClaimRecord],
+) -> None:
+    """Write what differs."""
+    for uid, old in before.items():
+        if after.get(uid) != old:
+            db.execute("DELETE FROM claims WHERE uid = ?", (uid,))
+    for uid, each in after.items():
+        if before.get(uid) != each:
+            row = asdict(each.ref) | {"boot": each.boot, "over_at": each.over_at}
+            _insert(db, "claims", row)
+            pods = [(uid, pod) for pod in sorted(each.pods)]
+            db.executemany("INSERT INTO claim_pods VALUES (?, ?)", pods)
+
+
+def _claim(db: sqlite3.Connection) -> str:
+    """Return the column of the claim, which older files, open for reading alone, do not have."""
+    return "claim" if _version(db) >= _CLAIMS_SINCE_VERSION else "NULL AS claim"
 
 
 def _read_kept(db: sqlite3.Connection) -> dict[str, dict[str, str]]:

@@ -13,7 +13,7 @@ from holdfast.host.files.inotify import PathWatcher
 from holdfast.host.proc.procfs import Procfs
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import LockState
-from holdfast.model.book.reconcile import PodSighting
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.ids import PodUid
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane

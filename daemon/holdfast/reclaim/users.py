@@ -10,8 +10,8 @@ from functools import partial
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.proof import hand_to_true_owner, true_owner
-from holdfast.model.book.reconcile import PodSighting
 from holdfast.model.devices import Device, DeviceKind, Inventory
 from holdfast.model.ids import DeviceName, PciAddress, PodUid
 from holdfast.model.use.free import Freedom, KernelFacts, is_foreign, judge_kernel

@@ -14,15 +14,10 @@ from holdfast.errors import HoldfastError
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
-from holdfast.model.book.draft import Draft
+from holdfast.model.book.claims import release
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
-from holdfast.model.book.queue import settle
-from holdfast.model.book.reconcile import (
-    Observed,
-    PodSighting,
-    changes_with_time,
-    reconcile,
-)
+from holdfast.model.book.pods import PodSighting
+from holdfast.model.book.reconcile import Observed, changes_with_time, reconcile
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.use.free import FormerPod, Freedom, KernelFacts, ReleaseFacts, judge_release
@@ -251,7 +246,7 @@ class Watcher:
 
         # Where it moved while we looked, the next beat judges it again.
         await self._ledger.if_unmoved(
-            lock, lambda draft: _free(draft, lock, evidence), failed=failed
+            lock, lambda draft: release(draft, lock, evidence), failed=failed
         )
 
     async def _facts(self, lock: DeviceLock, book: Book, sightings: Sightings) -> ReleaseFacts:
@@ -290,14 +285,17 @@ class Watcher:
             record is not None and sighting is not None and record.is_former(sighting.inode, boot)
         )
         counted = view.counts(lock.pod) if view.readable else None
+        unreadable = view.unreadable
+        if lock.claim is not None:  # kubelet has unprepared it, and the checkpoint says nothing
+            counted, unreadable = False, False
         return FormerPod(
             counted=counted,
-            unreadable=view.unreadable,
+            unreadable=unreadable,
             processes=None if sighting is None or replaced else sighting.processes,
             unlisted="" if sighting is None or replaced else sighting.unlisted,
             cgroup_seen=record is not None and (record.cgroup is not None or rebooted),
             uncounted_for=self._uncounted.seconds(
-                lock.pod, counted=False if view.unreadable else counted
+                lock.pod, counted=False if unreadable else counted
             ),
         )
 
@@ -326,10 +324,3 @@ def _heir(lock: DeviceLock, book: Book) -> PodUid | None:
     """Return the pod whose Allocation is the oldest that waits for the lock."""
     waiting = sorted(book.holdings.on(lock.keys), key=book.rank)
     return next((each.pod for each in waiting if each.id != lock.allocation), None)
-
-
-def _free(draft: Draft, lock: DeviceLock, reason: str) -> None:
-    if lock.state is LockState.QUARANTINED:
-        draft.move(lock.device, LockState.RECLAIMING, reason)
-    draft.move(lock.device, LockState.FREE, reason)
-    settle(draft, near=lock.keys)

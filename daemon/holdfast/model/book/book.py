@@ -13,6 +13,8 @@ from holdfast.model.ids import (
     NO_CHECKPOINT,
     BootId,
     CheckpointId,
+    ClaimRef,
+    ClaimUid,
     DeviceId,
     DeviceName,
     HardwareKey,
@@ -30,14 +32,17 @@ class Phase(Enum):
     """How far an Allocation has come; one that ended is no longer in the book."""
 
     PENDING = "pending"
-    """Answered to kubelet; no container has passed the gate on it."""
+    """Answered to kubelet; no container has passed the gate on it. Or its claim is not prepared."""
 
     ACTIVE = "active"
-    """Its gate has passed, which counts as a hold before the first open."""
+    """Its gate has passed, or its claim is prepared: that is a hold before the first open."""
 
 
 class Allocation(Struct, frozen=True, kw_only=True, dict=True):
     """The record of one Allocate call: its devices with their keys, and its pod once known.
+
+    Or, with `claim`, of a ResourceClaim: its devices of this resource. `pod` is then one of the
+    pods that share the claim, never None.
 
     Ids grow with time, so the smaller id is the older Allocation. `checkpoint` is kubelet's
     checkpoint when Allocate was answered, at `answered_at`: only another one that was read later
@@ -55,6 +60,7 @@ class Allocation(Struct, frozen=True, kw_only=True, dict=True):
     started_at: float = 0.0
     phase: Phase = Phase.PENDING
     pod: PodUid | None = None
+    claim: ClaimUid | None = None
 
     @cached_property
     def ids(self) -> frozenset[DeviceId]:
@@ -102,6 +108,19 @@ class PodRecord(Struct, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name} ({self.uid})" if self.name else self.uid
 
 
+class ClaimRecord(Struct, frozen=True, kw_only=True):
+    """What is known of a ResourceClaim that has or recently had devices, and the pods sharing it.
+
+    `over_at` is when kubelet unprepared it, or it was found to be over, in seconds since `boot`;
+    None while it is in preparation or prepared.
+    """
+
+    ref: ClaimRef
+    pods: frozenset[PodUid]
+    boot: BootId
+    over_at: float | None = None
+
+
 class Holdings:
     """The Allocations and locks of one book, found by their hardware, device or pod.
 
@@ -110,7 +129,7 @@ class Holdings:
     smallest number, which is the oldest, first.
     """
 
-    __slots__ = ("_lock_on", "_naming", "_of_pod", "_on_key", "allocations", "locks")
+    __slots__ = ("_lock_on", "_naming", "_of_claim", "_of_pod", "_on_key", "allocations", "locks")
 
     def __init__(
         self, allocations: Iterable[Allocation] = (), locks: Iterable[DeviceLock] = ()
@@ -121,6 +140,7 @@ class Holdings:
         self._on_key: _Index[HardwareKey] = {}
         self._naming: _Index[tuple[ResourceName, DeviceId]] = {}
         self._of_pod: _Index[PodUid] = {}
+        self._of_claim: _Index[ClaimUid] = {}
         self._lock_on: dict[HardwareKey, DeviceName] = {}
         for allocation in allocations:
             self.put(allocation)
@@ -172,6 +192,10 @@ class Holdings:
         """Return the Allocations of *pod*."""
         return self._numbered(self._of_pod.get(pod, ()))
 
+    def of_claim(self, claim: ClaimUid) -> list[Allocation]:
+        """Return the Allocations of *claim*, one for each resource."""
+        return self._numbered(self._of_claim.get(claim, ()))
+
     def connected(self, keys: Iterable[HardwareKey]) -> list[Allocation]:
         """Return the Allocations of *keys*, those that share hardware with these, and so on."""
         found: dict[int, Allocation] = {}
@@ -202,6 +226,8 @@ class Holdings:
             change(self._naming, (allocation.resource, id_), allocation.id)
         if allocation.pod is not None:
             change(self._of_pod, allocation.pod, allocation.id)
+        if allocation.claim is not None:
+            change(self._of_claim, allocation.claim, allocation.id)
 
     def _numbered(self, numbers: Collection[int]) -> list[Allocation]:
         return [self.allocations[each] for each in sorted(numbers)]
@@ -237,6 +263,7 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
     allocations: Mapping[int, Allocation] = field(default_factory=dict)
     locks: Mapping[DeviceName, DeviceLock] = field(default_factory=dict)
     pods: Mapping[PodUid, PodRecord] = field(default_factory=dict)
+    claims: Mapping[ClaimUid, ClaimRecord] = field(default_factory=dict)
     marks: Marks = field(default_factory=Marks)
     kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What a vendor's adapter must not forget across a restart: texts that it alone can read."""
@@ -280,7 +307,23 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
         record = self.pods.get(uid)
         return f"pod {record or uid}"
 
+    def holder(self, lock: DeviceLock) -> str:
+        """Return how to name to a person who has *lock*."""
+        claim = None if lock.claim is None else self.claims.get(lock.claim)
+        pod = self.pod(lock.pod)
+        return pod if claim is None else f"{pod} by claim {claim.ref.namespace}/{claim.ref.name}"
+
 
 def same_pod(one: PodUid | None, other: PodUid | None) -> bool:
     """Return whether both are known and the same; an unknown pod never equals another."""
     return one is not None and one == other
+
+
+def same_holder(one: Allocation | DeviceLock, other: Allocation | DeviceLock) -> bool:
+    """Return whether both are one claim's, or neither is a claim's and both are one pod's.
+
+    A pod and its claim are two holders: each has an end of its own.
+    """
+    if one.claim is None and other.claim is None:
+        return same_pod(one.pod, other.pod)
+    return one.claim == other.claim

@@ -6,13 +6,22 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from holdfast.errors import LedgerError
-from holdfast.model.book.book import Allocation, Book, Holdings, Phase, PodRecord, same_pod
+from holdfast.model.book.book import (
+    Allocation,
+    Book,
+    ClaimRecord,
+    Holdings,
+    Phase,
+    PodRecord,
+    same_holder,
+)
 from holdfast.model.book.locks import NEXT, DeviceLock, LockState, Move
 from holdfast.model.book.marks import Marks
 from holdfast.model.ids import (
     NO_CHECKPOINT,
     BootId,
     CheckpointId,
+    ClaimUid,
     DeviceId,
     DeviceName,
     HardwareKey,
@@ -44,9 +53,15 @@ class Draft:
         self._last_allocation = book.last_allocation
         self._holdings = book.holdings.copy()
         self._pods = dict(book.pods)
+        self._claims = dict(book.claims)
         self._marks = book.marks
         self._kept = dict(book.kept)
         self._moves: list[Move] = []
+
+    @property
+    def boot(self) -> BootId:
+        """Return the boot of the machine that the decision is made in."""
+        return self._boot
 
     @property
     def moves(self) -> tuple[Move, ...]:
@@ -79,6 +94,7 @@ class Draft:
                 allocations=holdings.allocations,
                 locks=holdings.locks,
                 pods=dict(self._pods),
+                claims=dict(self._claims),
                 marks=self._marks,
                 kept=dict(self._kept),
             )
@@ -106,6 +122,7 @@ class Draft:
         checkpoint: CheckpointId = NO_CHECKPOINT,
         answered_at: float | None = None,
         pod: PodUid | None = None,
+        claim: ClaimUid | None = None,
         phase: Phase = Phase.PENDING,
     ) -> Allocation:
         """Record an Allocation; `settle` gives it its locks.
@@ -123,6 +140,7 @@ class Draft:
             answered_at=self.uptime if answered_at is None else answered_at,
             phase=phase,
             pod=pod,
+            claim=claim,
         )
         self._put(allocation)
         if pod is not None:
@@ -156,7 +174,7 @@ class Draft:
         self._holdings.drop(allocation.id)
         for lock in self._locks_of(allocation):
             on_it = self._holdings.on(lock.keys)
-            heir = next((other for other in on_it if same_pod(other.pod, lock.pod)), None)
+            heir = next((other for other in on_it if same_holder(other, lock)), None)
             if heir is not None:
                 self._put_lock(replace(lock, allocation=heir.id))
             elif lock.state is LockState.HELD:
@@ -174,11 +192,14 @@ class Draft:
         """Lock a free device for *allocation*."""
         self._refuse_taken(device, keys)
         new = self._new(device, keys, LockState.HELD, evidence)
-        started = allocation.phase is Phase.ACTIVE
-        self._enter(
-            replace(new, allocation=allocation.id, pod=allocation.pod, started=started),
-            LockState.FREE,
+        owned = replace(
+            new,
+            allocation=allocation.id,
+            pod=allocation.pod,
+            claim=allocation.claim,
+            started=allocation.phase is Phase.ACTIVE,
         )
+        self._enter(owned, LockState.FREE)
 
     def withhold(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Record that something we did not grant has a free device."""
@@ -213,6 +234,7 @@ class Draft:
             boot=self._boot,
             allocation=allocation.id,
             pod=allocation.pod,
+            claim=allocation.claim,
             started=allocation.phase is Phase.ACTIVE,
         )
         self._change(handed, LockState.HELD, evidence)
@@ -228,6 +250,10 @@ class Draft:
         self._enter(
             replace(lock, fence=self._next_fence(), evidence=evidence, boot=self._boot), lock.state
         )
+
+    def pass_on(self, lock: DeviceLock, pod: PodUid, evidence: str) -> None:
+        """Wait from now on for the end of *pod*, another one that shared the lock's claim."""
+        self._enter(replace(lock, pod=pod, fence=self._next_fence(), evidence=evidence), lock.state)
 
     def mark(self, marks: Marks) -> None:
         """Withhold by hand what *marks* say, and nothing else."""
@@ -267,6 +293,17 @@ class Draft:
     def forget_pod(self, uid: PodUid) -> None:
         """Drop a pod that has nothing any more."""
         if self._pods.pop(uid, None) is not None:
+            self._latest = None
+
+    def note_claim(self, record: ClaimRecord) -> None:
+        """Write down what is known of a claim."""
+        if self._claims.get(record.ref.uid) != record:
+            self._latest = None
+            self._claims[record.ref.uid] = record
+
+    def forget_claim(self, uid: ClaimUid) -> None:
+        """Drop a claim that has nothing any more."""
+        if self._claims.pop(uid, None) is not None:
             self._latest = None
 
     def _new(

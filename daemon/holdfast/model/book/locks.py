@@ -4,7 +4,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from holdfast.model.ids import BootId, DeviceName, HardwareKey, PodUid
+from holdfast.model.ids import BootId, ClaimUid, DeviceName, HardwareKey, PodUid
 
 
 class LockState(Enum):
@@ -39,8 +39,10 @@ class DeviceLock(Struct, frozen=True, kw_only=True):
 
     `fence` grows with each move and never repeats, across all devices. `allocation` is the
     Allocation that has the lock, None once its pod has ended or if there never was one. `pod` is
-    None while it is unknown. `since` is when this state was entered, in seconds since the epoch.
-    `started`: a container of its pod may have passed the gate; without, the pod has no process.
+    None while it is unknown; of a `claim` that pods share it is one of them, and once the claim is
+    over the one whose end is waited for. `since` is when this state was entered, in seconds since
+    the epoch. `started`: a container of its pod may have passed the gate; without, the pod has no
+    process.
     """
 
     device: DeviceName
@@ -51,6 +53,7 @@ class DeviceLock(Struct, frozen=True, kw_only=True):
     boot: BootId
     allocation: int | None = None
     pod: PodUid | None = None
+    claim: ClaimUid | None = None
     evidence: str = ""
     started: bool = True
 

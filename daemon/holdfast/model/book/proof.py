@@ -1,6 +1,6 @@
 """Which pod can have a device, and which really has it, if it is not the one with the lock."""
 
-from holdfast.model.book.book import Allocation, Book, Holdings, Phase, same_pod
+from holdfast.model.book.book import Allocation, Book, Holdings, Phase, same_holder
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
 from holdfast.model.book.queue import settle
@@ -14,12 +14,12 @@ def could_have_started(allocation: Allocation, holdings: Holdings) -> bool:
     The pod of *allocation* is known.
     """
     if any(
-        each.phase is Phase.ACTIVE and not same_pod(each.pod, allocation.pod)
+        each.phase is Phase.ACTIVE and not same_holder(each, allocation)
         for each in holdings.on(allocation.keys)
     ):
         return False
     return not any(
-        lock.state in ENDING and not same_pod(lock.pod, allocation.pod)
+        lock.state in ENDING and not same_holder(lock, allocation)
         for lock in holdings.locks_on(allocation.keys)
     )
 

@@ -1,6 +1,6 @@
 """The queue: who gets free hardware, and who has to give it back to an older Allocation."""
 
-from holdfast.model.book.book import Allocation, Phase, same_pod
+from holdfast.model.book.book import Allocation, Phase, same_holder
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import why_withheld
@@ -73,7 +73,7 @@ def _yields(draft: Draft, lock: DeviceLock, senior: Allocation) -> bool:
     if owner is None or lock.state is not LockState.HELD:
         return False
     started = any(
-        other.phase is Phase.ACTIVE and (other is owner or same_pod(other.pod, owner.pod))
+        other.phase is Phase.ACTIVE and (other is owner or same_holder(other, owner))
         for other in draft.holdings.on(lock.keys)
     )
     if started:
@@ -83,4 +83,4 @@ def _yields(draft: Draft, lock: DeviceLock, senior: Allocation) -> bool:
 
 
 def _is_own(lock: DeviceLock, allocation: Allocation) -> bool:
-    return lock.allocation == allocation.id or same_pod(lock.pod, allocation.pod)
+    return lock.allocation == allocation.id or same_holder(lock, allocation)

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from holdfast.model.book.book import Allocation, Book, Phase, PodRecord, same_pod
+from holdfast.model.book.book import Allocation, Book, Phase, same_holder
+from holdfast.model.book.claims import drop_old_claims
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
+from holdfast.model.book.pods import PodSighting, note_pods
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Inventory
@@ -17,18 +18,6 @@ from holdfast.model.kubelet import CheckpointEntry, KubeletView
 LONGEST_START = 600.0
 """Seconds after the gate in which a container can still start: kubelet gives its runtime two
 minutes by default, so after this time it has started or never will."""
-
-
-class PodSighting(Struct, frozen=True, kw_only=True):
-    """A pod's cgroup as just seen; `processes` are the live pids in it and below.
-
-    `unlisted` says what could not be read, so that there may be others; empty: nothing.
-    """
-
-    cgroup: str
-    inode: int
-    processes: tuple[int, ...] = ()
-    unlisted: str = ""
 
 
 class Observed(Struct, frozen=True, kw_only=True):
@@ -42,13 +31,15 @@ class Observed(Struct, frozen=True, kw_only=True):
 
 
 def changes_with_time(book: Book) -> bool:
-    """Tell whether time alone may make `reconcile` change *book*: a pod that nobody names in time.
+    """Tell whether time alone may make `reconcile` change *book*.
 
-    Otherwise the same observations of the same book have the same result at any time.
+    A pod may be named by nobody in time, and a claim that is over is forgotten. Otherwise the same
+    observations of the same book have the same result at any time.
     """
-    return any(
+    unnamed = (
         each.pod is None and each.phase is Phase.PENDING for each in book.allocations.values()
     )
+    return any(unnamed) or any(each.over_at is not None for each in book.claims.values())
 
 
 def reconcile(draft: Draft, observed: Observed) -> None:
@@ -57,7 +48,8 @@ def reconcile(draft: Draft, observed: Observed) -> None:
     _end(draft, observed)
     _adopt(draft, observed)
     _hand_back(draft, observed)
-    _note_pods(draft, observed)
+    drop_old_claims(draft)
+    note_pods(draft, observed.view, observed.sightings, observed.boot)
     settle(draft)
 
 
@@ -76,6 +68,8 @@ def _identify(draft: Draft, observed: Observed) -> None:
 def _end(draft: Draft, observed: Observed) -> None:
     book = draft.book
     for allocation in book.queue():
+        if allocation.claim is not None:  # kubelet itself says when a claim is over
+            continue
         rebooted = allocation.boot != observed.boot
         cgroup = allocation.pod in observed.sightings
         reason = over(
@@ -105,7 +99,7 @@ def _end(draft: Draft, observed: Observed) -> None:
 
 def _started(allocation: Allocation, book: Book) -> bool:
     return any(
-        other.phase is Phase.ACTIVE and same_pod(other.pod, allocation.pod)
+        other.phase is Phase.ACTIVE and same_holder(other, allocation)
         for other in book.holdings.on(allocation.keys)
     )
 
@@ -126,8 +120,9 @@ def _allocated_again(allocation: Allocation, book: Book, observed: Observed) -> 
     view = observed.view
     return any(
         other.id > allocation.id
+        and other.claim is None
         # Its own containers ask for the same ids one after another, each with an Allocate.
-        and not same_pod(other.pod, allocation.pod)
+        and not same_holder(other, allocation)
         and (view.unreadable or is_newer(view, other, observed.boot))
         for other in book.holdings.naming(allocation.resource, allocation.ids)
     )
@@ -249,7 +244,8 @@ def _adopt(draft: Draft, observed: Observed) -> None:
         if entry.resource not in observed.inventory.resources:
             continue
         devices = _devices_of(entry, draft, observed.inventory)
-        live = draft.holdings.naming(entry.resource, devices)
+        naming = draft.holdings.naming(entry.resource, devices)
+        live = [each for each in naming if each.claim is None]
         if any(each.pod == entry.pod and each.ids >= devices.keys() for each in live):
             continue
         # An Allocation whose pod is unknown may be this one: the next view shows it.
@@ -293,6 +289,8 @@ def _lives(pod: PodUid | None, observed: Observed) -> bool:
 
 def _is_back(each: Allocation, lock: DeviceLock, observed: Observed) -> bool:
     """Tell whether the pod of *each* has *lock*, which is ENDING or FOREIGN, again."""
+    if each.claim is not None or lock.claim is not None:
+        return False
     if each.pod is None or not observed.view.readable or not observed.view.counts(each.pod):
         return False
     return each.pod == lock.pod if lock.state in ENDING else each.phase is Phase.ACTIVE
@@ -310,72 +308,3 @@ def _devices_of(
         elif lock is not None:  # its hardware is gone, its pod is not
             found[id_] = lock.keys
     return found
-
-
-def _note_pods(draft: Draft, observed: Observed) -> None:
-    book = draft.book
-    needed = {each.pod for each in book.allocations.values()}
-    needed |= {lock.pod for lock in book.locks.values()}
-    for record in book.pods.values():
-        if record.uid not in needed:
-            draft.forget_pod(record.uid)
-            continue
-        has_live = bool(book.holdings.of_pod(record.uid))
-        seen = _with_sighting(record, observed, has_live=has_live)
-        noted = _with_name(seen, observed.view)
-        draft.note_pod(_with_count(noted, observed.view, observed.boot))
-
-
-def _with_sighting(record: PodRecord, observed: Observed, *, has_live: bool) -> PodRecord:
-    """Return the record with the pod's present cgroup.
-
-    Once its Allocations have ended, the recorded cgroup stays: one with the same UID and another
-    inode belongs to a later pod, and the remaining locks do not concern its processes.
-    """
-    sighting = observed.sightings.get(record.uid)
-    if sighting is None or not (has_live or record.inode is None):
-        return record
-    return replace(record, cgroup=sighting.cgroup, inode=sighting.inode, boot=observed.boot)
-
-
-def _with_name(record: PodRecord, view: KubeletView) -> PodRecord:
-    """Return the record with the pod's name, if its devices identify it.
-
-    PodResources names pods and no UIDs, the checkpoint UIDs and no names; List leaves out what
-    plain init containers have.
-    """
-    if record.name or not view.answered:
-        return record
-    devices = {
-        DeviceName(entry.resource, id_)
-        for entry in view.entries_of_pod(record.uid)
-        for id_ in entry.devices
-    }
-    fitting = [pod for pod in view.pods if pod.devices and pod.devices <= devices]
-    if len(fitting) != 1:
-        return record
-    return replace(record, namespace=fitting[0].namespace, name=fitting[0].name)
-
-
-def _with_count(record: PodRecord, view: KubeletView, boot: BootId) -> PodRecord:
-    """Return the record with the evidence that kubelet dropped the pod, or that it did not.
-
-    Only a complete question proves that, and only if the kubelet that answers now is the one that
-    had the pod in a checkpoint that it wrote itself. Evidence from another boot does not count.
-    """
-    if record.counted_boot not in {None, boot}:
-        record = replace(record, counted_by=None, let_go_at=None, counted_boot=None)
-    if not view.readable:
-        return record
-    asked = view.answered and view.kubelet is not None
-    if view.counts(record.uid):  # seen at any time, it starts the evidence over
-        if asked:
-            record = replace(record, counted_by=view.kubelet, counted_boot=boot)
-        return replace(record, let_go_at=None)
-    if not asked:
-        return record
-    if record.counted_by != view.kubelet:
-        return replace(record, let_go_at=None)
-    if record.let_go_at is None:
-        return replace(record, let_go_at=view.asked_at)
-    return record

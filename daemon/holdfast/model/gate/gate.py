@@ -88,7 +88,7 @@ def why_held(passage: Passage, caller: Caller, book: Book) -> str | None:
     """Return which other pod has the devices or is before *caller* in the queue, or None."""
     for lock in book.locks_on(passage.keys):
         if not _own(lock, passage, caller, book):
-            return _belongs_to(lock, book)
+            return belongs_to(lock, book)
     if caller.pod is None:
         others = _others(passage, caller, book)
         if others:
@@ -165,7 +165,7 @@ def _fits(allocation: Allocation, caller: Caller) -> bool:
 
 
 def _own(lock: DeviceLock, passage: Passage, caller: Caller, book: Book) -> bool:
-    if lock.state is not LockState.HELD:
+    if lock.state is not LockState.HELD or lock.claim is not None:
         return False
     if same_pod(lock.pod, caller.pod):
         return True
@@ -195,18 +195,20 @@ def _others(passage: Passage, caller: Caller, book: Book) -> list[Allocation]:
 
 def _allocations_of(passage: Passage, book: Book) -> list[Allocation]:
     naming = book.holdings.naming(passage.resource, passage.devices)
-    return _in_line(book, (each for each in naming if each.ids == set(passage.devices)))
+    same = (each for each in naming if each.ids == set(passage.devices) and each.claim is None)
+    return _in_line(book, same)
 
 
 def _in_line(book: Book, allocations: Iterable[Allocation]) -> list[Allocation]:
     return sorted(allocations, key=book.rank)
 
 
-def _belongs_to(lock: DeviceLock, book: Book) -> str:
+def belongs_to(lock: DeviceLock, book: Book) -> str:
+    """Return why *lock* keeps others from its device, naming who has it."""
     name: DeviceName = lock.device
     if lock.state is LockState.FOREIGN:
         return f"{name} is in use by something holdfast did not grant it to: {lock.evidence}"
-    owner = book.pod(lock.pod)
+    owner = book.holder(lock)
     if lock.state is LockState.HELD:
         return f"{name} is held by {owner}"
     return f"{name} is not free of {owner} yet ({lock.state.value}): {lock.evidence}"

@@ -1,0 +1,117 @@
+"""When a claim may be prepared: what it is to have, who is before it, and what the kernel shows."""
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.errors import ClaimRefusedError
+from holdfast.model.book.book import Book, Phase
+from holdfast.model.book.claims import Wish, enlist
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.marks import why_withheld
+from holdfast.model.devices import Device
+from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
+from holdfast.model.gate.gate import belongs_to
+from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, HardwareKey, PodUid
+from holdfast.model.use.free import Freedom, Verdict
+
+
+def results_for(
+    claim: AllocatedClaim, asked: ClaimRef, *, driver: str, pool: str
+) -> tuple[ClaimResult, ...]:
+    """Return what *driver* is to prepare of *claim*; raise ClaimRefusedError where that is wrong.
+
+    *asked* is the claim that kubelet means, and *pool* the one of this node.
+    """
+    if claim.ref.uid != asked.uid:
+        message = f"the API server has another claim of that name, with uid {claim.ref.uid}"
+        raise ClaimRefusedError(message)
+    mine = tuple(each for each in claim.results or () if each.driver == driver)
+    if not mine:
+        raise ClaimRefusedError(f"no device of driver {driver} is allocated to it")
+    if not claim.reserved_for:
+        raise ClaimRefusedError("it is reserved for no pod any more")
+    for config in claim.configs:
+        if config.driver == driver:
+            message = f"its configuration of kind {config.kind} is for {driver}, which knows none"
+            raise ClaimRefusedError(message)
+    for each in mine:
+        if each.pool != pool:
+            raise ClaimRefusedError(
+                f"{each.device} is of pool {each.pool}, and this node is {pool}"
+            )
+        if each.admin_access:
+            message = f"{each.device} is asked for with adminAccess, and can be used by one alone"
+            raise ClaimRefusedError(message)
+        if each.share_id:
+            raise ClaimRefusedError(f"{each.device} is shared ({each.share_id}): it cannot be")
+    return mine
+
+
+def wish_for(claim: AllocatedClaim, devices: Sequence[Device]) -> Wish:
+    """Return what the book has to know of *claim*, which is to have *devices*."""
+    by_resource: dict[str, list[Device]] = {}
+    for device in devices:
+        by_resource.setdefault(device.name.resource, []).append(device)
+    return Wish(
+        ref=claim.ref,
+        pods=claim.reserved_for,
+        devices={
+            each[0].name.resource: {device.name.id: device.keys for device in each}
+            for each in by_resource.values()
+        },
+    )
+
+
+def why_not_yet(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> str | None:
+    """Return whom *claim* waits for by the book, or None when it has the locks of all of *keys*."""
+    mine = book.holdings.of_claim(claim)
+    started = frozenset[HardwareKey]().union(*(book.started(each) for each in mine))
+    withheld = why_withheld(book.marks, keys, started)
+    if withheld is not None:
+        return withheld
+    locks = book.locks_on(keys)
+    for lock in locks:
+        if lock.state is not LockState.HELD or lock.claim != claim:
+            return belongs_to(lock, book)
+    unlocked = keys.difference(*(lock.keys for lock in locks))
+    return f"{', '.join(sorted(unlocked))} waits behind an older Allocation" if unlocked else None
+
+
+def is_prepared(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> bool:
+    """Tell whether *claim* was prepared in this boot or a former one, with all of *keys*."""
+    mine = book.holdings.of_claim(claim)
+    active = (each.keys for each in mine if each.phase is Phase.ACTIVE)
+    return keys <= frozenset[HardwareKey]().union(*active)
+
+
+def enter(draft: Draft, wish: Wish, evidence: str) -> str | None:
+    """Write down that the claim is prepared; or return whom it waits for.
+
+    *evidence* says what the kernel showed and goes into the history.
+    """
+    reason = enlist(draft, wish) or why_not_yet(draft.book, wish.ref.uid, wish.keys)
+    if reason is not None:
+        return reason
+    for lock in draft.book.locks_on(wish.keys):
+        draft.note(lock, evidence)
+    for allocation in draft.holdings.of_claim(wish.ref.uid):
+        draft.activate(allocation)
+    return None
+
+
+def in_the_way(verdicts: Mapping[DeviceName, Verdict], sharing: frozenset[PodUid]) -> str | None:
+    """Return what keeps devices from being handed over, or None.
+
+    *sharing* are the pods of a claim that is prepared and that several pods share: what they hold
+    is theirs. A single pod gets a new sandbox only after its last one, so what it holds is left
+    over.
+    """
+    for name, verdict in verdicts.items():
+        if verdict.final:
+            return f"it is unknown whether {name} is free: {verdict.reason}"
+        if verdict.freedom is not Freedom.IN_USE:
+            continue
+        holders = verdict.holders
+        if not holders or not all(each.pod in sharing for each in holders):
+            return f"{name} is {verdict.reason}"
+    return None

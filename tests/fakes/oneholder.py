@@ -1,0 +1,686 @@
+"""The world in which the promise is tried: no two pods ever have one piece of hardware.
+
+A small world (kubelet's checkpoint, processes that outlive their pods, reboots) drives the rules over
+the ledger's real file. The daemon may be killed at any statement of any commit: what it finds then
+must be the book before that commit or the book after it."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from fakes.books import HALF, NOW, WHOLE, breaches, inventory, silicon, unlocked
+from holdfast.ledger.store import FILE, Store
+from holdfast.model.book.book import Book, Phase
+from holdfast.model.book.claims import release
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import ENDING, DeviceLock, LockState, Move
+from holdfast.model.book.pods import PodSighting
+from holdfast.model.book.queue import settle
+from holdfast.model.book.reconcile import Observed, changes_with_time, reconcile
+from holdfast.model.devices import Device
+from holdfast.model.gate.gate import Passage, arrive, enter, who_calls, why_wait
+from holdfast.model.ids import (
+    BootId,
+    CheckpointId,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    PodUid,
+    ProcessId,
+    ResourceName,
+)
+from holdfast.model.kubelet import CheckpointEntry, KubeletView
+from holdfast.model.use.free import (
+    FormerPod,
+    Freedom,
+    KernelFacts,
+    Opened,
+    ReleaseFacts,
+    judge_kernel,
+    judge_release,
+)
+from holdfast.model.use.holders import Grip, Holder
+
+T = TypeVar("T")
+
+_NODE = inventory(
+    {
+        WHOLE: silicon(w0="ab", w1="cd", w2="e"),
+        HALF: silicon(h0="a", h1="b", h2="c", h3="de"),
+    }
+)
+_KEYS = {device.name: device.keys for device in _NODE.devices}
+WISHES = st.lists(
+    st.sampled_from(
+        [
+            (WHOLE, ("w0",)),
+            (WHOLE, ("w1",)),
+            (WHOLE, ("w0", "w1")),
+            (WHOLE, ("w2",)),
+            (HALF, ("h0",)),
+            (HALF, ("h1", "h2")),
+            (HALF, ("h3",)),
+        ]
+    ),
+    min_size=1,
+    max_size=3,
+    unique=True,
+)
+MOSTLY = st.sampled_from([True, True, True, False])
+CRASH = st.one_of(st.none(), st.none(), st.integers(0, 30))
+"""At which statement of the next commit the daemon is killed."""
+
+
+def devices_of(
+    resource: ResourceName, ids: frozenset[DeviceId]
+) -> dict[DeviceId, frozenset[HardwareKey]]:
+    return {id_: _KEYS[DeviceName(resource, id_)] for id_ in sorted(ids)}
+
+
+class Killed(Exception):  # noqa: N818 - the daemon's end, not an error of the test
+    pass
+
+
+@dataclass
+class Container:
+    resource: ResourceName
+    ids: frozenset[DeviceId]
+    passed: bool = False
+    opened: bool = False
+    known: bool = False
+    """Whether the book learned whose start it was. Where it never did, the kernel alone tells."""
+
+    @property
+    def keys(self) -> frozenset[HardwareKey]:
+        return frozenset().union(*devices_of(self.resource, self.ids).values())
+
+
+@dataclass
+class Pod:
+    uid: PodUid
+    containers: list[Container] = field(default_factory=list)
+    counted: bool = True
+    alive: bool = False
+    """Whether a process is left in its cgroup."""
+
+    @property
+    def live(self) -> bool:
+        return self.counted or self.alive
+
+    @property
+    def sure(self) -> frozenset[HardwareKey]:
+        return frozenset().union(
+            *(each.keys for each in self.containers if each.passed and each.known)
+        )
+
+    @property
+    def passed(self) -> frozenset[HardwareKey]:
+        return self.opened | self.sure
+
+    @property
+    def opened(self) -> frozenset[HardwareKey]:
+        return frozenset().union(*(each.keys for each in self.containers if each.opened))
+
+
+class OneHolder(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        shm = Path("/dev/shm")
+        self.root = Path(tempfile.mkdtemp(dir=shm if os.access(shm, os.W_OK) else None))
+        self.copies = 0
+        self.now = NOW
+        """Seconds since the machine booted, or rather since the first of its boots."""
+        self.wall = NOW
+        self.boots = 0
+        self.pods: list[Pod] = []
+        self.writes = 0
+        self.checkpoint: tuple[CheckpointEntry, ...] = ()
+        self.readable = True
+        self.stranger: frozenset[HardwareKey] = frozenset()
+        self.moves: list[Move] = []
+        self.store = Store(self._folder(), history_per_device=100_000)
+        self.book = self.store.read()
+
+    def teardown(self) -> None:
+        try:
+            self._everybody_who_waits_can_start_in_the_end()
+        finally:
+            self.store.close()
+            shutil.rmtree(self.root)
+
+    def _everybody_who_waits_can_start_in_the_end(self) -> None:
+        """When the dead are gone and kubelet can be asked, no queue stands still.
+
+        Pods end after they have started, as they do, so that the next can.
+        """
+        self.stranger = frozenset()
+        self.readable = True
+        self.now += 1000
+        self._write_checkpoint()
+        for _ in range(3 * len(self.pods)):
+            for pod in self.pods:
+                if not pod.counted:
+                    self._all_exit(pod)
+                for each in pod.containers:
+                    each.opened = False
+            for _ in range(4):
+                self.the_watcher_beats(None)
+            for pod in [each for each in self.pods if each.counted]:
+                for each in pod.containers:
+                    self._start(pod, each, None, readable=True)
+                if all(each.passed for each in pod.containers):
+                    pod.counted = False
+                    self._write_checkpoint()
+        assert not [pod.uid for pod in self.pods if pod.counted], (
+            f"a pod waits for ever: {self.book}"
+        )
+
+    def _everybody(self) -> list[Pod]:
+        """Return every pod, by whatever door it came."""
+        return self.pods
+
+    def _nobody_else_has(self, keys: frozenset[HardwareKey], but: Collection[Pod]) -> None:
+        for other in self._everybody():
+            if other not in but and other.live:
+                assert not other.passed & keys, f"{other.uid} has it too"
+
+    def _all_exit(self, pod: Pod) -> None:
+        pod.alive = False
+        for each in pod.containers:
+            each.passed = each.opened = each.known = False
+
+    # The world.
+
+    def _folder(self) -> Path:
+        self.copies += 1
+        folder = self.root / str(self.copies)
+        folder.mkdir()
+        self.folder = folder
+        return folder
+
+    def _view(self) -> KubeletView:
+        if not self.readable:
+            return self._unreadable()
+        return KubeletView(
+            entries=self.checkpoint,
+            readable=True,
+            file=self._file,
+            read_at=self.now,
+            kubelet=ProcessId(7, 7),
+            answered=True,
+            asked_at=self.now,
+        )
+
+    def _unreadable(self) -> KubeletView:
+        return KubeletView(file=self._file, read_at=self.now)
+
+    @property
+    def _file(self) -> CheckpointId:
+        return CheckpointId(str(self.writes))
+
+    def _write_checkpoint(self) -> None:
+        self.now += 1
+        self.writes += 1
+        self.checkpoint = tuple(
+            CheckpointEntry(pod=pod.uid, container=str(n), resource=each.resource, devices=each.ids)
+            for pod in self.pods
+            if pod.counted
+            for n, each in enumerate(pod.containers)
+        )
+
+    def _holders(self, keys: frozenset[HardwareKey]) -> tuple[Holder, ...]:
+        found = [
+            Holder(
+                process=ProcessId(100 + n, 1),
+                command="work",
+                grips=frozenset({Grip.NODE}),
+                pod=pod.uid,
+            )
+            for n, pod in enumerate(self._everybody())
+            if pod.opened & keys
+        ]
+        if self.stranger & keys:
+            found.append(
+                Holder(process=ProcessId(9, 1), command="dd", grips=frozenset({Grip.NODE}))
+            )
+        return tuple(found)
+
+    # The daemon.
+
+    def _commit(self, decide: Callable[[Draft], T], crash: int | None) -> T:
+        """Do as Ledger does, killed at statement number *crash*; None: not killed."""
+        before = self.book
+        boot = BootId(f"boot-{self.boots}")
+        draft = Draft(before, now=self.wall, uptime=self.now, boot=boot)
+        answer = decide(draft)
+        after = draft.book
+        if after is before:
+            return answer
+        wreck = _Wreck(self.folder, self.root / "wreck", crash)
+        self.store._db.set_trace_callback(wreck.statement)
+        self.store.write(before, after, draft.moves)
+        self.store._db.set_trace_callback(None)
+        wreck.finish()
+        assert self.store.read() == after
+        if crash is not None:
+            self._rise_from(wreck, before, after, draft.moves)
+            raise Killed
+        self._committed(after, draft.moves)
+        return answer
+
+    def _rise_from(
+        self, wreck: "_Wreck", before: Book, after: Book, moves: tuple[Move, ...]
+    ) -> None:
+        """Go on with what the killed daemon left behind."""
+        for cut in wreck.cuts():
+            found = self._look_into(cut)
+            assert found in ((before, len(self.moves)), (after, len(self.moves) + len(moves)))
+        self.store.close()
+        shutil.copytree(wreck.copy, self._folder(), dirs_exist_ok=True)
+        self.store = Store(self.folder, history_per_device=100_000)
+        book = self.store.read()
+        assert book in (before, after), "the ledger shows a book that never was"
+        if book == after:
+            self._committed(after, moves)
+        self._check_history()
+
+    def _look_into(self, folder: Path) -> tuple[Book, int]:
+        store = Store(folder, history_per_device=100_000)
+        try:
+            return store.read(), len(store.history(None, 1_000_000))
+        finally:
+            store.close()
+
+    def _committed(self, book: Book, moves: tuple[Move, ...]) -> None:
+        last = self.moves[-1].fence if self.moves else 0
+        for move in moves:
+            assert move.fence > last, "a fence repeats"
+            last = move.fence
+        self.book = book
+        self.moves.extend(moves)
+        for pod in self.pods:
+            for each in pod.containers:
+                each.known |= any(
+                    one.pod == pod.uid and one.resource == each.resource and one.ids == each.ids
+                    for one in book.allocations.values()
+                )
+
+    def _check_history(self) -> None:
+        assert self.store.history(None, 1_000_000) == tuple(self.moves)
+
+    @initialize()
+    def start(self) -> None:
+        assert self.book == Book()
+
+    @rule(wishes=WISHES, crash=CRASH, admitted=MOSTLY)
+    def a_pod_comes(
+        self, wishes: list[tuple[ResourceName, tuple[str, ...]]], crash: int | None, admitted: bool
+    ) -> None:
+        """Kubelet admits a pod, or refuses it after our Allocates: another plugin said no."""
+        wished = [(resource, frozenset(map(DeviceId, ids))) for resource, ids in wishes]
+        self._admit(wished, crash, admitted=admitted)
+
+    @rule(wishes=WISHES, data=st.data())
+    def a_pod_comes_and_starts(
+        self, wishes: list[tuple[ResourceName, tuple[str, ...]]], data: st.DataObject
+    ) -> None:
+        wished = [(resource, frozenset(map(DeviceId, ids))) for resource, ids in wishes]
+        self._admit(wished, None)
+        self._start_last_pod(data)
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(pod.counted for pod in self.pods))
+    def a_pod_is_followed_at_once_by_the_next(self, data: st.DataObject) -> None:
+        """Kubelet thinks that the devices are free; what is left of the former pod may not."""
+        former = data.draw(st.sampled_from([each for each in self.pods if each.counted]))
+        former.counted = False
+        self._write_checkpoint()
+        self._admit([(each.resource, each.ids) for each in former.containers], None)
+        self._start_last_pod(data)
+
+    def _start_last_pod(self, data: st.DataObject) -> None:
+        for _ in range(data.draw(st.integers(0, 2))):
+            self.the_watcher_beats(None)
+        for pod in self.pods[-1:]:
+            for container in pod.containers if pod.counted else ():
+                self._start(pod, container, None, readable=self.readable)
+                container.opened = container.passed and data.draw(st.booleans())
+
+    def _admit(
+        self,
+        wishes: list[tuple[ResourceName, frozenset[DeviceId]]],
+        crash: int | None,
+        *,
+        admitted: bool = True,
+    ) -> None:
+        taken = {
+            (each.resource, id_)
+            for pod in self.pods
+            if pod.counted
+            for each in pod.containers
+            for id_ in each.ids
+        }
+        pod = Pod(uid=PodUid(f"pod-{len(self.pods)}"))
+        for resource, ids in wishes:
+            if any((resource, id_) in taken for id_ in ids):
+                continue
+            taken |= {(resource, id_) for id_ in ids}
+            try:
+                self._commit(partial(_record, resource=resource, ids=ids, file=self._file), crash)
+            except Killed:
+                return  # Allocate failed, and with it the admission
+            pod.containers.append(Container(resource, ids))
+            if admitted:
+                if pod not in self.pods:
+                    self.pods.append(pod)
+                self._write_checkpoint()
+
+    @rule(data=st.data(), crash=CRASH, readable=MOSTLY)
+    @precondition(lambda self: any(pod.counted for pod in self.pods))
+    def a_container_starts(self, data: st.DataObject, crash: int | None, readable: bool) -> None:
+        if data.draw(MOSTLY):
+            self.the_watcher_beats(None)
+        pod = data.draw(st.sampled_from([each for each in self.pods if each.counted]))
+        container = data.draw(st.sampled_from(pod.containers))
+        self._start(pod, container, crash, readable=readable)
+
+    def _start(self, pod: Pod, container: Container, crash: int | None, *, readable: bool) -> None:
+        passage = Passage(
+            resource=container.resource,
+            asked=container.ids,
+            devices=devices_of(container.resource, container.ids),
+        )
+        view = self._view() if readable else self._unreadable()
+        caller = who_calls(passage, view, self.book)
+        if view.unreadable:
+            self._commit(lambda draft: arrive(draft, passage, caller), None)
+        if len(caller.pods) > 1 or why_wait(passage, caller, self.book) is not None:
+            return
+        facts = KernelFacts(holders=self._holders(passage.keys))
+        if judge_kernel(facts).freedom is not Freedom.FREE:
+            return
+        try:
+            reason = self._commit(lambda draft: enter(draft, passage, caller, "passed"), crash)
+        except Killed:
+            return  # kubelet hears an error, and asks again later
+        if reason is None:
+            self._nobody_else_has(container.keys, [pod])
+            container.passed = pod.alive = True
+            container.known = caller.pod == pod.uid
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(pod.alive for pod in self.pods))
+    def a_process_opens_or_closes(self, data: st.DataObject) -> None:
+        pod = data.draw(st.sampled_from([each for each in self.pods if each.alive]))
+        for each in pod.containers:
+            if each.passed:
+                each.opened = data.draw(st.booleans())
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(pod.counted for pod in self.pods))
+    def kubelet_lets_go_of_a_pod(self, data: st.DataObject) -> None:
+        pod = data.draw(st.sampled_from([each for each in self.pods if each.counted]))
+        pod.counted = False
+        self._write_checkpoint()
+        if data.draw(MOSTLY):
+            self.the_watcher_beats(None)
+
+    @rule(data=st.data(), allocates=st.booleans())
+    @precondition(lambda self: any(not pod.counted for pod in self.pods))
+    def kubelet_counts_a_pod_again(self, data: st.DataObject, allocates: bool) -> None:
+        """A kubelet that lost its checkpoint for a moment; or a static pod that comes back."""
+        pod = data.draw(st.sampled_from([each for each in self.pods if not each.counted]))
+        wished = [(each.resource, each.ids) for each in pod.containers]
+        if any(
+            each.resource == resource and each.ids & ids
+            for other in self.pods
+            if other.counted
+            for each in other.containers
+            for resource, ids in wished
+        ):
+            return
+        if allocates:
+            for resource, ids in wished:
+                self._commit(partial(_record, resource=resource, ids=ids, file=self._file), None)
+        pod.counted = True
+        self._write_checkpoint()
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(pod.alive and not pod.counted for pod in self.pods))
+    def the_last_process_of_a_pod_exits(self, data: st.DataObject) -> None:
+        pod = data.draw(
+            st.sampled_from([each for each in self.pods if each.alive and not each.counted])
+        )
+        self._all_exit(pod)
+
+    @rule(readable=MOSTLY, seconds=st.sampled_from([1, 70, 700]))
+    def time_passes(self, readable: bool, seconds: int) -> None:
+        self.now += seconds
+        self.readable = readable
+
+    @rule(seconds=st.sampled_from([3600, -3600, -86400]))
+    def the_clock_is_set(self, seconds: int) -> None:
+        self.wall += seconds
+
+    @rule(keys=st.sampled_from(["a", "de"]))
+    @precondition(lambda self: not self.stranger)
+    def a_stranger_opens_what_is_free(self, keys: str) -> None:
+        wanted = frozenset(HardwareKey(key) for key in keys)
+        if not any(pod.opened & wanted for pod in self._everybody()):
+            self.stranger = wanted
+
+    @rule()
+    @precondition(lambda self: self.stranger)
+    def the_stranger_lets_go(self) -> None:
+        self.stranger = frozenset()
+
+    @rule(crash=CRASH)
+    @precondition(lambda self: self._everybody() or self.stranger)
+    def the_watcher_beats(self, crash: int | None) -> None:
+        sightings = {
+            pod.uid: PodSighting(
+                cgroup=f"/pod{pod.uid}", inode=1, processes=(1,) if pod.alive else ()
+            )
+            for pod in self._everybody()
+            if pod.live
+        }
+        around = Observed(
+            pending_timeout=60.0,
+            view=self._view(),
+            inventory=_NODE,
+            boot=BootId(f"boot-{self.boots}"),
+            sightings=sightings,
+        )
+        try:
+            self._commit(lambda draft: reconcile(draft, around), crash)
+            self._agrees_at_any_time(around)
+            for device in _NODE.devices:
+                if self.book.lock_on(device.keys) is None and self._holders(device.keys):
+                    self._commit(partial(_withhold, device=device), crash)
+            self._free_what_is_free(crash)
+        except Killed:
+            return
+
+    def _agrees_at_any_time(self, around: Observed) -> None:
+        """The daemon compares nothing again while nothing has changed."""
+        settled = Draft(self.book, now=NOW, uptime=self.now, boot=around.boot)
+        reconcile(settled, around)
+        if settled.book is self.book and not changes_with_time(self.book):
+            later = Draft(self.book, now=NOW, uptime=self.now + 1e6, boot=around.boot)
+            reconcile(later, around)
+            assert later.book is self.book
+
+    def _free_what_is_free(self, crash: int | None) -> None:
+        for lock in list(self.book.locks.values()):
+            if lock.state not in ENDING and lock.state is not LockState.FOREIGN:
+                continue
+            kernel = KernelFacts(
+                holders=self._holders(_KEYS[lock.device]), opened=Opened.UNAVAILABLE
+            )
+            if (
+                judge_release(
+                    ReleaseFacts(unseen_grace=30.0, kernel=kernel, pod=self._former(lock))
+                ).freedom
+                is Freedom.FREE
+            ):
+                self._commit(partial(release, lock=lock, evidence="free"), crash)
+
+    def _former(self, lock: DeviceLock) -> FormerPod | None:
+        pod = next((each for each in self._everybody() if each.uid == lock.pod), None)
+        if pod is None:
+            return None
+        return FormerPod(
+            counted=self._view().counts(pod.uid) if self.readable else None,
+            unreadable=not self.readable,
+            processes=(1,) if pod.alive else () if pod.counted else None,
+            cgroup_seen=True,
+        )
+
+    @rule(data=st.data(), crash=CRASH)
+    @precondition(lambda self: any(lock.state in ENDING for lock in self.book.locks.values()))
+    def a_reclaim_moves_on(self, data: st.DataObject, crash: int | None) -> None:
+        ending = [each for each in self.book.locks.values() if each.state in ENDING]
+        lock = data.draw(st.sampled_from(ending))
+        following = {
+            LockState.RELEASING: LockState.RECLAIMING,
+            LockState.RECLAIMING: LockState.QUARANTINED,
+            LockState.QUARANTINED: LockState.RECLAIMING,
+        }[lock.state]
+        try:
+            self._commit(lambda draft: draft.move(lock.device, following, "still held"), crash)
+        except Killed:
+            return
+
+    @rule()
+    @precondition(lambda self: len(self.moves) > 8)
+    def the_ledger_is_tidied(self) -> None:
+        self.store.tidy()
+
+    @rule(reboot=st.sampled_from([False, False, True]))
+    @precondition(lambda self: self.book.allocations)
+    def the_daemon_is_killed_while_it_does_nothing(self, reboot: bool) -> None:
+        if reboot:
+            self.boots += 1
+            self.now += 60
+            self.stranger = frozenset()
+            for pod in self._everybody():
+                self._all_exit(pod)
+        self._restart()
+
+    def _restart(self) -> None:
+        old = self.folder
+        wreck = _Wreck(old, self.root / "wreck", 0)
+        wreck.finish()
+        self.store.close()
+        shutil.copytree(wreck.copy, self._folder(), dirs_exist_ok=True)
+        self.store = Store(self.folder, history_per_device=100_000)
+        assert self.store.read() == self.book
+        self._check_history()
+
+    # What holds at every moment.
+
+    @invariant()
+    def no_hardware_is_in_two_locks_and_no_two_pods_are_active_on_it(self) -> None:
+        assert not breaches(self.book)
+
+    @invariant()
+    def every_active_allocation_has_its_locks(self) -> None:
+        """But for what a stranger has, or what the book of a former plugin's pod came too late for."""
+        live = {pod.uid for pod in self._everybody() if pod.live} | {None}
+        alive = [each for each in self.book.allocations.values() if each.pod in live]
+        book = Book(allocations={each.id: each for each in alive}, locks=self.book.locks)
+        assert not unlocked(book)
+
+    @invariant()
+    def what_two_live_pods_may_touch_is_never_the_same(self) -> None:
+        live = [pod for pod in self.pods if pod.live and pod.passed]
+        for n, one in enumerate(live):
+            for other in live[n + 1 :]:
+                assert not one.passed & other.passed
+
+    @invariant()
+    def what_a_live_pod_may_touch_is_locked_for_nobody_else(self) -> None:
+        for pod in self.pods:
+            if pod.live:
+                for lock in self.book.locks_on(pod.sure):
+                    assert lock.pod in {pod.uid, None}
+
+    @invariant()
+    def every_lock_that_is_held_belongs_to_a_live_allocation(self) -> None:
+        for lock in self.book.locks.values():
+            if lock.state is LockState.HELD:
+                assert lock.allocation in self.book.allocations
+
+    @invariant()
+    def no_allocation_is_active_that_was_never_started(self) -> None:
+        started = {Phase.PENDING, Phase.ACTIVE}
+        assert {each.phase for each in self.book.allocations.values()} <= started
+
+
+class _Wreck:
+    """A copy of the ledger's files at one statement of a commit: what kill -9 leaves behind."""
+
+    def __init__(self, folder: Path, copy: Path, at: int | None) -> None:
+        self.copy = copy
+        self._folder = folder
+        self._left = at
+        self._taken = False
+        self._wal_before = self._wal_size()
+
+    def statement(self, _text: str) -> None:
+        if self._left is not None and not self._taken:
+            if self._left == 0:
+                self._take()
+            else:
+                self._left -= 1
+
+    def finish(self) -> None:
+        if self._left is not None and not self._taken:
+            self._take()
+
+    def cuts(self) -> list[Path]:
+        """Return copies whose WAL ends within the commit: what a power cut may leave behind."""
+        after = self._wal_size()
+        found = []
+        for tenths in (1, 5, 9) if after > self._wal_before else ():
+            cut = self.copy.with_name(f"cut-{tenths}")
+            shutil.rmtree(cut, ignore_errors=True)
+            shutil.copytree(self._folder, cut, ignore=shutil.ignore_patterns("*-shm", "reserve"))
+            length = self._wal_before + (after - self._wal_before) * tenths // 10
+            os.truncate(cut / f"{FILE}-wal", length)
+            found.append(cut)
+        return found
+
+    def _take(self) -> None:
+        self._taken = True
+        shutil.rmtree(self.copy, ignore_errors=True)
+        shutil.copytree(self._folder, self.copy, ignore=shutil.ignore_patterns("*-shm", "reserve"))
+
+    def _wal_size(self) -> int:
+        wal = self._folder / f"{FILE}-wal"
+        return wal.stat().st_size if wal.exists() else 0
+
+
+def _record(
+    draft: Draft, resource: ResourceName, ids: frozenset[DeviceId], file: CheckpointId
+) -> None:
+    draft.allocate(resource, devices_of(resource, ids), checkpoint=file)
+    settle(draft)
+
+
+def _withhold(draft: Draft, device: Device) -> None:
+    draft.withhold(device.name, device.keys, "held by pid 9 (dd)")

@@ -1,0 +1,303 @@
+"""The promise by both doors: pods of the device plugin and claims, in every order, with crashes.
+
+The world is that of `oneholder`, and claims besides: allocated by a scheduler that hands a
+device on before its former pod is over, prepared again after a restart of kubelet, unprepared
+before they were ever prepared, and shared by pods.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+
+from fakes.oneholder import (
+    CRASH,
+    MOSTLY,
+    WISHES,
+    Container,
+    Killed,
+    OneHolder,
+    Pod,
+    devices_of,
+)
+from holdfast.errors import ClaimRefusedError
+from holdfast.model.book.book import Book
+from holdfast.model.book.claims import REMEMBERED, Wish, end_claim, enlist, share
+from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.dra.passage import enter, in_the_way, why_not_yet
+from holdfast.model.ids import (
+    ClaimRef,
+    ClaimUid,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    PodUid,
+    ProcessId,
+    ResourceName,
+)
+from holdfast.model.use.free import FormerPod, KernelFacts, judge_kernel
+
+
+@dataclass
+class _ClaimPod(Pod):
+    claim: "_Claim | None" = None
+
+    @property
+    def live(self) -> bool:
+        return self.alive or (self.claim is not None and self in self.claim.users)
+
+
+@dataclass
+class _Claim:
+    ref: ClaimRef
+    wishes: list[tuple[ResourceName, frozenset[DeviceId]]]
+    users: list[_ClaimPod] = field(default_factory=list)
+    """The pods that it is reserved for, since it was last unprepared."""
+    former: list[_ClaimPod] = field(default_factory=list)
+    over_at: float | None = None
+    """When it was last unprepared, and that was answered."""
+
+    @property
+    def pods(self) -> list[_ClaimPod]:
+        return self.users + self.former
+
+    @property
+    def keys(self) -> frozenset[HardwareKey]:
+        every = [devices_of(*each).values() for each in self.wishes]
+        return frozenset().union(*(keys for devices in every for keys in devices))
+
+    def wish(self) -> Wish:
+        devices: dict[ResourceName, dict[DeviceId, frozenset[HardwareKey]]] = {}
+        for resource, ids in self.wishes:
+            devices.setdefault(resource, {}).update(devices_of(resource, ids))
+        return Wish(
+            ref=self.ref,
+            pods={each.uid: f"name of {each.uid}" for each in self.users},
+            devices=devices,
+        )
+
+
+class TwoDoors(OneHolder):
+    def __init__(self) -> None:
+        self.claims: list[_Claim] = []
+        self.claim_pods = 0
+        super().__init__()
+
+    def _everybody(self) -> list[Pod]:
+        return [*self.pods, *(pod for claim in self.claims for pod in claim.pods)]
+
+    def _former(self, lock: DeviceLock) -> FormerPod | None:
+        if lock.claim is None:
+            return super()._former(lock)
+        pod = next(each for each in self._everybody() if each.uid == lock.pod)
+        return FormerPod(counted=False, processes=(1,) if pod.alive else None, cgroup_seen=True)
+
+    def _everybody_who_waits_can_start_in_the_end(self) -> None:
+        for claim in self.claims:
+            if claim.users:
+                self._unprepare(claim, None)
+            for pod in claim.pods:
+                self._all_exit(pod)
+        super()._everybody_who_waits_can_start_in_the_end()
+        for _ in range(8):
+            self.the_watcher_beats(None)
+        left = [each for each in self.book.locks.values() if each.claim is not None]
+        assert not left, "a claim that is over keeps a device for ever"
+
+    def _new_pod(self, claim: _Claim) -> _ClaimPod:
+        self.claim_pods += 1
+        pod = _ClaimPod(uid=PodUid(f"claimant-{self.claim_pods}"), counted=False, claim=claim)
+        pod.containers = [Container(resource, ids) for resource, ids in claim.wishes]
+        claim.users.append(pod)
+        return pod
+
+    @rule(wishes=WISHES, shared=st.booleans())
+    def a_claim_is_allocated(
+        self, wishes: list[tuple[ResourceName, tuple[str, ...]]], shared: bool
+    ) -> None:
+        """The scheduler knows nothing of what pods that were force-deleted still have."""
+        number = len(self.claims)
+        claim = _Claim(
+            ref=ClaimRef("default", ClaimUid(f"claim-{number}"), f"name-{number}"),
+            wishes=[(resource, frozenset(map(DeviceId, ids))) for resource, ids in wishes],
+        )
+        self.claims.append(claim)
+        for _ in range(2 if shared else 1):
+            self._new_pod(claim)
+
+    @rule(data=st.data(), crash=CRASH, then=CRASH)
+    @precondition(lambda self: any(claim.users for claim in self.claims))
+    def a_claim_is_prepared(self, data: st.DataObject, crash: int | None, then: int | None) -> None:
+        """For the first time; or again, as kubelet has forgotten that it was."""
+        claim = data.draw(st.sampled_from([each for each in self.claims if each.users]))
+        if data.draw(st.booleans()):
+            self.the_watcher_beats(None)
+        self._prepare(claim, crash, then)
+
+    def _prepare(self, claim: _Claim, crash: int | None, then: int | None) -> None:
+        wish = claim.wish()
+        try:
+            if self._commit(partial(enlist, wish=wish), crash) is not None:
+                return
+            if why_not_yet(self.book, claim.ref.uid, wish.keys) is not None:
+                return
+            if not self._is_free_for(claim):
+                return
+            reason = self._commit(partial(enter, wish=wish, evidence="prepared"), then)
+        except Killed:
+            return  # kubelet hears an error, and asks again
+        except ClaimRefusedError:
+            # Its Unprepare was committed, and kubelet has not heard the answer.
+            assert self.book.claims[claim.ref.uid].over_at is not None
+            return
+        if reason is None:
+            self._nobody_else_has(claim.keys, claim.users)
+            for pod in claim.users:
+                pod.alive = True
+                for container in pod.containers:
+                    container.passed = container.known = True
+
+    def _is_free_for(self, claim: _Claim) -> bool:
+        verdicts = {
+            DeviceName(resource, id_): judge_kernel(KernelFacts(holders=self._holders(keys)))
+            for resource, ids in claim.wishes
+            for id_, keys in devices_of(resource, ids).items()
+        }
+        sharing = [each.uid for each in claim.users] if len(claim.users) > 1 else []
+        return in_the_way(verdicts, frozenset(sharing)) is None
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(each.alive for each in self._claimants()))
+    def a_process_of_a_claim_opens_or_closes(self, data: st.DataObject) -> None:
+        pod = data.draw(st.sampled_from([each for each in self._claimants() if each.alive]))
+        for each in pod.containers:
+            if each.passed:
+                each.opened = data.draw(st.booleans())
+
+    def _claimants(self) -> list[_ClaimPod]:
+        return [pod for claim in self.claims for pod in claim.pods]
+
+    @rule(data=st.data(), crash=CRASH, lingers=st.booleans())
+    @precondition(lambda self: any(claim.users for claim in self.claims))
+    def a_claim_is_unprepared(self, data: st.DataObject, crash: int | None, lingers: bool) -> None:
+        """Prepared or not; what is left of its pods may go on for a while."""
+        claim = data.draw(st.sampled_from([each for each in self.claims if each.users]))
+        self._unprepare(claim, crash)
+        if not lingers:
+            for pod in claim.former:
+                self._all_exit(pod)
+        if data.draw(MOSTLY):
+            self.the_watcher_beats(None)
+
+    def _unprepare(self, claim: _Claim, crash: int | None) -> None:
+        end = partial(end_claim, claim=claim.ref.uid, evidence="over", kubelet=ProcessId(7, 7))
+        try:
+            self._commit(end, crash)
+        except Killed:
+            return  # kubelet asks again, for as long as it gets no answer
+        claim.former += claim.users
+        claim.users = []
+        claim.over_at = self.now
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(each.former and not each.users for each in self.claims))
+    def a_call_that_kubelet_gave_up_on_comes_late(self, data: st.DataObject) -> None:
+        over = [each for each in self.claims if each.former and not each.users]
+        claim = data.draw(st.sampled_from(over))
+        record = self.book.claims.get(claim.ref.uid)
+        if (
+            record is None
+            or self.now - (claim.over_at or 0) >= REMEMBERED
+            or record.boot != (f"boot-{self.boots}")
+        ):
+            return
+        late = Wish(
+            ref=claim.ref,
+            pods={each.uid: "" for each in claim.former if each.uid in record.pods},
+            devices=claim.wish().devices,
+        )
+        before = self.book
+        with pytest.raises(ClaimRefusedError):
+            self._commit(partial(enlist, wish=late), None)
+        assert self.book == before
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(not claim.users for claim in self.claims))
+    def another_pod_uses_a_claim_that_is_over(self, data: st.DataObject) -> None:
+        claim = data.draw(st.sampled_from([each for each in self.claims if not each.users]))
+        self._new_pod(claim)
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(each.alive for each in self._users()))
+    def another_pod_joins_a_claim_without_a_call(self, data: st.DataObject) -> None:
+        """Kubelet has the claim prepared already, so it does not ask."""
+        first = data.draw(st.sampled_from([each for each in self._users() if each.alive]))
+        claim = first.claim
+        assert claim is not None
+        record = self.book.claims[claim.ref.uid]
+        if record.over_at is not None:
+            return  # its Unprepare was committed, and kubelet has not heard it
+        pod = self._new_pod(claim)
+        pod.alive = True
+        for container in pod.containers:
+            container.passed = container.known = True
+        self._commit(partial(share, claim=claim.ref.uid, pods=[pod.uid]), None)
+
+    def _users(self) -> list[_ClaimPod]:
+        return [pod for claim in self.claims for pod in claim.users]
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(each.alive for each in self._claimants()))
+    def the_last_process_of_a_claimant_exits(self, data: st.DataObject) -> None:
+        pod = data.draw(st.sampled_from([each for each in self._claimants() if each.alive]))
+        if pod.claim is not None and pod in pod.claim.users:
+            for each in pod.containers:  # its containers are restarted: it keeps what it has
+                each.opened = False
+        else:
+            self._all_exit(pod)
+
+    @invariant()
+    def what_two_live_pods_may_touch_is_never_the_same(self) -> None:
+        """But for pods that share a claim."""
+        live = [pod for pod in self._everybody() if pod.live and pod.passed]
+        for n, one in enumerate(live):
+            for other in live[n + 1 :]:
+                claim = getattr(one, "claim", None)
+                if claim is None or claim is not getattr(other, "claim", None):
+                    assert not one.passed & other.passed, f"{one.uid} and {other.uid}"
+
+    @invariant()
+    def what_a_live_pod_may_touch_is_locked_for_nobody_else(self) -> None:
+        for pod in self.pods:
+            if pod.live:
+                for lock in self.book.locks_on(pod.sure):
+                    assert lock.pod in {pod.uid, None}
+                    assert lock.claim is None
+        for claimant in self._claimants():
+            assert claimant.claim is not None
+            if claimant.live:
+                for lock in self.book.locks_on(claimant.sure):
+                    assert lock.claim == claimant.claim.ref.uid
+
+    @invariant()
+    def a_claim_that_is_over_has_nothing_that_is_held(self) -> None:
+        for uid, record in self.book.claims.items():
+            has = bool(self.book.holdings.of_claim(uid))
+            held = any(
+                lock.claim == uid and lock.state is LockState.HELD
+                for lock in self.book.locks.values()
+            )
+            assert has is (record.over_at is None)
+            assert not held or has
+
+    @invariant()
+    def whoever_has_a_claim_is_known(self) -> None:
+        assert_claims_are_known(self.book)
+
+
+def assert_claims_are_known(book: Book) -> None:
+    named = {each.claim for each in book.allocations.values()}
+    named |= {each.claim for each in book.locks.values()}
+    assert named - {None} <= book.claims.keys()

@@ -1,0 +1,254 @@
+"""Claims in the book: they queue with the pods of the device plugin, and end by kubelet's word."""
+
+from collections.abc import Mapping
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.books import (
+    BOOT,
+    EPOCH,
+    HALF,
+    KUBELET,
+    NOW,
+    UPTIME,
+    WHOLE,
+    X,
+    Y,
+    Z,
+    allocated,
+    book_of,
+    drafted,
+    inventory,
+    keys,
+    lock_of,
+    name,
+    seen,
+    silicon,
+)
+from holdfast.errors import ClaimRefusedError
+from holdfast.model.book.book import Book, Phase
+from holdfast.model.book.claims import REMEMBERED, Wish, end_claim, enlist, release, share
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.marks import Asker, Mark, Marks
+from holdfast.model.book.pods import PodSighting
+from holdfast.model.book.queue import settle
+from holdfast.model.book.reconcile import Observed, reconcile
+from holdfast.model.dra.passage import enter, why_not_yet
+from holdfast.model.gate.gate import Caller, Passage, why_wait
+from holdfast.model.ids import BootId, ClaimRef, ClaimUid, DeviceId, PodUid, ResourceName
+
+_C = ClaimUid("claim-1")
+_REF = ClaimRef("team", _C, "two-chips")
+
+
+def _wish(
+    *pods: PodUid,
+    ref: ClaimRef = _REF,
+    devices: Mapping[ResourceName, Mapping[DeviceId, frozenset]] | None = None,  # type: ignore[type-arg]
+) -> Wish:
+    return Wish(
+        ref=ref,
+        pods={each: f"name-of-{each}" for each in pods or (X,)},
+        devices=devices or {WHOLE: silicon(d0="ab")},
+    )
+
+
+def _prepared(*pods: PodUid, ref: ClaimRef = _REF) -> Book:
+    draft = drafted()
+    assert enter(draft, _wish(*pods, ref=ref), "free") is None
+    return draft.book
+
+
+def _unprepared(book: Book) -> Book:
+    draft = drafted(book)
+    end_claim(draft, _C, "kubelet unprepared it", kubelet=KUBELET)
+    return draft.book
+
+
+def _observed(*, sightings: Mapping[PodUid, PodSighting] | None = None) -> Observed:
+    return Observed(
+        view=seen(),
+        inventory=inventory({WHOLE: silicon(d0="ab")}),
+        boot=BOOT,
+        sightings=sightings or {},
+        pending_timeout=60.0,
+    )
+
+
+def test_a_claim_gets_what_is_free_and_its_pods_are_named() -> None:
+    draft = drafted()
+    assert enlist(draft, _wish()) is None
+    lock = lock_of(draft.book, "d0")
+    assert (lock.state, lock.claim, lock.pod, lock.started) == (LockState.HELD, _C, X, False)
+    assert draft.book.holder(lock) == "pod team/name-of-pod-x (pod-x) by claim team/two-chips"
+    assert [each.phase for each in draft.holdings.allocations.values()] == [Phase.PENDING]
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_a_claim_waits_behind_a_pod_of_the_device_plugin(active: bool) -> None:
+    draft = drafted(book_of(allocated(silicon(h0="a"), resource=HALF, pod=X, active=active)))
+    assert enlist(draft, _wish()) is None
+    assert why_not_yet(draft.book, _C, keys("a", "b")) == (
+        f"{HALF}/h0 is held by pod team/name-of-pod-x (pod-x)"
+    )
+
+
+def test_a_pod_of_the_device_plugin_waits_behind_a_claim_that_is_its_own() -> None:
+    draft = drafted(_prepared())
+    draft.allocate(WHOLE, silicon(d0="ab"), pod=X)
+    settle(draft)
+    passage = Passage(resource=WHOLE, asked=frozenset({DeviceId("d0")}), devices=silicon(d0="ab"))
+    assert why_wait(passage, Caller(pods=(X,)), draft.book) == (
+        f"{WHOLE}/d0 is held by pod team/name-of-pod-x (pod-x) by claim team/two-chips"
+    )
+
+
+def test_two_claims_of_one_pod_are_two_holders() -> None:
+    other = replace(_REF, uid=ClaimUid("claim-2"))
+    draft = drafted(_prepared())
+    assert enlist(draft, _wish(ref=other)) is None
+    assert why_not_yet(draft.book, other.uid, keys("a", "b")) is not None
+
+
+def test_a_claim_of_several_resources_is_one_holder() -> None:
+    draft = drafted()
+    wish = _wish(devices={WHOLE: silicon(d0="a"), HALF: silicon(h0="b")})
+    assert enter(draft, wish, "free") is None
+    assert [lock.claim for lock in draft.locks.values()] == [_C, _C]
+    assert {each.phase for each in draft.holdings.allocations.values()} == {Phase.ACTIVE}
+
+
+def test_what_is_prepared_again_stays_as_it_is_and_takes_in_more_pods() -> None:
+    before = _prepared(X)
+    draft = drafted(before)
+    assert enter(draft, _wish(X, Y), "free") is None
+    assert len(draft.holdings.allocations) == 1
+    assert draft.book.claims[_C].pods == {X, Y}
+
+
+def test_other_devices_than_it_has_are_refused() -> None:
+    draft = drafted(_prepared())
+    with pytest.raises(ClaimRefusedError, match=r"given google.com/tpu/d0.*delete the pods"):
+        enlist(draft, _wish(devices={WHOLE: silicon(d1="c")}))
+
+
+def test_a_drained_node_prepares_what_was_prepared_and_nothing_new() -> None:
+    draft = drafted(_prepared())
+    draft.mark(Marks(drain=Mark(asker=Asker(uid=0, pid=1), at=NOW)))
+    assert enter(draft, _wish(), "free") is None
+    other = replace(_REF, uid=ClaimUid("claim-2"))
+    reason = enter(draft, _wish(Y, ref=other, devices={WHOLE: silicon(d1="c")}), "free")
+    assert reason is not None
+    assert "draining" in reason
+    assert draft.book.lock_on(keys("c")) is None
+
+
+def test_a_claim_that_was_never_prepared_leaves_nothing_to_wait_for() -> None:
+    draft = drafted()
+    enlist(draft, _wish())
+    end_claim(draft, _C, "kubelet unprepared it")
+    assert not draft.locks
+    assert not draft.holdings.allocations
+
+
+def test_what_was_prepared_is_free_only_after_each_of_its_pods() -> None:
+    draft = drafted(_unprepared(_prepared(Y, X)))
+    for pod in (X, Y):
+        lock = lock_of(draft.book, "d0")
+        assert (lock.state, lock.pod, lock.allocation) == (LockState.RELEASING, pod, None)
+        release(draft, lock, "nobody uses it")
+    assert not draft.locks
+
+
+def test_pods_that_joined_without_a_call_are_waited_for_as_well() -> None:
+    draft = drafted(_prepared(Y))
+    share(draft, _C, [X, Z])
+    end_claim(draft, _C, "kubelet unprepared it")
+    share(draft, _C, [PodUid("too-late")])
+    assert lock_of(draft.book, "d0").pod == X
+    assert draft.book.claims[_C].pods == {X, Y, Z}
+
+
+def test_the_next_in_the_queue_gets_what_a_claim_leaves() -> None:
+    draft = drafted(_prepared())
+    draft.allocate(WHOLE, silicon(d0="ab"), pod=Y)
+    end_claim(draft, _C, "kubelet unprepared it")
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it")
+    lock = lock_of(draft.book, "d0")
+    assert (lock.pod, lock.claim) == (Y, None)
+
+
+def test_a_late_call_is_refused_and_another_pod_is_not() -> None:
+    draft = drafted(_unprepared(_prepared()))
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it")
+    with pytest.raises(ClaimRefusedError, match="no other pod is to use it since"):
+        enlist(draft, _wish(X))
+    assert enlist(draft, _wish(X, Y)) is None
+
+
+def test_a_claim_that_comes_back_waits_until_its_former_pods_are_over() -> None:
+    draft = drafted(_unprepared(_prepared()))
+    reason = enlist(draft, _wish(Y))
+    assert reason is not None
+    assert "is not free of pod team/name-of-pod-x (pod-x) by claim team/two-chips yet" in reason
+    assert not draft.holdings.allocations
+
+
+@pytest.mark.parametrize(("later", "boot"), [(REMEMBERED, BOOT), (0.0, BootId("the next boot"))])
+def test_what_is_over_is_forgotten_in_time(later: float, boot: BootId) -> None:
+    draft = drafted(_unprepared(_prepared()))
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it")
+    after = Draft(draft.book, now=NOW, uptime=UPTIME + later, boot=boot)
+    assert enlist(after, _wish(X)) is None
+    gone = Draft(draft.book, now=NOW, uptime=UPTIME + later, boot=boot)
+    reconcile(gone, replace(_observed(), boot=boot))
+    assert not gone.book.claims
+
+
+def test_what_is_over_is_remembered_for_as_long_as_a_lock_is_left() -> None:
+    after = Draft(_unprepared(_prepared()), now=NOW, uptime=UPTIME + 2 * REMEMBERED, boot=BOOT)
+    reconcile(after, _observed())
+    assert [*after.book.claims] == [_C]
+
+
+def test_kubelets_checkpoint_ends_no_claim_however_long_it_is_silent() -> None:
+    later = drafted(_prepared(), now=NOW + 5000)
+    reconcile(later, replace(_observed(), view=seen(read_at=NOW - EPOCH + 5000)))
+    assert lock_of(later.book, "d0").state is LockState.HELD
+    assert later.book.claims[_C].over_at is None
+
+
+def test_a_pod_with_a_claim_is_counted_and_let_go_by_its_end() -> None:
+    draft = drafted(_prepared(X, Y))
+    reconcile(draft, _observed())
+    for pod in (X, Y):
+        record = draft.book.pods[pod]
+        assert (record.counted_by, record.let_go_at) == (KUBELET, None)
+    end_claim(draft, _C, "kubelet unprepared it", kubelet=KUBELET)
+    for pod in (X, Y):
+        record = draft.book.pods[pod]
+        assert (record.counted_by, record.let_go_at) == (KUBELET, UPTIME)
+
+
+def test_a_pod_that_has_more_than_the_claim_is_not_let_go() -> None:
+    draft = drafted(_prepared(X))
+    draft.allocate(HALF, silicon(h9="z"), pod=X)
+    end_claim(draft, _C, "kubelet unprepared it", kubelet=KUBELET)
+    assert draft.book.pods[X].let_go_at is None
+
+
+def test_the_cgroups_of_all_pods_of_a_claim_are_remembered() -> None:
+    draft = drafted(_prepared(X, Y))
+    sighting = PodSighting(cgroup="/kubepods/pod-y", inode=7, processes=(1,))
+    reconcile(draft, _observed(sightings={Y: sighting}))
+    assert draft.book.pods[Y].inode == 7
+    end_claim(draft, _C, "kubelet unprepared it")
+    reconcile(draft, _observed())
+    assert draft.book.pods[Y].inode == 7
+
+
+def test_names_of_devices_stay_apart_by_resource() -> None:
+    draft = drafted(_prepared())
+    assert draft.locks.keys() == {name("d0")}
