@@ -1,13 +1,14 @@
 """When the inventory of GPUs begins NVML anew: real files of a node, a library that is counted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from holdfast.host.nvidia.driver import NvidiaFiles
+from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
 from holdfast.model.nvidia.gpu import DriverState, GpuLinks, GpuReading, GpuTraits, GpuUse
 from holdfast.runtime.lane import Lane
@@ -16,7 +17,7 @@ from manual_clock import ManualClock
 
 
 @dataclass
-class Library:
+class Library(Nvml):
     """One that always answers; `others` begin it, too."""
 
     begun: int = 0
@@ -40,10 +41,10 @@ class Library:
     def use(self, uuid: str) -> GpuUse:
         raise NotImplementedError(uuid)
 
-    def traits(self, uuids: tuple[str, ...]) -> Mapping[str, GpuTraits]:
+    def traits(self, uuids: Iterable[str]) -> Mapping[str, GpuTraits]:
         return {}
 
-    def links(self, uuids: tuple[str, ...]) -> GpuLinks:
+    def links(self, uuids: Iterable[str]) -> GpuLinks:
         assert not uuids
         return GpuLinks()
 

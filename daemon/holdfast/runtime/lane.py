@@ -29,7 +29,8 @@ class Lane:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._closed = False
         self._current: _Timed | None = None
-        self._latency = 0.0
+        self.latency = 0.0
+        """How long the last finished call took, in seconds. May be read from any thread."""
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
         self._thread.start()
 
@@ -43,11 +44,6 @@ class Lane:
         if current is None:
             return None
         return current.due if time.monotonic() >= current.due else None
-
-    @property
-    def latency(self) -> float:
-        """How long the last finished call took, in seconds. May be read from any thread."""
-        return self._latency
 
     async def run(
         self,
@@ -106,7 +102,7 @@ class Lane:
             act = partial(_fail, task, error)
         else:
             act = partial(_succeed, task, answer)
-        self._latency = time.monotonic() - started
+        self.latency = time.monotonic() - started
         self._current = None
         with contextlib.suppress(RuntimeError):  # the loop closed while we were away
             # Once, at the very end: the loop takes the interpreter as soon as it is woken, and this

@@ -32,7 +32,8 @@ class Board:
     def __init__(self) -> None:
         """Start with a fresh heartbeat and nothing ready."""
         self._beat = time.monotonic()
-        self._readiness = Readiness(posted=(), at=self._beat)
+        self.readiness = Readiness(posted=(), at=self._beat)
+        """The latest checks."""
         self.down("the daemon is starting")
 
     def beat(self) -> None:
@@ -44,11 +45,6 @@ class Board:
         """Return the seconds since the last heartbeat."""
         return time.monotonic() - self._beat
 
-    @property
-    def readiness(self) -> Readiness:
-        """Return the latest checks."""
-        return self._readiness
-
     def down(self, reason: str) -> None:
         """Publish that the daemon is starting or stopping, and its current step."""
         self.publish((Check(name="up", passes=False, reason=reason, public=reason),))
@@ -56,10 +52,10 @@ class Board:
     def publish(self, checks: tuple[Check, ...]) -> None:
         """Replace the checks; a check whose result is the same keeps its age."""
         now = time.monotonic()
-        before = {each.check.name: each for each in self._readiness.posted}
+        before = {each.check.name: each for each in self.readiness.posted}
         posted = []
         for check in checks:
             was = before.get(check.name)
             same = was is not None and was.check.passes == check.passes
             posted.append(Posted(check=check, since=was.since if was and same else now))
-        self._readiness = Readiness(posted=tuple(posted), at=now)
+        self.readiness = Readiness(posted=tuple(posted), at=now)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,16 +27,11 @@ from holdfast.model.use.holders import Holder
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 
+if TYPE_CHECKING:  # it loads NVML
+    from holdfast.host.nvidia.nvml import Nvml
+
 _MOST_LEVELS = 512
 """How many GPUs and slices are remembered; slices change with each MIG layout."""
-
-
-class UseSource(Protocol):
-    """Tells who uses a GPU, as NVML does. It may block."""
-
-    def use(self, uuid: str) -> GpuUse:
-        """Return who uses the GPU or MIG slice *uuid*; what is unknown is a problem."""
-        ...
 
 
 class GpuUses:
@@ -45,7 +40,7 @@ class GpuUses:
     def __init__(
         self,
         lane: Lane,
-        source: Callable[[], UseSource | None],
+        source: Callable[[], "Nvml | None"],
         *,
         rules: GpuRules,
         load: Callable[[], str] = str,
@@ -172,14 +167,14 @@ def _unknown(devices: tuple[Device, ...], reason: str) -> dict[DeviceName, GpuUs
     return dict.fromkeys((each.name for each in devices), problem)
 
 
-def _ask(source: UseSource | None, devices: tuple[Device, ...]) -> dict[DeviceName, GpuUse]:
+def _ask(source: "Nvml | None", devices: tuple[Device, ...]) -> dict[DeviceName, GpuUse]:
     if source is None:
         problem = GpuUse(problem="NVIDIA's driver is not loaded, so nobody knows who uses it")
         return dict.fromkeys((each.name for each in devices), problem)
     return {each.name: _use_of(source, each) for each in devices}
 
 
-def _use_of(source: UseSource, device: Device) -> GpuUse:
+def _use_of(source: "Nvml", device: Device) -> GpuUse:
     asked = [source.use(uuid) for uuid in uuids(device)]
     if not asked:
         return GpuUse(problem=f"{device.name} has no UUID to ask NVML about")

@@ -98,13 +98,8 @@ def sockets(facts: ReadinessFacts) -> Iterator[Check]:
 
 def checkpoint(facts: ReadinessFacts) -> Iterator[Check]:
     """Kubelet's checkpoint can be read, or there is none because no pod ever had a device."""
-    reason = (
-        ""
-        if facts.checkpoint_readable and not facts.checkpoint_problem
-        else facts.checkpoint_problem
-    )
     passes = facts.checkpoint_readable or facts.checkpoint_missing
-    yield Check(name="kubelet checkpoint", passes=passes, reason=reason)
+    yield Check(name="kubelet checkpoint", passes=passes, reason=facts.checkpoint_problem)
 
 
 def ledger(facts: ReadinessFacts) -> Iterator[Check]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 from msgspec import Struct, field
@@ -14,15 +14,7 @@ from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import DeviceId, PciAddress
 from holdfast.model.nvidia.devices import GpuFacts, gpu_topology
 from holdfast.model.nvidia.driver_leave import Leave, leave
-from holdfast.model.nvidia.gpu import (
-    NOWHERE,
-    DriverState,
-    Gpu,
-    GpuLinks,
-    GpuReading,
-    GpuTraits,
-    GpuUse,
-)
+from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuLinks, GpuReading
 from holdfast.model.nvidia.grant import Imex
 from holdfast.model.nvidia.mig import GpuLayout, MigStrategy, lay_out, with_known
 from holdfast.model.nvidia.placement import GpuTopology
@@ -30,6 +22,9 @@ from holdfast.model.nvidia.roots import DriverFacts, RootFacts, device_root
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+
+if TYPE_CHECKING:  # it loads NVML
+    from holdfast.host.nvidia.nvml import Nvml
 
 log = structlog.get_logger(__name__)
 
@@ -42,53 +37,13 @@ _NO_IMEX = (
 )
 
 
-class Library(Protocol):
-    """NVML, as far as discovery needs it; every call may block."""
-
-    @property
-    def in_use(self) -> bool:
-        """Tell whether anybody in this process has begun it."""
-        ...
-
-    def open(self) -> None:
-        """Start it; raise HostError while it or the driver is not there."""
-        ...
-
-    def close(self) -> None:
-        """Let the driver go."""
-        ...
-
-    def read(self) -> GpuReading:
-        """Enumerate the GPUs."""
-        ...
-
-    def use(self, uuid: str) -> GpuUse:
-        """Return who uses a GPU."""
-        ...
-
-    def links(self, uuids: tuple[str, ...]) -> GpuLinks:
-        """Return how GPUs reach each other."""
-        ...
-
-    def traits(self, uuids: tuple[str, ...]) -> Mapping[str, GpuTraits]:
-        """Return what GPUs are."""
-        ...
-
-
 class _Seen(Struct, frozen=True, kw_only=True):
     """One look: what NVML told, and what the node shows beside it."""
 
     reading: GpuReading
-    nodes: Mapping[int, DeviceNode] = field(default_factory=dict)
-    folder: str = "/dev"
-    """Where the nodes are, as the host calls it."""
-    control: tuple[str, ...] = ()
-    no_nodes: str = ""
-    imex: str = ""
-    caps: MigCaps = field(default_factory=MigCaps)
+    facts: GpuFacts = field(default_factory=GpuFacts)
     links: GpuLinks | None = None
-    traits: Mapping[str, GpuTraits] = field(default_factory=dict)
-    """Without links, both are as they were."""
+    """None: they are as they were, and so are the traits in `facts`."""
 
 
 class DriverWatch:
@@ -101,7 +56,7 @@ class DriverWatch:
     def __init__(
         self,
         files: NvidiaFiles,
-        library: Callable[[str], Library],
+        library: Callable[[str], "Nvml"],
         *,
         lane: Lane,
         clock: Clock,
@@ -124,24 +79,25 @@ class DriverWatch:
         self._clock = clock
         self._look = look
         self._rescan = rescan
-        self._open: tuple[str, Library] | None = None
-        self._load = ""
+        self._open: tuple[str, Nvml] | None = None
+        self.load = ""
+        """What tells this load of the driver from any other, as of the last look."""
         self._anew = False
         self._monotonic = clock.monotonic
         self._ready: bool | None = None
         self._leave: Leave | None = None
         self._asked_to_leave = ""
-        self._latest: Library | None = None
+        self._latest: Nvml | None = None
         self._strategy = strategy
         self._imex = imex
-        self._last = GpuReading(
+        self.last = GpuReading(
             gpus=tuple(
                 Gpu(index=NOWHERE, uuid=uuid, pci=pci) for uuid, pci in (known or {}).items()
             )
         )
+        """The last reading that found the driver ready."""
         self._linked: frozenset[str] = frozenset()
         self._links = GpuLinks()
-        self._traits: Mapping[str, GpuTraits] = {}
         self.facts: Watched[GpuFacts] = Watched(GpuFacts())
         self.reading: Watched[GpuReading] = Watched(GpuReading())
         self.topology: Watched[GpuTopology] = Watched(GpuTopology())
@@ -149,19 +105,9 @@ class DriverWatch:
         """Whether GPUs were ever enumerated: before, not even that one is gone is known."""
 
     @property
-    def last(self) -> GpuReading:
-        """The last reading that found the driver ready."""
-        return self._last
-
-    @property
-    def library(self) -> Library | None:
+    def library(self) -> "Nvml | None":
         """The library that is open, for calls on the same lane; None while there is none."""
         return self._open[1] if self._open is not None else None
-
-    @property
-    def load(self) -> str:
-        """What tells this load of the driver from any other, as of the last look."""
-        return self._load
 
     @property
     def holds_driver(self) -> bool:
@@ -210,7 +156,7 @@ class DriverWatch:
     async def refresh(self) -> DriverState:
         """Look now, publish what is new, and return where the driver stands."""
         try:
-            seen = await self._lane.run(partial(self._see, self._last, self._linked))
+            seen = await self._lane.run(partial(self._see, self.last, self._linked))
         except HoldfastError as error:  # a stuck lane; what is known stays, /readyz names the lane
             log.debug("cannot read the GPUs", reason=str(error))
             return self.reading.value.state
@@ -226,27 +172,15 @@ class DriverWatch:
 
     def _take(self, seen: _Seen) -> None:
         """Publish what a look showed that found the driver ready."""
-        self._last = seen.reading
-        layout = lay_out(seen.reading, self._strategy)
+        self.last = seen.reading
         if seen.links is not None:
             self._linked = frozenset(gpu.uuid for gpu in seen.reading.gpus)
             self._links = seen.links
-            self._traits = seen.traits
-        self.topology.set(gpu_topology(layout, self._links))
-        self.facts.set(
-            GpuFacts(
-                state=DriverState.READY,
-                layout=layout,
-                nodes=seen.nodes,
-                caps=_caps(layout, seen.caps, seen.folder),
-                control=seen.control,
-                no_nodes=seen.no_nodes,
-                version=seen.reading.driver_version,
-                traits=self._traits,
-                imex=seen.imex,
-                no_imex=_NO_IMEX if self._imex is Imex.REQUIRED and not seen.imex else "",
-            )
-        )
+            facts = seen.facts
+        else:
+            facts = replace(seen.facts, traits=self.facts.value.traits)
+        self.topology.set(gpu_topology(facts.layout, self._links))
+        self.facts.set(facts)
 
     def _see(self, last: GpuReading, linked: frozenset[str]) -> _Seen:
         """Look at the driver, its library and the nodes; on the lane."""
@@ -262,14 +196,14 @@ class DriverWatch:
             self._anew = True
             reason = "the kernel has no NVIDIA driver (no /proc/driver/nvidia)"
             return _Seen(reading=GpuReading(state=DriverState.ABSENT, reason=reason))
-        if self._open is not None and driver.load != self._load:
+        if self._open is not None and driver.load != self.load:
             # Whatever NVML still answers is about a driver that is gone. Who else has it open here
             # lets go of it when this is heard.
             self._close()
             self._anew = True
             reason = "the driver was reloaded or replaced: NVML is started again"
             return _Seen(reading=GpuReading(state=DriverState.NOT_READY, reason=reason))
-        self._load = driver.load
+        self.load = driver.load
         try:
             library = self._begun(str(driver.libraries[0]) if driver.libraries else "")
         except HostError as error:
@@ -283,18 +217,23 @@ class DriverWatch:
         reading = with_known(self._placed(reading), last, on_driver=self._files.is_on_driver)
         uuids = tuple(sorted(gpu.uuid for gpu in reading.gpus if gpu.uuid))
         nodes, root, no_nodes = self._nodes(driver, reading)
+        imex = self._files.imex(root) if root and self._imex is not Imex.UNWANTED else ""
+        layout = lay_out(reading, self._strategy)
         others = frozenset(uuids) != linked
-        return _Seen(
-            reading=reading,
+        facts = GpuFacts(
+            state=DriverState.READY,
+            layout=layout,
             nodes=nodes,
-            folder=root.host if root is not None else "/dev",
+            caps=_caps(layout, self._files.mig_caps(), root.host if root is not None else "/dev"),
             control=self._files.control(root) if root is not None else (),
             no_nodes=no_nodes,
-            imex=self._files.imex(root) if root and self._imex is not Imex.UNWANTED else "",
-            caps=self._files.mig_caps(),
-            links=library.links(uuids) if others else None,
+            version=reading.driver_version,
             traits=library.traits(uuids) if others else {},
+            imex=imex,
+            no_imex=_NO_IMEX if self._imex is Imex.REQUIRED and not imex else "",
         )
+        links = library.links(uuids) if others else None
+        return _Seen(reading=reading, facts=facts, links=links)
 
     def _must_leave(self, driver: DriverFacts) -> Leave | None:
         """Return why NVML is to be let go now, if it is; on the lane."""
@@ -304,7 +243,7 @@ class DriverWatch:
         self._ready = driver.ready
         return self._leave
 
-    def _begun(self, path: str) -> Library:
+    def _begun(self, path: str) -> "Nvml":
         if self._open is not None and self._open[0] == path:
             return self._open[1]
         self._close()

@@ -5,7 +5,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 from msgspec import Struct
@@ -13,6 +13,9 @@ from msgspec import Struct
 from holdfast.errors import HoldfastError
 from holdfast.model.nvidia.gpu import GpuEvent
 from holdfast.runtime.clock import backoff
+
+if TYPE_CHECKING:  # it loads NVML
+    from holdfast.host.nvidia.nvml import Nvml
 
 log = structlog.get_logger(__name__)
 
@@ -22,26 +25,6 @@ _FIRST_RETRY = 1.0
 _LAST_RETRY = 60.0
 _OVERDUE = 5.0
 """How much longer than asked a wait may take before nothing can be said to be heard, in seconds."""
-
-
-class EventSource(Protocol):
-    """What is needed of NVML; `host.nvidia.nvml.Nvml` has it."""
-
-    def open(self) -> None:
-        """Begin; raise HostError while it, or the driver, is not there."""
-        ...
-
-    def close(self) -> None:
-        """Let the driver go."""
-        ...
-
-    def subscribe(self, uuids: tuple[str, ...], /) -> Mapping[str, str]:
-        """Begin to hear of *uuids*; return why some cannot be heard, raise HostError if none."""
-        ...
-
-    def wait_event(self, timeout: float, /) -> GpuEvent | None:
-        """Block for at most *timeout* seconds; raise HostError when waiting fails."""
-        ...
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -65,7 +48,7 @@ class GpuEars:
 
     def __init__(
         self,
-        source: Callable[[str], EventSource],
+        source: Callable[[str], "Nvml"],
         *,
         event: Callable[[GpuEvent], None],
         heard: Callable[[Mapping[str, str]], None],

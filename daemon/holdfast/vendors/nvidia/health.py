@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 from msgspec.structs import replace
@@ -36,7 +37,10 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.events import GpuEars, Wanted
-from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes, Probe, observe, unanswered
+from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes, observe, unanswered
+
+if TYPE_CHECKING:  # it loads NVML
+    from holdfast.host.nvidia.nvml import Nvml
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +55,7 @@ class GpuHealthWatch:
 
     def __init__(
         self,
-        source: Callable[[str], Probe],
+        source: Callable[[str], "Nvml"],
         *,
         readings: Watched[GpuReading],
         ledger: Ledger,
@@ -88,7 +92,7 @@ class GpuHealthWatch:
         self._reading = GpuReading()
         self._generation = 0
         self._reloaded: set[str] = set()
-        self._probe: tuple[tuple[str, int], Probe] | None = None
+        self._probe: tuple[tuple[str, int], Nvml] | None = None
         self._hanging = ""
         self._look_wanted = asyncio.Event()
         self._save_wanted = asyncio.Event()
@@ -266,7 +270,7 @@ class GpuHealthWatch:
         if before not in {None, load}:
             self._begin_anew()
 
-    def _begun(self, library: str) -> Probe:
+    def _begun(self, library: str) -> "Nvml":
         wanted = (library, self._generation)
         if self._probe is not None and self._probe[0] == wanted:
             return self._probe[1]

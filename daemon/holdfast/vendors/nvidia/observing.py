@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +15,9 @@ from holdfast.model.nvidia.health import GpuState
 from holdfast.model.nvidia.xid_records import GpuObservation, Place
 from holdfast.model.nvidia.xids import Cure
 from holdfast.model.use.holders import Holder
-from holdfast.vendors.nvidia.events import EventSource
+
+if TYPE_CHECKING:  # it loads NVML
+    from holdfast.host.nvidia.nvml import Nvml
 
 
 class HealthTimes(Struct, frozen=True, kw_only=True):
@@ -29,18 +31,6 @@ class HealthTimes(Struct, frozen=True, kw_only=True):
     quiet: float
     event_wait: float = 1.0
     breath: float = 1.0
-
-
-class Probe(EventSource, Protocol):
-    """What is needed of NVML besides."""
-
-    def condition(self, uuid: str, /) -> GpuCondition:
-        """Return what is told of the GPU's state."""
-        ...
-
-    def use(self, uuid: str, /) -> GpuUse:
-        """Return who uses the GPU or slice."""
-        ...
 
 
 class GpuUsers:
@@ -77,7 +67,7 @@ class GpuUsers:
 
 
 def observe(
-    probe: Probe, gpu: Gpu, state: GpuState, *, at: float, users: GpuUsers
+    probe: "Nvml", gpu: Gpu, state: GpuState, *, at: float, users: GpuUsers
 ) -> GpuObservation:
     """Ask *gpu*, of which *state* is known; it blocks. *at* is now."""
     waits_for_users = any(record.cure is Cure.RESTART for record in state.xids)
@@ -96,7 +86,7 @@ def unanswered(at: float, patience: float) -> GpuObservation:
     return GpuObservation(at=at, driver="", condition=condition)
 
 
-def _users(probe: Probe, gpu: Gpu, users: GpuUsers) -> Mapping[Place, frozenset[int] | None]:
+def _users(probe: "Nvml", gpu: Gpu, users: GpuUsers) -> Mapping[Place, frozenset[int] | None]:
     """Return who is at work on the GPU, slice by slice in MIG mode."""
     places: dict[Place, tuple[str, frozenset[HardwareKey]]] = (
         {
