@@ -48,9 +48,10 @@ class Host:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch()
 
-    def find(self, gpus: GpuFacts, **how: object) -> GpuSpecFacts:
-        made = NvidiaDriver(self.root, NvidiaFiles(self.root), **how)  # type: ignore[arg-type]
-        return made.facts(gpus)
+    def find(
+        self, gpus: GpuFacts, modes: frozenset[str] = frozenset(), **roots: str
+    ) -> GpuSpecFacts:
+        return NvidiaDriver(self.root, NvidiaFiles(self.root, **roots), modes=modes).facts(gpus)
 
     def gpus(self, gpu: Gpu | None = None, **facts: object) -> GpuFacts:
         gpu = gpu or Gpu(index=0, uuid="GPU-a", minor=0)

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.host.pci.sysfs import PciFunction, Sysfs
 from holdfast.host.root import HostRoot
+from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import PciAddress
 from simulated.hosttree import HostTree
 
@@ -158,14 +159,14 @@ def test_vfio_devices_are_named_only_with_a_number(tree: HostTree) -> None:
     for name in ("vfio0", "vfio1"):
         (tree.path(ONE) / "vfio-dev" / name).mkdir(parents=True)
     (tree.path(ONE) / "vfio-dev/vfio1/dev").write_text("511:1\n")
-    assert Sysfs(tree.root).vfio_devices(ONE) == (("vfio1", os.makedev(511, 1)),)
+    assert Sysfs(tree.root).vfio_devices(ONE) == (os.makedev(511, 1),)
 
 
 def test_accel_nodes_know_their_function(tree: HostTree) -> None:
     tree.accel(ONE, 3)
     (tree.root.sys / "class/accel/accel9").mkdir()
     rdev = tree.node("/dev/accel3").stat().st_rdev
-    assert Sysfs(tree.root).accel_nodes() == {"accel3": (rdev, ONE)}
+    assert Sysfs(tree.root).accel_nodes() == {ONE: DeviceNode(path="/dev/accel3", rdev=rdev)}
 
 
 def test_this_machine_can_be_read() -> None:

@@ -165,7 +165,7 @@ def _accel(node: Node, snapshot: Snapshot, match: Match) -> Iterator[Finding]:
     """Yield what was found of a chip that is reached by a node of the TPU's own driver."""
     function = match.function
     accel = snapshot.accel.get(function.address)
-    path = "" if accel is None else f"/dev/{accel.name}"
+    path = "" if accel is None else accel.path
     if accel is None or not _left_out_of_copy(node, snapshot.node(path, accel.rdev)):
         faults = accel_faults(snapshot, function)
         if wrong := list(_failed(_ACCEL, faults, "look at its driver")):

@@ -77,7 +77,6 @@ class NvidiaFiles:
         driver_root: str = "",
         driver_root_on_host: str = "",
         dev_root: str = "",
-        host_dev: str = "/dev",
     ) -> None:
         """Look below *root*, and first below the configured roots.
 
@@ -86,10 +85,10 @@ class NvidiaFiles:
         """
         self._root = root
         self._procfs = Procfs(root)
-        self._driver_root = driver_root
+        self.driver_root = driver_root
+        self.driver_root_on_host = driver_root_on_host or driver_root
         self._dev_root = dev_root or driver_root
-        self._dev_root_on_host = dev_root or driver_root_on_host or driver_root
-        self._host_dev = host_dev
+        self._dev_root_on_host = dev_root or self.driver_root_on_host
 
     @property
     def present(self) -> bool:
@@ -165,7 +164,7 @@ class NvidiaFiles:
             return ""
 
     def _libraries(self) -> Iterator[Path]:
-        roots = [Path(self._driver_root)] if self._driver_root else []
+        roots = [Path(self.driver_root)] if self.driver_root else []
         for root in (*roots, self._root.run / OPERATOR):
             for folder in LIBRARY_FOLDERS:
                 file = _resolved(root, f"{folder}/{_LIBRARY}")
@@ -181,7 +180,7 @@ class NvidiaFiles:
         seen = mounts(self._root)
         for folder, host in self._device_folders():
             on = mount_of(seen, str(folder.resolve()))
-            own = host == self._host_dev
+            own = host == "/dev"
             yield RootFacts(
                 folder=folder,
                 host=host,
@@ -196,7 +195,7 @@ class NvidiaFiles:
     def _device_folders(self) -> Iterator[tuple[Path, str]]:
         if self._dev_root:
             yield Path(self._dev_root) / "dev", f"{self._dev_root_on_host.rstrip('/')}/dev"
-        yield self._root.dev, self._host_dev
+        yield self._root.dev, "/dev"
         yield self._root.run / OPERATOR / "dev", f"/run/{OPERATOR}/dev"
 
 

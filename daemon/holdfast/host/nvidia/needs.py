@@ -37,19 +37,14 @@ class NvidiaDriver:
         root: HostRoot,
         files: NvidiaFiles,
         *,
-        driver_root: str = "",
-        driver_root_on_host: str = "",
         modes: frozenset[str] = frozenset(),
     ) -> None:
-        """Look below *driver_root*, GPU Operator's root, and the root of the node's first process.
+        """Look below the driver's root of *files*, GPU Operator's, and that of the first process.
 
-        *driver_root_on_host* is the path of *driver_root* on the host; empty: the same. *modes*
-        name additional nodes, by `_MODES`.
+        *modes* name additional nodes, by `_MODES`.
         """
         self._root = root
         self._files = files
-        self._driver_root = driver_root
-        self._on_host = driver_root_on_host or driver_root
         self._modes = modes
 
     def facts(self, gpus: GpuFacts) -> GpuSpecFacts:
@@ -95,8 +90,8 @@ class NvidiaDriver:
         )
 
     def _roots(self) -> Iterator[tuple[Path, str]]:
-        if self._driver_root not in {"", "/"}:
-            yield Path(self._driver_root), self._on_host
+        if self._files.driver_root not in {"", "/"}:
+            yield Path(self._files.driver_root), self._files.driver_root_on_host
         yield self._root.run / OPERATOR, f"/run/{OPERATOR}"
         # Not our own root: in a container it has other files than the host.
         yield self._root.proc / "1/root", "/"

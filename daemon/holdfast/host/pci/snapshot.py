@@ -3,8 +3,6 @@
 import stat
 from collections.abc import Mapping
 
-from msgspec import Struct
-
 from holdfast.errors import HostError
 from holdfast.host.pci.sysfs import PciFunction, Sysfs
 from holdfast.host.root import HostRoot
@@ -16,13 +14,6 @@ from holdfast.model.vfio.viability import (
     is_vfio_driver,
     pending_removal,
 )
-
-
-class AccelNode(Struct, frozen=True, kw_only=True):
-    """A node of the accel class and the number that sysfs gives it."""
-
-    name: str
-    rdev: int
 
 
 class Snapshot:
@@ -48,10 +39,8 @@ class Snapshot:
         self.functions: Mapping[PciAddress, PciFunction] = {
             function.address: function for function in sysfs.pci_functions()
         }
-        self.accel: Mapping[PciAddress, AccelNode] = {
-            address: AccelNode(name=name, rdev=rdev)
-            for name, (rdev, address) in sysfs.accel_nodes().items()
-        }
+        self.accel = sysfs.accel_nodes()
+        """The nodes of the accel class, with the numbers that sysfs gives them."""
 
     def members(self, group: int) -> tuple[PciFunction, ...]:
         """Return all functions of IOMMU group *group*, bridges included, by address."""

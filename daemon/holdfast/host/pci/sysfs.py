@@ -15,6 +15,7 @@ from holdfast.host.files.kernelfile import (
     text_or_empty,
 )
 from holdfast.host.root import HostRoot
+from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import PciAddress
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -131,24 +132,24 @@ class Sysfs:
         """Return the device number of a VFIO group's node; None while it has none."""
         return _rdev(f"{self._sys}/class/vfio/{number}/dev")
 
-    def vfio_devices(self, address: PciAddress) -> tuple[tuple[str, int], ...]:
-        """Return name and device number of the function's own VFIO nodes (/dev/vfio/devices/NAME).
+    def vfio_devices(self, address: PciAddress) -> tuple[int, ...]:
+        """Return the device numbers of the function's own VFIO nodes (/dev/vfio/devices/NAME).
 
         Empty on kernels without them, where sysfs names the device but gives no number.
         """
         folder = f"{self._devices}/{address}/vfio-dev"
-        numbers = ((name, _rdev(f"{folder}/{name}/dev")) for name in names_or_empty(folder))
-        return tuple((name, rdev) for name, rdev in numbers if rdev is not None)
+        numbers = (_rdev(f"{folder}/{name}/dev") for name in names_or_empty(folder))
+        return tuple(rdev for rdev in numbers if rdev is not None)
 
-    def accel_nodes(self) -> Mapping[str, tuple[int, PciAddress]]:
-        """Return the device number and PCI function of every node of the accel class, by name."""
+    def accel_nodes(self) -> Mapping[PciAddress, DeviceNode]:
+        """Return every node of the accel class that has a number, by its PCI function."""
         folder = f"{self._sys}/class/accel"
-        found: dict[str, tuple[int, PciAddress]] = {}
+        found: dict[PciAddress, DeviceNode] = {}
         for name in names_or_empty(folder):
             rdev = _rdev(f"{folder}/{name}/dev")
             address = os.path.basename(os.path.realpath(f"{folder}/{name}/device"))
             if rdev is not None and _ADDRESS.fullmatch(address):
-                found[name] = (rdev, PciAddress(address))
+                found[PciAddress(address)] = DeviceNode(path=f"/dev/{name}", rdev=rdev)
         return found
 
 

@@ -184,7 +184,7 @@ class Look:
     def _target(self, device: Device) -> ScanTarget:
         rdevs = {node.rdev for node in device.nodes}
         for address in device.functions:
-            rdevs.update(rdev for _, rdev in self._sysfs.vfio_devices(address))
+            rdevs.update(self._sysfs.vfio_devices(address))
         return ScanTarget(
             device=device.name, rdevs=frozenset(rdevs), addresses=frozenset(device.functions)
         )

@@ -293,13 +293,7 @@ def _described(on: Context, files: NvidiaFiles, rules: GpuGrantRules, facts: Gpu
     from holdfast.model.nvidia.cdi import HookRules, described  # noqa: PLC0415
 
     gpu = on.settings.gpu
-    driver = NvidiaDriver(
-        on.root,
-        files,
-        driver_root=gpu.driver_root_seen,
-        driver_root_on_host=gpu.driver_root_on_host,
-        modes=rules.modes,
-    )
+    driver = NvidiaDriver(on.root, files, modes=rules.modes)
     hooks = HookRules(path=gpu.cdi_hook_path, disabled=frozenset(gpu.cdi_disable_hooks))
     return described(driver.facts(facts), hooks)
 

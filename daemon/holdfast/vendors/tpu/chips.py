@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from holdfast.host.pci.snapshot import Snapshot
 from holdfast.host.pci.sysfs import PciFunction
-from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind, pci_key
+from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.tpu.generations import TPU_RESOURCE, TpuGeneration, generation_of
 from holdfast.model.vfio.viability import node_faults, removal
@@ -58,12 +58,11 @@ def _kind(snapshot: Snapshot, function: PciFunction, generation: TpuGeneration) 
 def _accel_device(snapshot: Snapshot, resource: ResourceName, match: Match) -> Device:
     function = match.function
     accel = snapshot.accel.get(function.address)
-    nodes = () if accel is None else (DeviceNode(path=f"/dev/{accel.name}", rdev=accel.rdev),)
     return Device(
         name=DeviceName(resource, DeviceId(function.address)),
         kind=DeviceKind.ACCEL,
         keys=frozenset({pci_key(function.address)}),
-        nodes=nodes,
+        nodes=() if accel is None else (accel,),
         functions=(),
         numa_node=function.numa_node,
         model=match.model,
@@ -81,7 +80,7 @@ def accel_faults(snapshot: Snapshot, function: PciFunction) -> tuple[Fault, ...]
             " load the TPU's driver"
         )
         return (Fault(kind=FaultKind.NO_DRIVER, text=text),)
-    node = snapshot.node(f"/dev/{accel.name}", accel.rdev)
+    node = snapshot.node(accel.path, accel.rdev)
     if function.driver is None and node.exists:
         return (removal(function.address, node),)
     return node_faults(node, function.address)
