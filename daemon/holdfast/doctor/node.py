@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from holdfast.host.files.paths import Mount, below, mount_of, mounts
 from holdfast.host.root import HostRoot
+from holdfast.model.node.filesystems import CONTAINERS_OWN
 from holdfast.settings import Settings
 
-_CONTAINERS_OWN = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 """Filesystems that a reboot empties."""
 
@@ -61,7 +61,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
 def unusable(mount: Mount | None) -> tuple[str, str] | None:
     """Return why a shared folder on *mount* does not work, and what to do; None if it can."""
-    if mount is not None and mount.kind in _CONTAINERS_OWN:
+    if mount is not None and mount.kind in CONTAINERS_OWN:
         return (
             f"is on {mount.kind}: it is a container's own, which the host does not see",
             "mount the host's folder there",

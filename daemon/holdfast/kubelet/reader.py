@@ -190,7 +190,7 @@ class ViewReader:
             await self._clock.sleep(max(pause, self._settings.min_interval - spent, 0.0))
 
     async def _question(self) -> None:
-        kubelet = await self._who()
+        kubelet = await self._lane.run(lambda: self._peer(self._folder.kubelet_socket))
         async with self._pods.connected() as list_pods:
             await self._traffic.quiet(self._clock, seconds=self._calm)
             # Nothing is awaited from here to List: an Allocate that came in between would be in
@@ -248,9 +248,6 @@ class ViewReader:
         # Taken before: what is read is at least as new as that.
         moment = self._clock.uptime()
         return replace(read(self._folder.checkpoint, self._promised), read_at=moment)
-
-    async def _who(self) -> ProcessId | None:
-        return await self._lane.run(lambda: self._peer(self._folder.kubelet_socket))
 
     async def _file(self) -> FileId | None:
         return await self._lane.run(lambda: FileId.of(self._folder.checkpoint))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import structlog
 from grpc import aio
@@ -68,10 +69,8 @@ class Registrar:
         self.registrations: Watched[Mapping[ResourceName, Registration]] = Watched({})
         self._offers = offers
         self._plugin = plugin
-        self._folder = folder
-        self._prefix = prefix
-        self._clock = clock
         self._times = times
+        self._make = partial(_OneResource, folder=folder, prefix=prefix, clock=clock, times=times)
         self._each: dict[ResourceName, _OneResource] = {}
 
     async def run(self) -> None:
@@ -98,14 +97,7 @@ class Registrar:
         def changed(state: Registration) -> None:
             self.registrations.set({**self.registrations.value, resource: state})
 
-        return _OneResource(
-            plugin=self._plugin(resource),
-            folder=self._folder,
-            prefix=self._prefix,
-            clock=self._clock,
-            times=self._times,
-            changed=changed,
-        )
+        return self._make(plugin=self._plugin(resource), changed=changed)
 
 
 class _OneResource:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import structlog
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from holdfast.allocation.preference import Preference
 from holdfast.ledger.ages import LockAges
@@ -95,14 +95,10 @@ class DriftWatch:
         self._settings = settings
         self._pending_timeout = pending_timeout
         self._seen: dict[Disagreement, _Seen] = {}
-        self._told: dict[Disagreement, float] = {}
+        self.standing: dict[Disagreement, float] = {}
+        """The reported disagreements, each with its beginning (seconds since the epoch)."""
         self._compared_at = clock.monotonic()
         self._sent = _SentList()
-
-    @property
-    def standing(self) -> Mapping[Disagreement, float]:
-        """Return the reported disagreements, each with its beginning (seconds since the epoch)."""
-        return self._told
 
     async def run(self) -> None:
         """Compare until cancelled."""
@@ -123,20 +119,13 @@ class DriftWatch:
         for each in found:
             first = self._seen[each].first if each in self._seen else now
             self._seen[each] = _Seen(first=first, last=now)
-            if each not in self._told and now - first >= self._settings.settle:
-                self._told[each] = self._clock.wall() - (now - first)
-                log.warning(
-                    "drift found",
-                    kind=each.kind,
-                    subject=each.subject,
-                    one=each.one,
-                    other=each.other,
-                    advice=each.advice,
-                )
+            if each not in self.standing and now - first >= self._settings.settle:
+                self.standing[each] = self._clock.wall() - (now - first)
+                log.warning("drift found", **asdict(each))
         for each, seen in list(self._seen.items()):
             if now - seen.last > self._settings.settle:
                 del self._seen[each]
-                if self._told.pop(each, None) is not None:
+                if self.standing.pop(each, None) is not None:
                     log.info("drift resolved", kind=each.kind, subject=each.subject)
 
     def _facts(self) -> DriftFacts:

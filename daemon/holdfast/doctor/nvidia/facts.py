@@ -12,7 +12,7 @@ from holdfast.doctor.node import Node
 from holdfast.doctor.programs import running
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import (
-    device_number,
+    device_major,
     names_or_empty,
     read_bytes,
     text_or_empty,
@@ -136,23 +136,23 @@ def _libraries(node: Node, driver: DriverFacts) -> Iterator[tuple[str, str]]:
 
 def _nodes(node: Node, folder: Path, host: str) -> Iterator[NvidiaDeviceNode]:
     procfs = Procfs(node.host)
-    control = _major(folder / "nvidiactl")
+    control = device_major(folder / "nvidiactl")
     host = of_node(node, host) if host.startswith(str(node.root)) else host
     for minor in _minors(node.host):
-        name = f"nvidia{minor}"
-        yield NvidiaDeviceNode(path=f"{host}/{name}", major=_major(folder / name), wanted=control)
+        major = device_major(folder / f"nvidia{minor}")
+        yield NvidiaDeviceNode(path=f"{host}/nvidia{minor}", major=major, wanted=control)
     uvm = procfs.char_major(_UVM[0])
     for name in _UVM:
         yield NvidiaDeviceNode(
             path=f"{host}/{name}",
-            major=_major(folder / name),
+            major=device_major(folder / name),
             wanted=uvm,
             needed=name == _UVM[0],
             unified=name == _UVM[0],
         )
     caps = procfs.char_major(_CAPS)
     for name in names_or_empty(folder / _CAPS):
-        found = _major(folder / _CAPS / name)
+        found = device_major(folder / _CAPS / name)
         yield NvidiaDeviceNode(path=f"{host}/{_CAPS}/{name}", major=found, wanted=caps)
 
 
@@ -186,8 +186,3 @@ def _daemon(node: Node, name: str, program: str) -> str:
             continue
     found = next(running(node.host, {program[:_COMM]}), None)
     return "" if found is None else f"process {found.process.pid}"
-
-
-def _major(path: Path) -> int | None:
-    rdev = device_number(path)
-    return None if rdev is None else os.major(rdev)

@@ -112,3 +112,9 @@ def device_number(path: str | Path) -> int | None:
     except OSError:
         return None
     return found.st_rdev if stat.S_ISCHR(found.st_mode) else None
+
+
+def device_major(path: str | Path) -> int | None:
+    """Return the major number of the character device *path*; None if there is none to be seen."""
+    rdev = device_number(path)
+    return None if rdev is None else os.major(rdev)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from holdfast.host.files.kernelfile import device_number, link_or_none, text_or_empty
+from holdfast.host.files.kernelfile import device_major, device_number, link_or_none, text_or_empty
 from holdfast.host.files.paths import below, mount_of, mounts
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
@@ -138,12 +138,12 @@ class NvidiaFiles:
         return tuple(
             f"{root.host}/{name}"
             for name, drivers in _CONTROL.items()
-            if self._is_of(_major(root.folder / name), drivers)
+            if self._is_of(device_major(root.folder / name), drivers)
         )
 
     def imex(self, root: RootFacts) -> str:
         """Return the host path of the node of IMEX channel 0 in *root*; empty if there is none."""
-        found = _major(root.folder / _IMEX)
+        found = device_major(root.folder / _IMEX)
         return f"{root.host}/{_IMEX}" if self._is_of(found, (_IMEX_MAJOR,)) else ""
 
     def numa_node(self, address: str) -> int | None:
@@ -184,7 +184,7 @@ class NvidiaFiles:
             yield RootFacts(
                 folder=folder,
                 host=host,
-                control=_major(folder / "nvidiactl"),
+                control=device_major(folder / "nvidiactl"),
                 own=own,
                 place=_place(folder),
                 nodev=on is not None and not on.devices,
@@ -211,11 +211,6 @@ def _resolved(root: Path, path: str) -> Path | None:
     """Return the file at *path* for a process whose root is *root*; None if there is none."""
     found = below(root, path)
     return found if found is not None and found.is_file() else None
-
-
-def _major(path: Path) -> int | None:
-    rdev = device_number(path)
-    return None if rdev is None else os.major(rdev)
 
 
 def driver_load(root: HostRoot) -> int | None:

@@ -1,7 +1,7 @@
 """On which kinds of filesystem a ledger must not lie."""
 
 _LOST_AT_REBOOT = frozenset({"tmpfs", "ramfs", "devtmpfs", "rootfs"})
-_LOST_WITH_THE_CONTAINER = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
+CONTAINERS_OWN = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
 _OVER_A_NETWORK = frozenset(
     {
         "nfs",
@@ -23,7 +23,7 @@ def unfit(kind: str) -> str:
     """Return why a ledger must not lie on a filesystem of *kind*; nothing where it may."""
     if kind in _LOST_AT_REBOOT:
         return f"{kind} is emptied by a reboot, and the locks are lost"
-    if kind in _LOST_WITH_THE_CONTAINER:
+    if kind in CONTAINERS_OWN:
         return f"{kind} belongs to a container: the next container would start without the ledger"
     if kind in _OVER_A_NETWORK or kind.startswith("fuse"):
         return f"locks and writes on {kind} are not kept in order as a ledger needs them"
