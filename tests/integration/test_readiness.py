@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 import sqlite3
 import time
@@ -133,6 +134,15 @@ async def test_a_start_that_hangs_is_alive_and_not_ready(short_path: Path) -> No
     assert took > stall, "it did not hang"
     assert set(alive) == {200}
     assert "FAILED lane kubelet" in after
+
+
+async def test_the_metrics_of_a_daemon_show_the_longest_turn_of_its_loop(short_path: Path) -> None:
+    port = _free_port()
+    async with stage(short_path, own_process=True, http={"port": port}):
+        _, metrics = await asyncio.to_thread(_get, port, "/metrics")
+
+    (line,) = re.findall(r"^holdfast_event_loop_stall_seconds (.*)$", metrics, re.MULTILINE)
+    assert float(line) > 0.0, "the start alone takes turns that can be measured"
 
 
 async def test_a_node_without_devices_is_ready_and_says_so(short_path: Path) -> None:

@@ -27,6 +27,7 @@ from holdfast.host.pci.udev import Uevents
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.ledger import open_ledger
 from holdfast.runtime.clock import Clock, SystemClock
+from holdfast.runtime.stalls import Stalls
 from holdfast.runtime.supervisor import Supervisor
 from holdfast.settings import Settings
 from holdfast.telemetry.board import Board
@@ -48,10 +49,11 @@ async def run(
     *,
     clock: Clock | None = None,
     vendors: Iterable[Vendor] = VENDORS,
+    stalls: Stalls | None = None,
 ) -> bool:
     """Run until SIGTERM or SIGINT; raise HoldfastError when it cannot start.
 
-    Time is *clock*'s; without one, the machine's.
+    Time is *clock*'s; without one, the machine's. *stalls* are those of the loop that it runs in.
     At SIGHUP the configuration is read anew by *reread*. Where it can be used, everything stops
     as at SIGTERM and True is returned: the caller is to start the program anew in this process.
     """
@@ -69,7 +71,7 @@ async def run(
             log.warning(
                 "cannot lock the plugin folder against a second daemon", reason=plugins.problem
             )
-        board, metrics = Board(), Metrics()
+        board, metrics = Board(), Metrics(stalls)
         if settings.http.port:
             stack.enter_context(_probes(settings, board, metrics))
         pulse = asyncio.create_task(_pulse(board, settings.liveness.loop_stall), name="pulse")

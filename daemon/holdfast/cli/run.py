@@ -56,6 +56,7 @@ def run(
     import structlog  # noqa: PLC0415
 
     from holdfast.app.daemon import run as run_daemon  # noqa: PLC0415
+    from holdfast.runtime.stalls import Stalls  # noqa: PLC0415
     from holdfast.telemetry.logs import set_up_logs  # noqa: PLC0415
 
     gc.freeze()  # so that no later collection goes through it
@@ -63,7 +64,10 @@ def run(
     set_up_logs(settings.log.level, settings.log.format)
     for each in ineffective:
         structlog.get_logger(__name__).warning("setting has no effect", reason=each)
-    if asyncio.run(run_daemon(settings, lambda: read(lambda _told: None))):
+    stalls = Stalls()
+    with asyncio.Runner(loop_factory=stalls.new_loop) as runner:
+        again = runner.run(run_daemon(settings, lambda: read(lambda _told: None), stalls=stalls))
+    if again:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # A new program in the same process: NVML, lanes and logs start again, the pid stays.
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program

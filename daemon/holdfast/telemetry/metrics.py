@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 import holdfast
 from holdfast.allocation.starts import PASSES, StartOutcome
+from holdfast.runtime.stalls import Stalls
 from holdfast.telemetry.kubelet import KubeletMetrics
 from holdfast.telemetry.locks import LockMetrics
 from holdfast.telemetry.memory import MemoryMetrics
@@ -17,8 +18,8 @@ _WAITS = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 25.0)
 class Metrics:
     """The metrics of one daemon; docs/metrics.md lists them all."""
 
-    def __init__(self) -> None:
-        """Register all metrics on a new registry."""
+    def __init__(self, stalls: Stalls | None = None) -> None:
+        """Register all metrics on a new registry; without *stalls* no loop is timed."""
         registry = self.registry = CollectorRegistry()
         gauge = partial(Gauge, registry=registry)
         counter = partial(Counter, registry=registry)
@@ -26,7 +27,7 @@ class Metrics:
         self.locks = LockMetrics(registry)
         self.kubelet = KubeletMetrics(registry)
         self.memory = MemoryMetrics(registry)
-        self.node = NodeMetrics(registry, version=holdfast.__version__)
+        self.node = NodeMetrics(registry, version=holdfast.__version__, stalls=stalls or Stalls())
         self._gate = histogram(
             "holdfast_gate_wait_seconds",
             "How long container starts waited for their devices, by outcome.",

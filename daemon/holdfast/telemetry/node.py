@@ -9,6 +9,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from holdfast.model.book.drift import Drift
+from holdfast.runtime.stalls import Stalls
 from holdfast.telemetry.gauges import Current
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
@@ -17,8 +18,8 @@ _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
 class NodeMetrics:
     """Shows the state of the daemon itself."""
 
-    def __init__(self, registry: CollectorRegistry, *, version: str) -> None:
-        """Register everything with *registry*."""
+    def __init__(self, registry: CollectorRegistry, *, version: str, stalls: Stalls) -> None:
+        """Register everything with *registry*; *stalls* are those of the daemon's loop."""
         gauge = partial(Gauge, registry=registry)
         current = partial(Current, registry=registry)
         histogram = partial(Histogram, registry=registry)
@@ -28,6 +29,13 @@ class NodeMetrics:
             "holdfast_start_time_seconds", "When the daemon started, in seconds since the epoch."
         )
         started.set(time.time())
+        stall = gauge(
+            "holdfast_event_loop_stall_seconds",
+            "The longest time in the last one to two minutes for which the event loop did one "
+            "thing or got no CPU, so that everything else waited.",
+        )
+        # Read when somebody asks, so that a loop which is blocked at that moment shows.
+        stall.set_function(stalls.longest)
         self._ready = current(
             "holdfast_ready",
             "1 for a readiness check that passes, 0 for one that fails.",
