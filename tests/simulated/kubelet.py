@@ -14,11 +14,14 @@ from grpc import aio
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2_grpc as rpc
 from simulated.devicemanager import AdmissionError, DeviceManager, Endpoint
+from simulated.dramanager import DraManager
 from simulated.podresources import PodResourcesServer
 from simulated.pods import Container, Phase, Pod, PodSpec
 from simulated.podworker import KubeletTimes, PodWorker, Runtime
 
 SOCKET = "kubelet.sock"
+_RECONCILE = 60.0
+"""Seconds between two looks for claims whose pods no longer count."""
 Context = aio.ServicerContext[Any, Any]
 _NAME = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 
@@ -38,11 +41,16 @@ class Kubelet(rpc.RegistrationServicer):
         *,
         times: KubeletTimes | None = None,
         seed: int = 0,
+        dra: DraManager | None = None,
     ) -> None:
-        """Serve kubelet.sock in *folder*; containers are started by *runtime*."""
+        """Serve kubelet.sock in *folder*; containers are started by *runtime*.
+
+        Claims are *dra*'s; without, there are none.
+        """
         self.folder = folder
         self.pods: dict[str, Pod] = {}
         self.devices = DeviceManager(folder, seed=seed)
+        self.dra = dra
         self.sources_ready = True
         """Without its API server kubelet's sources are never ready, and it knows no pods."""
         self.hears = asyncio.Event()
@@ -65,13 +73,14 @@ class Kubelet(rpc.RegistrationServicer):
         self._server: aio.Server | None = None
         self._channels: list[aio.Channel] = []
         self._streams: list[asyncio.Task[None]] = []
+        self._loops: list[asyncio.Task[None]] = []
         self._heard = asyncio.Event()
         """A message has come on the stream that was opened last."""
         self._workers: set[asyncio.Task[None]] = set()
         self._sync_loop = asyncio.Lock()
         self._up = asyncio.Event()
         self._worker = PodWorker(
-            runtime, self.devices, times=self._times, up=self._up, begin=self._work
+            runtime, self.devices, self.dra, times=self._times, up=self._up, begin=self._work
         )
         self._stopping: dict[str, asyncio.Task[None]] = {}
 
@@ -82,6 +91,9 @@ class Kubelet(rpc.RegistrationServicer):
             if path.is_socket():
                 path.unlink()
         self.devices.read()
+        if self.dra is not None:
+            await self.dra.start()
+            self._loops.append(asyncio.create_task(self._unprepare_inactive(self.dra)))
         await self.pod_resources.start()
         self._server = aio.server()
         rpc.add_RegistrationServicer_to_server(self, self._server)
@@ -92,6 +104,9 @@ class Kubelet(rpc.RegistrationServicer):
     async def stop(self) -> None:
         """Stop, as at a restart: containers run on, and kubelet.sock stays without a listener."""
         self._up.clear()
+        await _cancel(self._loops)
+        if self.dra is not None:
+            await self.dra.stop()
         await _cancel(self._streams)
         for channel in self._channels:
             await channel.close()
@@ -165,6 +180,7 @@ class Kubelet(rpc.RegistrationServicer):
     def delete(self, pod: Pod, *, grace: float = 30.0, force: bool = False) -> None:
         """Delete a pod; *force* (or a static pod's manifest removed) forgets it at once."""
         pod.deleting = True
+        pod.changed.set()
         if force:
             self.pods.pop(pod.uid, None)
         self._stopping[pod.uid] = self._work(self._terminate(pod, grace))
@@ -264,12 +280,19 @@ class Kubelet(rpc.RegistrationServicer):
             await self.devices.allocate(pod, container)
 
     async def _terminate(self, pod: Pod, grace: float) -> None:
-        await self._runtime.stop(pod, grace)
+        async with pod.sync:
+            await self._runtime.stop(pod, grace)
+        await self._worker.unprepare(pod)
         pod.phase = Phase.SUCCEEDED if not pod.phase.terminal else pod.phase
         pod.stopped = True
         if self.pods.get(pod.uid) is pod:  # and not its next incarnation
             del self.pods[pod.uid]
         await self._runtime.remove(pod)
+
+    async def _unprepare_inactive(self, dra: DraManager) -> None:
+        while True:
+            await dra.clock.sleep(_RECONCILE)
+            await dra.unprepare_inactive(self.active())
 
     def _work(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -41,17 +41,23 @@ class Container(Struct, frozen=True, kw_only=True):
 
     name: str = "main"
     limits: Mapping[str, int] = field(default_factory=dict)
+    claims: tuple[tuple[str, str], ...] = ()
+    """The pod's claims that it uses, each with a request of it, or "" for all."""
     workload: Workload = field(default_factory=Workload)
     restartable: bool = False
     """For an init container: it is a sidecar, which runs beside the main ones."""
 
 
 class PodSpec(Struct, frozen=True, kw_only=True):
-    """A pod as it is submitted. `restart` is its restartPolicy: Always or Never."""
+    """A pod as it is submitted. `restart` is its restartPolicy: Always or Never.
+
+    `claims` are the ResourceClaims, by the pod's own names for them.
+    """
 
     name: str
     containers: tuple[Container, ...]
     init_containers: tuple[Container, ...] = ()
+    claims: Mapping[str, str] = field(default_factory=dict)
     namespace: str = "default"
     uid: str = field(default_factory=lambda: str(uuid4()))
     restart: str = "Never"
@@ -69,9 +75,13 @@ class Pod(Struct, kw_only=True):
     waiting: str = ""
     """Why a container of it does not start yet, as `kubectl describe` shows it."""
     refusals: int = 0
-    """How often PreStartContainer was answered with an error."""
+    """How often PreStartContainer or NodePrepareResources was answered with an error."""
     starts: int = 0
     deleting: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the pod's object has changed: kubelet then does not wait out its pause."""
+    sync: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Kubelet does one thing at a time for a pod, and ends none of them early."""
     stopped: bool = False
     """The runtime said that all its containers are stopped."""
     pulled: asyncio.Event = field(default_factory=asyncio.Event)

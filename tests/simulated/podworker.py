@@ -1,6 +1,7 @@
 """What kubelet does for one pod: pull, ask the plugin before each start, start, and see it end."""
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -9,7 +10,10 @@ from msgspec import Struct
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from simulated.devicemanager import DeviceManager
+from simulated.dramanager import DraError, DraManager
 from simulated.pods import Container, Phase, Pod
+
+_JITTER = 1.5
 
 
 class Runtime(Protocol):
@@ -41,6 +45,10 @@ class KubeletTimes(Struct, frozen=True, kw_only=True):
     pre_start: float = 30.0
     retry_first: float = 1.0
     retry: float = 12.0
+    sync: float = 60.0
+    """Between two tries to prepare claims, and half as long again at the most."""
+    unprepare: float = 10.0
+    """Between two tries to unprepare claims, and half as long again at the most."""
     finished: float = 1.0
     """From a pod's end to its leaving the list of active pods."""
 
@@ -55,14 +63,16 @@ class PodWorker:
         self,
         runtime: Runtime,
         devices: DeviceManager,
+        dra: DraManager | None,
         *,
         times: KubeletTimes,
         up: asyncio.Event,
         begin: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        """Start containers by *runtime*, with what *devices* says they have."""
+        """Start containers by *runtime*, with what *devices* and *dra* say they have."""
         self._runtime = runtime
         self._devices = devices
+        self._dra = dra
         self._times = times
         self._up = up
         self._begin = begin
@@ -71,6 +81,8 @@ class PodWorker:
         """Be the pod's worker: pull, start the containers, and see them end."""
         if former is not None:
             await asyncio.wait([former])
+        if not await self._prepare(pod):
+            return
         await asyncio.sleep(pod.spec.pull)
         pod.pulled.set()
         for container in pod.spec.init_containers:
@@ -84,10 +96,49 @@ class PodWorker:
         if pod.deleting:
             return
         await self._runtime.stop(pod, 0.0)
+        await self.unprepare(pod)
         pod.phase = Phase.FAILED if any(codes) else Phase.SUCCEEDED
         await asyncio.sleep(self._times.finished)
         pod.stopped = True
         await self._runtime.remove(pod)
+
+    async def unprepare(self, pod: Pod) -> None:
+        """Give the pod's claims back, however often a driver refuses: it stays Terminating."""
+        while pod.spec.claims and self._dra is not None:
+            await self._up.wait()
+            try:
+                await self._dra.unprepare(pod)
+            except DraError as error:
+                pod.message = str(error)
+                await self._dra.clock.sleep(self._times.unprepare * random.uniform(1.0, _JITTER))
+            else:
+                return
+
+    async def _prepare(self, pod: Pod) -> bool:
+        """Have the pod's claims prepared before its sandbox is made; never give up.
+
+        Return False when the pod was deleted before.
+        """
+        while pod.spec.claims and self._dra is not None:
+            await self._up.wait()
+            async with pod.sync:
+                if pod.deleting:
+                    return False
+                pod.changed.clear()
+                try:
+                    await self._dra.prepare(pod)
+                except DraError as error:
+                    pod.refusals += 1
+                    pod.waiting = (
+                        f"Failed to prepare dynamic resources: prepare dynamic resources: {error}"
+                    )
+                else:
+                    pod.waiting = ""
+                    return True
+            # A pod's next turn comes by itself after a minute, or sooner when it changes.
+            pause = self._dra.clock.sleep(self._times.sync * random.uniform(1.0, _JITTER))
+            await _first(pause, pod.changed.wait())
+        return True
 
     async def _main(self, pod: Pod, container: Container) -> int:
         while True:
@@ -153,6 +204,8 @@ class PodWorker:
                         f"code = {error.code().name} desc = {error.details()}"
                     ) from error
             grant.MergeFromString(entry.answer)
+        for name in self._dra.cdi(pod, container) if self._dra is not None else ():
+            grant.cdi_devices.add(name=name)
         if pod.deleting:
             raise _NotYetError("the pod is being deleted")
         return grant
@@ -160,3 +213,14 @@ class PodWorker:
 
 class _NotYetError(Exception):
     """A container cannot start yet; the text goes into the pod's status."""
+
+
+async def _first(*waits: Coroutine[Any, Any, object]) -> None:
+    """Return when the first of *waits* is over."""
+    tasks = [asyncio.create_task(each) for each in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
