@@ -22,6 +22,7 @@ _RDEV_MINOR = 33
 _DEV_MAJOR = 34
 _DEV_MINOR = 35
 _MODE_BITS = 0xFFFF
+_TYPE_BITS = 0xF000
 
 
 class DeviceNumbers:
@@ -34,21 +35,15 @@ class DeviceNumbers:
 
     def __init__(self) -> None:
         self._buffer = ctypes.create_string_buffer(_SIZE)
-        self._address = ctypes.addressof(self._buffer)
+        self._answer = ctypes.byref(self._buffer)
         self._words = memoryview(self._buffer).cast("B").cast("I")
         try:
             self._statx = ctypes.CDLL(None, use_errno=False).statx
         except AttributeError:  # a C library before glibc 2.28 or musl 1.2.5
             self.waits = True
         else:
-            self._statx.argtypes = [
-                ctypes.c_int,
-                ctypes.c_char_p,
-                ctypes.c_int,
-                ctypes.c_uint,
-                ctypes.c_void_p,
-            ]
             self.waits = bool(self._ask(_AT_FDCWD, b"/"))  # a seccomp profile may forbid it
+        self._anonymous = _filesystem_of_anonymous_files()
 
     def of(self, folder: int | None, path: bytes) -> int | None:
         """Return the device number of the character device at *path*, 0 for other files.
@@ -64,6 +59,25 @@ class DeviceNumbers:
             return 0
         return os.makedev(words[_RDEV_MAJOR], words[_RDEV_MINOR])
 
+    def of_open_file(self, folder: int, name: bytes) -> int | None:
+        """Return the device number of the open file that the link *name* stands for.
+
+        0 for what is no device: a plain file, a socket, a pipe, a folder. None where only the text
+        of the link can tell: an anonymous file, or one that cannot be looked at.
+        """
+        if self.waits:
+            return self._by_stat_of_open_file(folder, name)
+        # Called for each open file of the node: no argtypes, which cost more than the system call's
+        # own way in, and no call between.
+        if self._statx(folder, name, _FLAGS, _STATX_TYPE, self._answer):
+            return None
+        words = self._words
+        kind = words[_MODE] & _TYPE_BITS
+        if kind == stat.S_IFCHR:
+            return os.makedev(words[_RDEV_MAJOR], words[_RDEV_MINOR])
+        known = kind and self._anonymous is not None and words[_DEV_MINOR] != self._anonymous
+        return 0 if known else None
+
     def file_at(self, path: bytes) -> "FileAt | None":
         """Return which file is at *path*; None if it cannot be looked at."""
         rdev = self.of(None, path)
@@ -76,8 +90,33 @@ class DeviceNumbers:
         filesystem = os.makedev(words[_DEV_MAJOR], words[_DEV_MINOR])
         return FileAt(rdev=rdev, filesystem=filesystem, inode=inode)
 
+    def _by_stat_of_open_file(self, folder: int, name: bytes) -> int | None:
+        try:
+            status = os.stat(name, dir_fd=folder)
+        except OSError:
+            return None
+        if stat.S_ISCHR(status.st_mode):
+            return status.st_rdev
+        known = stat.S_IFMT(status.st_mode) and os.minor(status.st_dev) != self._anonymous
+        return 0 if known and self._anonymous is not None else None
+
     def _ask(self, folder: int, path: bytes) -> int:
-        return int(self._statx(folder, path, _FLAGS, _STATX_TYPE | _STATX_INO, self._address))
+        return int(self._statx(folder, path, _FLAGS, _STATX_TYPE | _STATX_INO, self._answer))
+
+
+def _filesystem_of_anonymous_files() -> int | None:
+    """Return the minor number of the kernel's filesystem for anonymous files, None if unknown.
+
+    Such files have no type so far, which no document promises. An eventfd is on the same one.
+    """
+    try:
+        opened = os.eventfd(0)
+    except OSError:  # no more files can be opened, or a seccomp profile forbids it
+        return None
+    try:
+        return os.minor(os.fstat(opened).st_dev)
+    finally:
+        os.close(opened)
 
 
 class FileAt(Struct, frozen=True, kw_only=True):

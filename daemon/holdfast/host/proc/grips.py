@@ -12,7 +12,6 @@ from holdfast.host.root import HostRoot
 from holdfast.model.ids import DeviceName, PciAddress
 from holdfast.model.use.holders import Grip, ScanTarget
 
-_SLASH = ord("/")
 _ALONE = 3
 """How many links the task folder has for a process with one thread; one more for each other."""
 _TABLES = 4
@@ -149,27 +148,18 @@ class GripSearch:
     ) -> None:
         if not names:
             return
-        readlink, number, by_rdev, vfio = os.readlink, self._numbers.of, self._by_rdev, self._vfio
+        number, by_rdev, vfio = self._numbers.of_open_file, self._by_rdev, self._vfio
         opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for place, name in enumerate(names):
                 if not place % BEAT:
                     beat()
-                try:
-                    text = readlink(name, dir_fd=opened)
-                except FileNotFoundError:  # closed meanwhile
-                    continue
-                except OSError as error:
-                    if error.errno != errno.ENAMETOOLONG:
-                        raise
-                    text = b"/"
-                # The text only tells files with a path from sockets, pipes and the like.
-                if text[0] == _SLASH:
-                    rdev = number(opened, name)
-                    if rdev and (rdev in by_rdev or os.major(rdev) == vfio):
-                        self._node(f"{folder}info/{name.decode()}", rdev, use)
-                elif text == VFIO_DEVICE:
-                    self._device_fd(f"{folder}info/{name.decode()}", use)
+                rdev = number(opened, name)
+                if rdev is None:
+                    if _text(opened, name) == VFIO_DEVICE:
+                        self._device_fd(f"{folder}info/{name.decode()}", use)
+                elif rdev and (rdev in by_rdev or os.major(rdev) == vfio):
+                    self._node(f"{folder}info/{name.decode()}", rdev, use)
         finally:
             os.close(opened)
 
@@ -208,6 +198,21 @@ class GripSearch:
         for rdev in found.rdevs:
             for target in self._by_rdev[rdev]:
                 use.grips[target.device].add(Grip.MAPPED)
+
+
+def _text(folder: int, name: bytes) -> bytes:
+    """Return what the link of an open file says; empty if it was closed, or says too much.
+
+    Raise OSError if this process may not know.
+    """
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return b""
 
 
 def _is_reference(info: str) -> bool:
