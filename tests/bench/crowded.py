@@ -21,6 +21,7 @@ from holdfast.model.use.holders import Scan, ScanTarget
 from holdfast.runtime.lane import Lane
 from simulated.pods import Container, PodSpec, Workload
 
+_CROWD = "/system.slice/crowd.service"
 _TICK = 0.001
 _SETTLED = 5.0
 """Seconds after which what came before is done."""
@@ -128,8 +129,12 @@ async def idle_huge(place: Place) -> list[Figure]:
 async def idle_many(place: Place, *, chips: int = 256) -> list[Figure]:
     """Measure the same on a node with hundreds of devices, each of which some pod has."""
     async with _crowded(place, BUSY, chips=chips) as made:
-        for id_ in sorted(made.kubelet.devices.endpoints[TPU].devices):
-            made.kubelet.count(TPU, id_)
+        around = [each.parent for each in made.node.root.proc.glob("*/cgroup") if _in_crowd(each)]
+        ids = sorted(made.kubelet.devices.endpoints[TPU].devices)
+        for id_, process in zip(ids, around, strict=False):
+            pod = made.kubelet.count(TPU, id_)
+            made.node.add_pod(pod.uid)
+            made.node.enter(pod.uid, "main", int(process.name))
         await made.until(lambda: made.lock_states() == ["held"] * chips, "pods have all")
         return [
             await _share(
@@ -140,6 +145,10 @@ async def idle_many(place: Place, *, chips: int = 256) -> list[Figure]:
                 what=f"{BUSY}, and {chips} devices, each of which a pod has",
             )
         ]
+
+
+def _in_crowd(cgroup: Path) -> bool:
+    return _CROWD in cgroup.read_text()
 
 
 async def waiting(place: Place) -> list[Figure]:
@@ -219,7 +228,7 @@ async def _crowded(
     with crowd(around.processes, around.files) as pids:
         async with rig(place, chips=chips, **settings) as made:
             for pid in pids:
-                made.node.add_process(pid, "/system.slice/crowd.service")
+                made.node.add_process(pid, _CROWD)
             yield made
 
 

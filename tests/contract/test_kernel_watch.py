@@ -230,9 +230,9 @@ async def test_use_that_nobody_explains_is_scanned_for_again_after_the_pause_and
 
 async def test_the_longer_a_look_at_all_processes_takes_the_rarer_it_is(watch: Watched) -> None:
     await watch.facts()
-    assert watch.kernel.rescan_pause == max(60.0, 1000 * watch.look.full_scan_seconds)
+    assert watch.kernel.rescan_pause == max(60.0, 2000 * watch.look.full_scan_seconds)
     watch.look.full_scan_seconds = 0.9
-    assert watch.kernel.rescan_pause == pytest.approx(900.0)
+    assert watch.kernel.rescan_pause == pytest.approx(1800.0)
 
 
 async def test_a_look_at_a_few_processes_does_not_count_as_one_at_all(watch: Watched) -> None:

@@ -25,7 +25,7 @@ _SCHEMA = tuple(f"schema-{version}.sql" for version in range(1, 8))
 """What made each version from the one before; a file that was ever released is never edited."""
 SCHEMA_VERSION = len(_SCHEMA)
 _APPLICATION_ID = 0x686F6C64  # "hold"
-_WAL_BYTES = 1 << 20
+_WAL_BYTES = 1 << 17
 """To what the WAL is cut when it begins anew: each proof reads all of it."""
 _BUSY_TIMEOUT_MS = 500
 HISTORY = History().per_device

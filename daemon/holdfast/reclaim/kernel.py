@@ -14,8 +14,10 @@ from holdfast.model.use.free import KernelFacts, Opened, kept_by_driver
 from holdfast.model.use.holders import Holder
 from holdfast.runtime.clock import Clock
 
-_SCAN_SHARE = 0.001
+_SCAN_SHARE = 0.0005
 """How much of the time scans by the clock may take, however many processes there are."""
+_HOLDERS_SHARE = 0.001
+"""How much of the time the looks at known holders may take."""
 
 
 _MOST_FOLLOWED = 32
@@ -132,7 +134,7 @@ class KernelWatch:
         and no more: what they would notice late is that one of several holders let go.
         """
         took = sum(each.seconds for each in self._seen.values())
-        self._held_pause = max(_LATEST, min(_LATEST_OF_MANY, took / _SCAN_SHARE))
+        self._held_pause = max(_LATEST, min(_LATEST_OF_MANY, took / _HOLDERS_SHARE))
         due = {
             device: seen
             for device in devices
@@ -223,7 +225,7 @@ class KernelWatch:
             return False
         pause = self._held_pause
         if to_free:
-            pause = min(_LATEST, max(_SOON, seen.seconds / _SCAN_SHARE))
+            pause = min(_LATEST, max(_SOON, seen.seconds / _HOLDERS_SHARE))
         return self._clock.monotonic() - seen.again_at >= pause
 
     async def _look_at_holders(

@@ -1,6 +1,7 @@
 """One look at the PCI functions, IOMMU groups and nodes of this host, each read once."""
 
 import stat
+from collections import defaultdict
 from collections.abc import Mapping
 
 from holdfast.errors import HostError
@@ -39,6 +40,9 @@ class Snapshot:
         self.functions: Mapping[PciAddress, PciFunction] = {
             function.address: function for function in sysfs.pci_functions()
         }
+        self._in_group: dict[int | None, set[PciAddress]] = defaultdict(set)
+        for function in self.functions.values():
+            self._in_group[function.iommu_group].add(function.address)
         self.accel = sysfs.accel_nodes()
         """The nodes of the accel class, with the numbers that sysfs gives them."""
 
@@ -46,7 +50,7 @@ class Snapshot:
         """Return all functions of IOMMU group *group*, bridges included, by address."""
         if group not in self._members:
             addresses = set(self._sysfs.group_members(group))
-            addresses |= {f.address for f in self.functions.values() if f.iommu_group == group}
+            addresses |= self._in_group[group]
             self._members[group] = tuple(
                 self.functions[address]
                 for address in sorted(addresses)

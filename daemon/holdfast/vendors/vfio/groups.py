@@ -53,23 +53,23 @@ def no_group(function: PciFunction) -> Fault:
 
 def _inseparable(matches: Sequence[Match]) -> list[list[Match]]:
     """Split *matches* into sets, joining those that share a group or a chip."""
-    sets: list[tuple[set[str], list[Match]]] = []
-    for match in matches:
+    sets: dict[int, tuple[set[str], list[Match]]] = {}
+    set_of: dict[str, int] = {}
+    for number, match in enumerate(matches):
         ties = {f"function {match.function.address}"}
         if match.function.iommu_group is not None:
             ties.add(f"group {match.function.iommu_group}")
         if match.chip_functions > 1:
             ties.add(f"chip {slot_of(match.function.address)}")
         joined = [match]
-        apart = []
-        for others, members in sets:
-            if others & ties:
-                ties |= others
-                joined += members
-            else:
-                apart.append((others, members))
-        sets = [*apart, (ties, joined)]
-    return [sorted(members, key=lambda match: match.function.address) for _, members in sets]
+        for other in {set_of[tie] for tie in ties if tie in set_of}:
+            others, members = sets.pop(other)
+            ties |= others
+            joined += members
+        sets[number] = ties, joined
+        set_of.update(dict.fromkeys(ties, number))
+    found = (members for _, members in sets.values())
+    return [sorted(members, key=lambda match: match.function.address) for members in found]
 
 
 def _device(snapshot: Snapshot, resource: ResourceName, matches: Sequence[Match]) -> Device:
