@@ -11,6 +11,7 @@ SETTLED = (
     "daemon/holdfast/model/gate/gate.py",
     "daemon/holdfast/model/reclaim/ending.py",
     "daemon/holdfast/model/book/pods.py",
+    "daemon/holdfast/model/book/proof.py",
     "daemon/holdfast/model/book/reconcile.py",
     "daemon/holdfast/ledger/store.py",
 )

@@ -150,3 +150,10 @@ def test_a_pod_that_is_still_to_let_go_of_something_itself_is_proven_all_the_sam
     assert lock.pod == Y
     assert proven is not None
     assert proven.pod == X
+
+
+def test_whatever_else_it_was_granted_with_the_device_follows_in_the_same_change() -> None:
+    book = book_of(allocated(_BOTH, pod=X), allocated(_BOTH, pod=Y))
+    draft = drafted(book)
+    hand_to_true_owner(draft, lock_of(book, "d0"), _held_by(Y))
+    assert [lock_of(draft.book, each).pod for each in ("d0", "d1")] == [Y, Y]
