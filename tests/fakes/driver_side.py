@@ -8,6 +8,7 @@ from pathlib import Path
 
 from grpc import aio
 
+from holdfast.dra.health import HealthServer
 from holdfast.dra.registration import DriverRegistrar, DriverTimes
 from holdfast.dra.server import ClaimServer
 from holdfast.host.files.inotify import PathWatcher
@@ -95,12 +96,22 @@ QUICK = DriverTimes(first_delay=0.01, last_delay=0.05)
 
 @contextlib.asynccontextmanager
 async def driver_side(
-    root: Path, *, driver: str = DRIVER, times: DriverTimes = QUICK, deadline: float = 43.0
+    root: Path,
+    *,
+    driver: str = DRIVER,
+    times: DriverTimes = QUICK,
+    deadline: float = 43.0,
+    health: HealthServer | None = None,
 ) -> AsyncIterator[DriverSide]:
     """Yield a driver that serves and registers below *root*."""
     clock, paths, lane = SystemClock(), PathWatcher(), Lane("kubelet", deadline=5.0)
     door = Deciding()
     claims = ClaimServer(door, clock=clock, deadline=deadline)
+
+    def add(server: aio.Server) -> None:
+        claims.add_to(server)
+        if health is not None:
+            health.add_to(server)
 
     def watch(folder: Path, prefix: str) -> FolderWatch:
         return FolderWatch(folder=folder, prefix=prefix, paths=paths, lane=lane, interval=0.05)
@@ -111,7 +122,7 @@ async def driver_side(
         driver=driver,
         plugins=plugins,
         registry=registry,
-        add=claims.add_to,
+        add=add,
         lane=lane,
         clock=clock,
         times=times,

@@ -7,6 +7,7 @@ from pathlib import Path
 _FOR_PEOPLE = {
     "app/watches/drift.py": "since when a disagreement is told",
     "app/answers/showing.py": "how long locks are where they are, in metrics",
+    "dra/health.py": "when kubelet heard of a device, which compares it with its own clock",
     "dra/registration.py": "since when kubelet has registered the DRA driver",
     "kubelet/registration.py": "since when kubelet has registered us",
     "ledger/ledger.py": "when a move was made, in the history",

@@ -107,9 +107,6 @@ class ClaimServer:
             self._observed(call, grpc.StatusCode.CANCELLED, began)
             raise
         answers = {uid: known.get(uid) or Prepared(error=missing) for uid in asked}
-        for uid, answer in answers.items():
-            if answer.error:
-                log.warning("claim refused", call=call, claim=str(asked[uid]), reason=answer.error)
         refused = any(answer.error for answer in answers.values())
         code = grpc.StatusCode.FAILED_PRECONDITION if refused else grpc.StatusCode.OK
         self._observed(call, code, began)

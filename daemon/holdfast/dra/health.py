@@ -1,0 +1,119 @@
+"""Streams the health of our devices to kubelet, which shows it in the status of pods."""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from holdfast._pb.drahealth.v1 import api_pb2
+from holdfast._pb.drahealth.v1alpha1 import api_pb2 as alpha_pb2
+from holdfast.model.book.book import Book
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.health import DeviceHealth, healths
+from holdfast.model.ids import DeviceName, ResourceName
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
+
+_SERVICES = tuple(
+    contract.DESCRIPTOR.services_by_name["DRAResourceHealth"].full_name
+    for contract in (api_pb2, alpha_pb2)
+)
+"""Both have the same messages."""
+
+SEND_EVERY = 20.0
+GOOD_FOR = 60
+"""Seconds after which kubelet takes the health of a device that it heard nothing of for unknown."""
+_LEAST_PAUSE = 0.2
+
+
+class HealthServer:
+    """The gRPC service of device health, for every version that a kubelet may choose.
+
+    Each message is the whole list: on every change, and often enough that kubelet never takes what
+    it has for outdated.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool: str,
+        serves: Callable[[ResourceName], bool],
+        advertised: Callable[[Iterable[Device]], Iterable[Advertised]],
+        inventory: Watched[Inventory],
+        book: Watched[Book],
+        obstacle: Callable[[DeviceName], str],
+        clock: Clock,
+        send_every: float = SEND_EVERY,
+    ) -> None:
+        """Tell of the devices in *pool*, those of *inventory* whose resource the driver *serves*.
+
+        *advertised* are the names that the scheduler has for devices; *obstacle* says what was
+        last seen to keep a device from its next pod.
+        """
+        self._pool = pool
+        self._serves = serves
+        self._advertised = advertised
+        self._inventory = inventory
+        self._book = book
+        self._obstacle = obstacle
+        self._clock = clock
+        self._send_every = send_every
+
+    def add_to(self, server: aio.Server) -> None:
+        """Have *server* answer kubelet."""
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
+                self.watch,
+                request_deserializer=api_pb2.NodeWatchResourcesRequest.FromString,
+                response_serializer=api_pb2.NodeWatchResourcesResponse.SerializeToString,
+            )
+        }
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(name, handlers) for name in _SERVICES]
+        )
+
+    async def watch(
+        self, _request: api_pb2.NodeWatchResourcesRequest, _context: object
+    ) -> AsyncIterator[api_pb2.NodeWatchResourcesResponse]:
+        """Send the whole list now, on every change of it, and before it is outdated."""
+        sent: tuple[DeviceHealth, ...] | None = None
+        again = 0.0
+        while True:
+            changes = Changes([self._inventory, self._book])
+            now, latest = self._clock.monotonic(), self._latest()
+            if latest != sent or now >= again:
+                sent, again = latest, now + self._send_every
+                yield self._message(latest)
+            # Pods come and go in bursts, and of those only the last state is worth a message.
+            await self._clock.sleep(_LEAST_PAUSE)
+            await changes.wait(max(0.0, again - self._clock.monotonic()))
+
+    def _latest(self) -> tuple[DeviceHealth, ...]:
+        inventory = self._inventory.value
+        devices = [each for each in inventory.devices if self._serves(each.name.resource)]
+        return healths(
+            self._advertised(devices),
+            inventory,
+            self._book.value,
+            serves=self._serves,
+            obstacle=self._obstacle,
+        )
+
+    def _message(self, latest: Iterable[DeviceHealth]) -> api_pb2.NodeWatchResourcesResponse:
+        # Kubelet, on the same machine, compares it with the time of day.
+        now = int(self._clock.wall())
+        return api_pb2.NodeWatchResourcesResponse(
+            devices=[
+                api_pb2.DeviceHealth(
+                    device=api_pb2.DeviceIdentifier(pool_name=self._pool, device_name=each.name),
+                    health=api_pb2.HEALTHY if each.healthy else api_pb2.UNHEALTHY,
+                    last_updated_time=now,
+                    health_check_timeout_seconds=GOOD_FOR,
+                    message=each.message,
+                )
+                for each in latest
+            ]
+        )

@@ -1,0 +1,163 @@
+"""What a pod's status says of the health of its devices: each state of a lock, and each fault."""
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.books import BOOT, NOW, WHOLE, X, inventory, keys, name, silicon
+from holdfast.model.book.book import Book
+from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.marks import Asker, Mark, Marks
+from holdfast.model.devices import Device, Fault, FaultKind, Inventory
+from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.health import LONGEST_MESSAGE, DeviceHealth, healths
+from holdfast.model.ids import DeviceName, ResourceName
+
+NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
+SHOWN = (
+    Advertised(name="tpu-d0", devices=(name("d0"),)),
+    Advertised(name="tpu-d1", devices=(name("d1"),)),
+    Advertised(name="tpu-2x1", devices=(name("d0"), name("d1"))),
+)
+
+
+def lock(state: LockState, device: str = "d0", letter: str = "a") -> DeviceLock:
+    return DeviceLock(
+        device=name(device),
+        keys=keys(letter),
+        state=state,
+        fence=1,
+        since=NOW,
+        boot=BOOT,
+        pod=X,
+        evidence="pid 7 (python) has it open",
+    )
+
+
+def told(
+    *locks: DeviceLock,
+    node: Inventory = NODE,
+    marks: Marks | None = None,
+    obstacle: str = "",
+    resource: ResourceName = WHOLE,
+) -> dict[str, DeviceHealth]:
+    book = Book(locks={each.device: each for each in locks}, marks=marks or Marks())
+    advertised = [each for each in SHOWN if all(node.get(part) for part in each.devices)]
+    found = healths(
+        advertised,
+        node,
+        book,
+        serves=lambda each: each == resource,
+        obstacle=lambda _device: obstacle,
+    )
+    assert [each.name for each in found] == sorted(each.name for each in found)
+    return {each.name: each for each in found}
+
+
+def with_fault(kind: FaultKind, text: str) -> Inventory:
+    def of(device: Device) -> Device:
+        ill = device.name == name("d0")
+        return replace(device, faults=(Fault(kind=kind, text=text),)) if ill else device
+
+    return replace(NODE, devices=tuple(map(of, NODE.devices)))
+
+
+def test_a_free_device_is_healthy_and_nothing_is_said_of_it() -> None:
+    assert told() == {each.name: DeviceHealth(name=each.name, healthy=True) for each in SHOWN}
+
+
+def test_a_device_that_is_held_is_healthy_and_its_holder_is_named() -> None:
+    found = told(lock(LockState.HELD))
+
+    assert found["tpu-d0"].healthy
+    assert found["tpu-d0"].message == "google.com/tpu/d0 is held by pod pod-x"
+    assert found["tpu-d1"] == DeviceHealth(name="tpu-d1", healthy=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (LockState.RELEASING, "is not free of pod pod-x yet (releasing): pid 7 (python)"),
+        (LockState.RECLAIMING, "is not free of pod pod-x yet (reclaiming): pid 7 (python)"),
+        (LockState.QUARANTINED, "is not free of pod pod-x yet (quarantined): pid 7 (python)"),
+        (LockState.FOREIGN, "is in use by something holdfast did not grant it to: pid 7 (python)"),
+    ],
+)
+def test_a_device_that_somebody_has_not_let_go_of_is_unhealthy_and_the_holder_is_named(
+    state: LockState, text: str
+) -> None:
+    found = told(lock(state), obstacle="pid 8 (trainer) of pod pod-x has it open")
+
+    assert not found["tpu-d0"].healthy
+    assert text in found["tpu-d0"].message
+    assert found["tpu-d0"].message.endswith("; pid 8 (trainer) of pod pod-x has it open")
+
+
+@pytest.mark.parametrize(
+    "state", [None, *[each for each in LockState if each is not LockState.FREE]]
+)
+def test_a_device_with_a_fault_is_unhealthy_for_that_whoever_has_it(
+    state: LockState | None,
+) -> None:
+    locks = () if state is None else (lock(state),)
+
+    found = told(*locks, node=with_fault(FaultKind.ILL, "Xid 79"))
+
+    assert found["tpu-d0"] == DeviceHealth(name="tpu-d0", healthy=False, message="Xid 79")
+
+
+def test_devices_that_are_given_together_are_as_healthy_as_the_worst_of_them() -> None:
+    found = told(lock(LockState.RELEASING), lock(LockState.HELD, "d1", "b"))
+
+    assert not found["tpu-2x1"].healthy
+    assert "d0 is not free of pod pod-x" in found["tpu-2x1"].message
+    assert "d1 is held by pod pod-x" in found["tpu-2x1"].message
+
+
+def test_hardware_that_is_gone_is_told_for_as_long_as_somebody_had_it() -> None:
+    rest = replace(NODE, devices=NODE.devices[1:])
+
+    assert "tpu-d0" not in told(node=rest)
+    assert told(lock(LockState.HELD), node=rest)["tpu-d0"] == DeviceHealth(
+        name="tpu-d0",
+        healthy=False,
+        message="google.com/tpu/d0 is not there any more; google.com/tpu/d0 is held by pod pod-x",
+    )
+
+
+def test_what_is_gone_and_another_drivers_is_left_out() -> None:
+    rest = replace(NODE, devices=NODE.devices[1:])
+
+    found = told(lock(LockState.HELD), node=rest, resource=ResourceName("nvidia.com/gpu"))
+
+    assert "tpu-d0" not in found
+
+
+def test_a_drain_makes_nothing_ill_and_is_told() -> None:
+    marks = Marks(drain=Mark(reason="kernel update", asker=Asker(uid=0, pid=1), at=NOW))
+
+    found = told(marks=marks)
+
+    assert found["tpu-d0"].healthy
+    assert "draining" in found["tpu-d0"].message
+
+
+@pytest.mark.parametrize("text", ["x" * 5000, "é" * 5000, "\x1b" * 5000])
+def test_a_message_is_never_longer_than_kubelet_takes(text: str) -> None:
+    message = told(node=with_fault(FaultKind.ILL, text))["tpu-d0"].message
+
+    assert 900 < len(message.encode()) <= LONGEST_MESSAGE
+    assert message.isprintable()
+
+
+def test_what_was_last_seen_is_asked_of_the_device_that_is_locked() -> None:
+    asked: list[DeviceName] = []
+
+    def obstacle(device: DeviceName) -> str:
+        asked.append(device)
+        return ""
+
+    locked = lock(LockState.RELEASING)
+    book = Book(locks={locked.device: locked})
+    healths(SHOWN[:1], NODE, book, serves=lambda _resource: True, obstacle=obstacle)
+
+    assert asked == [name("d0")]
