@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from bench import allocate, beat, crowded, daemon, gpu_health, preference
+from bench import allocate, beat, crowded, daemon, gpu_health, preference, slices
 from bench.figures import Figure, save, show
 from bench.growth import SIZES
 from bench.rig import Place
@@ -74,6 +74,7 @@ _MEASURES: dict[Measure, tuple[str, ...]] = {
     crowded.gate_huge: ("prestart_free_5000",),
     crowded.scan: ("scan_5000", "scan_5000_loop_late"),
     crowded.waiting: ("gate_wait_cpu_percent",),
+    slices.publish: ("dra_publish_64", "dra_health_to_taint"),
     crowded.idle: ("idle_cpu_percent",),
     crowded.idle_many: ("idle_cpu_percent_256",),
     crowded.idle_huge: ("idle_cpu_percent_5000",),

@@ -19,6 +19,7 @@ from holdfast.model.devices import DeviceNode
 from holdfast.model.ids import PciAddress
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,8}")
 _DECIMAL = re.compile(r"-?[0-9]{1,9}")
 _NUMBER = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
@@ -106,6 +107,16 @@ class Sysfs:
                 os.close(fd)
         except (OSError, ValueError):
             return None
+
+    def pcie_root(self, address: PciAddress) -> str:
+        """Return the root of the PCI hierarchy that has the function, such as ``pci0000:00``.
+
+        Empty if there is no such function, or it is not below one.
+        """
+        devices = os.path.realpath(f"{self._sys}/devices")
+        path = os.path.realpath(f"{self._devices}/{address}")
+        first = os.path.relpath(path, devices).partition("/")[0]
+        return first if _ROOT.fullmatch(first) else ""
 
     def binding(self, address: PciAddress) -> Binding | None:
         """Return what tells this binding from others; None while the function has no driver."""

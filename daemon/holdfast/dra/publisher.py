@@ -1,0 +1,245 @@
+"""Keeps our ResourceSlices on the API server as they should be, with as few writes as possible."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import structlog
+
+from holdfast.apiserver.client import ApiRefusedError
+from holdfast.dra.mirror import SliceMirror
+from holdfast.dra.pool import NodePool
+from holdfast.errors import ApiServerError, ObjectGoneError
+from holdfast.model.dra.resourceslice import ResourceSlice, SliceSpec
+from holdfast.model.dra.slices import Accepted, Writes, contents, dropped, writes
+from holdfast.model.kubelet import Registration
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock, backoff
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+WRITE_EVERY = 5.0
+"""Seconds between two writes of one slice: every scheduler and autoscaler reads each of them."""
+
+_FIRST_RETRY, _LAST_RETRY = 1.0, 60.0
+_SETTLES = 30.0
+"""Seconds for which devices may be found late after the daemon's start, such as GPUs."""
+_LOOK = 1.0
+_EVER = math.inf
+
+
+class SliceWriter(Protocol):
+    """Writes the slices of one driver on one node; see `apiserver.resourceslices`."""
+
+    async def node_uid(self) -> str:
+        """Return the uid of the Node."""
+        ...
+
+    async def create(self, name: str, spec: SliceSpec, *, owner: str) -> ResourceSlice:
+        """Make a slice; return what is stored."""
+        ...
+
+    async def update(self, stored: ResourceSlice, spec: SliceSpec) -> ResourceSlice:
+        """Change a slice; return what is stored."""
+        ...
+
+    async def delete(self, stored: ResourceSlice) -> None:
+        """Remove a slice."""
+        ...
+
+
+class _ChangedMindError(Exception):
+    """What is being written is no longer what is wanted."""
+
+
+class Publisher:
+    """Writes what differs: at once where it can, and no slice twice within some seconds."""
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        node: str,
+        pool: NodePool,
+        server: SliceWriter,
+        mirror: SliceMirror,
+        changes: Sequence[Watched[Any]],
+        registration: Watched[Registration],
+        clock: Clock,
+        write_every: float = WRITE_EVERY,
+    ) -> None:
+        """Publish *pool* for *driver* on *node*, anew when one of *changes* has changed.
+
+        A second *registration* in our life says that kubelet has restarted and has deleted all
+        slices of its node.
+        """
+        self._driver = driver
+        self._node = node
+        self._pool = pool
+        self._server = server
+        self._mirror = mirror
+        self._registration = registration
+        self._changes = (*changes, registration, mirror.slices)
+        self._clock = clock
+        self._write_every = write_every
+        self._written: dict[str, float] = {}
+        self._accepted: dict[str, Accepted] = {}
+        self._generation = 0
+        self._owner = ""
+        self._withdrawn: Watched[bool] = Watched(False)
+        self._not_before = 0.0
+        self._retries = backoff(_FIRST_RETRY, _LAST_RETRY)
+        self._began = clock.monotonic()
+        self._registrations = registration.value.registrations
+        self.taints_kept = True
+        """Whether the API server keeps taints, as far as it has shown."""
+        self.counters_kept = True
+        """Whether it keeps the counters of devices that share hardware."""
+        self.problem = ""
+        """Why the slices are not as they should be; empty while they are."""
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._mirror.run(), name="slices on the server")
+            tasks.create_task(self._publish(), name="slices")
+
+    async def withdraw(self) -> None:
+        """Remove every slice of ours, and return once the server has none; publish none again."""
+        self._withdrawn.set(True)
+        await self._mirror.slices.until(lambda slices: slices == {})
+
+    async def _publish(self) -> None:
+        while True:
+            changes = Changes((*self._changes, self._withdrawn))
+            self._note_registration()
+            try:
+                pause = await self._step()
+            except _ChangedMindError:
+                self._written.clear()
+                continue
+            await changes.wait(pause)
+
+    async def _step(self) -> float:
+        """Write what is due; return after how many seconds to look again at the latest."""
+        now = self._clock.monotonic()
+        if now < self._not_before or (self._pool.unseen and now - self._began < _SETTLES):
+            return _LOOK
+        facts, pause = await self._pool.facts(
+            taints_kept=self.taints_kept, counters_kept=self.counters_kept
+        )
+        stored = self._mirror.slices.value
+        if stored is None:
+            return _LOOK
+        found = writes(
+            () if self._withdrawn.value else contents(facts),
+            stored,
+            driver=self._driver,
+            node=self._node,
+            accepted=self._accepted,
+            generation=self._generation,
+        )
+        if not found.names:
+            self.problem = self._mirror.problem
+            return pause
+        # Slices of a new generation are of use only together, so they wait for each other.
+        due = max(self._written.get(name, -_EVER) + self._write_every for name in found.names)
+        if now < due:
+            return min(due - now, pause, _LOOK)
+        await self._carry_out(found)
+        return min(pause, _LOOK)
+
+    async def _carry_out(self, found: Writes) -> None:
+        try:
+            for stored in found.delete:
+                await self._delete(stored)
+            for stored, spec in found.update:
+                self._note_write(stored.metadata.name)
+                self._took(spec, await self._server.update(stored, spec))
+            for name, spec in found.create:
+                owner = await self._owner_uid()
+                self._note_write(name)
+                self._took(spec, await self._server.create(name, spec, owner=owner))
+        except ApiServerError as error:
+            self._failed(error, found)
+        else:
+            self._retries = backoff(_FIRST_RETRY, _LAST_RETRY)
+            self.problem = ""
+            log.info(
+                "ResourceSlices published",
+                slices=sorted(found.names),
+                generation=self._generation,
+            )
+
+    async def _delete(self, stored: ResourceSlice) -> None:
+        self._note_write(stored.metadata.name)
+        try:
+            await self._server.delete(stored)
+        except ObjectGoneError:
+            log.debug("ResourceSlice was deleted by others", slice=stored.metadata.name)
+        self._mirror.gone(stored)
+
+    def _note_write(self, name: str) -> None:
+        self._written[name] = self._clock.monotonic()
+
+    def _took(self, spec: SliceSpec, stored: ResourceSlice) -> None:
+        """Remember what the server made of *spec*, and what of it it does not keep."""
+        name, sent = stored.metadata.name, spec.content
+        self._generation = max(self._generation, spec.pool.generation)
+        self._accepted[name] = Accepted(sent=sent, stored=stored.spec.content)
+        self._mirror.stored(stored)
+        taints, counters = dropped(sent, stored.spec.content)
+        if taints or counters:
+            self.taints_kept = self.taints_kept and not taints
+            self.counters_kept = self.counters_kept and not counters
+            log.warning(
+                "the API server drops fields of ResourceSlices",
+                taints=taints,
+                counters=counters,
+                instead="devices that are withheld, or share hardware, are left out",
+            )
+            raise _ChangedMindError
+
+    def _failed(self, error: ApiServerError, found: Writes) -> None:
+        """Read again what the server has, and wait before the next try."""
+        self._mirror.read_again()
+        self._owner = ""
+        status = error.status if isinstance(error, ApiRefusedError) else 0
+        if (
+            status == HTTPStatus.UNPROCESSABLE_ENTITY
+            and self.counters_kept
+            and _has_counters(found)
+        ):
+            # Kubernetes 1.34 wants them in the slice of their devices, if it wants them at all.
+            log.warning("the API server refuses shared counters", reason=str(error))
+            self.counters_kept = False
+            raise _ChangedMindError from error
+        if str(error) != self.problem:
+            log.warning("cannot publish ResourceSlices", reason=str(error))
+        self.problem = str(error)
+        self._not_before = self._clock.monotonic() + next(self._retries)
+
+    async def _owner_uid(self) -> str:
+        self._owner = self._owner or await self._server.node_uid()
+        return self._owner
+
+    def _note_registration(self) -> None:
+        """At a kubelet that has restarted, begin as after a start of the daemon."""
+        count = self._registration.value.registrations
+        before, self._registrations = self._registrations, count
+        if count > before and count > 1:
+            self._written.clear()
+            self._not_before = 0.0
+            self.taints_kept = self.counters_kept = True
+            self._mirror.read_again()
+
+
+def _has_counters(found: Writes) -> bool:
+    specs = (*(spec for _, spec in found.update), *(spec for _, spec in found.create))
+    return any(
+        spec.shared_counters or any(each.consumes_counters for each in spec.devices or ())
+        for spec in specs
+    )

@@ -1,0 +1,404 @@
+"""The node's ResourceSlices on an API server: what is published, when, and who interferes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.controlplane import NODE, SLICES, ControlPlane, control_plane
+from holdfast.apiserver.client import ApiServer
+from holdfast.apiserver.resourceslices import NodeSlices
+from holdfast.discovery.source import Sources
+from holdfast.dra.mirror import SliceMirror
+from holdfast.dra.pool import NodePool
+from holdfast.dra.publisher import WRITE_EVERY, Publisher
+from holdfast.host.pci.sysfs import Sysfs
+from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.marks import Asker, Mark
+from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory, pci_key
+from holdfast.model.ids import BootId, DeviceId, DeviceName, PciAddress, ResourceName
+from holdfast.model.kubelet import Registration
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+from holdfast.vendors.tpu.adapter import Tpus
+from manual_clock import ManualClock
+from simulated.cluster.server import Rudeness
+from simulated.cluster.store import Place, Selector
+from simulated.hosttree import HostTree
+from waiting import until
+
+DRIVER = "holdfast.dev"
+TPU = ResourceName("google.com/tpu")
+FIRST = "00000-holdfast.dev-node-1"
+COUNTERS = "00001-holdfast.dev-node-1"
+BROKEN = Fault(kind=FaultKind.ILL, text="too hot")
+
+
+def chip(place: int) -> Device:
+    address = PciAddress(f"0000:00:{5 + place:02x}.0")
+    return Device(
+        name=DeviceName(TPU, DeviceId(address)),
+        kind=DeviceKind.VFIO,
+        keys=frozenset({pci_key(address)}),
+        nodes=(),
+        functions=(address,),
+        model="v5e",
+        source="tpu",
+    )
+
+
+def chips(count: int) -> tuple[Device, ...]:
+    return tuple(map(chip, range(count)))
+
+
+class Scene:
+    """A publisher between a ledger, an inventory and an API server."""
+
+    def __init__(
+        self, plane: ControlPlane, ledger: Ledger, folder: Path, clock: ManualClock, count: int
+    ) -> None:
+        self.plane, self.ledger, self.clock = plane, ledger, clock
+        self.lane = Lane("pool", deadline=30)
+        self.server = ApiServer(plane.access, name="slices", clock=SystemClock())
+        self.inventory = Watched(Inventory(resources=(TPU,), devices=chips(count)))
+        self.registration = Watched(Registration(registrations=1))
+        self.tree = HostTree(folder / "host")
+        for each in self.inventory.value.devices:
+            self.tree.tpu(each.functions[0], group=int(each.functions[0][8:10], 16))
+        slices = NodeSlices(self.server, plane.access, driver=DRIVER, node=NODE)
+        self.mirror = SliceMirror(slices, clock=SystemClock())
+        self.publisher = Publisher(
+            driver=DRIVER,
+            node=NODE,
+            pool=NodePool(
+                driver=DRIVER,
+                serves=lambda resource: resource == TPU,
+                ledger=ledger,
+                inventory=self.inventory,
+                sources=Sources([Tpus()]),
+                pcie_root=Sysfs(self.tree.root).pcie_root,
+                lane=self.lane,
+                clock=clock,
+                withhold_after=3.0,
+            ),
+            server=slices,
+            mirror=self.mirror,
+            changes=(self.inventory, ledger.book),
+            registration=self.registration,
+            clock=clock,
+        )
+        self.task = asyncio.create_task(self.publisher.run())
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        await self.server.close()
+        self.lane.close()
+        self.tree.close()
+
+    def devices(self) -> dict[str, Any]:
+        """Return the devices of the pool by name, if the scheduler would use them."""
+        slices = [each["spec"] for each in self.plane.slices().values()]
+        if not slices:
+            return {}
+        newest = max(each["pool"]["generation"] for each in slices)
+        current = [each for each in slices if each["pool"]["generation"] == newest]
+        if any(len(current) != each["pool"]["resourceSliceCount"] for each in current):
+            return {}
+        return {each["name"]: each for one in current for each in one.get("devices", ())}
+
+    def tainted(self) -> dict[str, dict[str, str]]:
+        """Return the taints of each device that has some: their values by key."""
+        return {
+            name: {taint["key"]: taint["value"] for taint in each["taints"]}
+            for name, each in self.devices().items()
+            if each.get("taints")
+        }
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for *condition*, while the time of the publisher runs ten times as fast as ours."""
+
+        def met() -> object:
+            if self.task.done():
+                self.task.result()
+            self.clock.shift(0.05)
+            return condition()
+
+        await until(met, what=what)
+
+    async def published(self, count: int) -> None:
+        await self.until(lambda: len(self.devices()) == count, f"{count} devices")
+
+    async def passes(self, seconds: float) -> None:
+        """Let time pass, and the publisher look at what is due."""
+        await self.clock.advance(seconds)
+
+    def ill(self, place: int, *faults: Fault) -> None:
+        devices = list(self.inventory.value.devices)
+        devices[place] = replace(devices[place], faults=faults)
+        self.inventory.set(replace(self.inventory.value, devices=tuple(devices)))
+
+    async def foreign(self, place: int) -> None:
+        """Let a stranger have a device."""
+        device = self.inventory.value.devices[place]
+        await self.ledger.apply(lambda draft: draft.withhold(device.name, device.keys, "a test"))
+
+    async def free(self, place: int) -> None:
+        name = self.inventory.value.devices[place].name
+        await self.ledger.apply(lambda draft: draft.move(name, LockState.FREE, "a test"))
+
+    @property
+    def writes(self) -> list[tuple[str, str]]:
+        return [(verb, at.name) for verb, at in self.plane.store.writes if at.kind == SLICES]
+
+
+@asynccontextmanager
+async def scene(
+    folder: Path, *, count: int = 2, minor: int = 36, plane: ControlPlane | None = None
+) -> AsyncIterator[Scene]:
+    clock = ManualClock()
+    lane = Lane("ledger", deadline=30)
+    ledger = await open_ledger(folder, lane, clock=clock, boot=BootId("boot"))
+    with control_plane(folder / "plane", minor=minor) as made:
+        here = Scene(plane or made, ledger, folder, clock, count)
+        try:
+            yield here
+        finally:
+            await here.close()
+            await ledger.close()
+            lane.close(patience=5)
+
+
+async def test_devices_are_published_with_the_node_as_owner(short_path: Path) -> None:
+    async with scene(short_path) as here:
+        await here.published(2)
+        made = here.plane.slices()[FIRST]
+
+    assert made["spec"]["pool"] == {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+    assert made["metadata"]["ownerReferences"][0]["name"] == NODE
+    (first, _) = made["spec"]["devices"]
+    assert first["name"] == "tpu-0000-00-05-0"
+    assert first["attributes"]["resource.kubernetes.io/pcieRoot"] == {"string": "pci0000:00"}
+    assert first["capacity"] == {"memory": {"value": "16Gi"}}
+
+
+async def test_nothing_is_written_while_nothing_changes(short_path: Path) -> None:
+    async with scene(short_path, count=4) as here:
+        await here.published(5)
+        before = here.writes
+        for _ in range(3):
+            here.registration.set(replace(here.registration.value, attempts=here.clock.monotonic()))
+            await here.passes(60)
+        here.plane.store.end_watches()
+        await here.until(lambda: len(watches(here.plane)) > 1, "another watch")
+        assert here.writes == before
+
+
+async def test_the_state_of_a_lock_becomes_a_taint_and_goes_again(short_path: Path) -> None:
+    async with scene(short_path, count=4) as here:
+        await here.published(5)
+        await here.foreign(1)
+        await here.passes(10)
+        held = {f"{DRIVER}/held": "foreign"}
+        expected = {"tpu-0000-00-06-0": held, "tpu-2x2-0000-00-05-0": held}
+        await here.until(lambda: here.tainted() == expected, "the taint")
+        await here.free(1)
+        await here.passes(10)
+        await here.until(lambda: here.tainted() == {}, "no taint")
+
+
+async def test_a_release_of_a_moment_is_no_taint(short_path: Path) -> None:
+    async with scene(short_path) as here:
+        await here.published(2)
+        before = here.writes
+        await here.foreign(1)
+        await here.passes(2.9)
+        await here.free(1)
+        await here.passes(60)
+        await here.foreign(1)
+        await here.passes(2.9)
+        assert here.writes == before
+        await here.passes(0.2)
+        await here.until(here.tainted, "the taint")
+
+
+async def test_health_and_marks_are_told_at_once(short_path: Path) -> None:
+    async with scene(short_path) as here:
+        await here.published(2)
+        await here.passes(WRITE_EVERY)
+        here.ill(0, BROKEN)
+        await here.until(
+            lambda: here.tainted() == {"tpu-0000-00-05-0": {f"{DRIVER}/unhealthy": "ill"}}, "it"
+        )
+        await here.passes(WRITE_EVERY)
+        here.ill(0)
+        mark = Mark(asker=Asker(uid=0, pid=1), at=0.0)
+        await here.ledger.apply(lambda draft: draft.mark(replace(draft.book.marks, drain=mark)))
+        await here.until(lambda: len(here.tainted()) == 2, "the drain of both")
+        assert set(map(str, here.tainted()["tpu-0000-00-05-0"].values())) == {"drain"}
+
+
+async def test_a_slice_is_written_once_in_some_seconds_with_the_latest(short_path: Path) -> None:
+    async with scene(short_path) as here:
+        await here.published(2)
+        assert len(here.writes) == 1
+        for _ in range(20):
+            here.ill(0, BROKEN)
+            await here.passes(0.1)
+            here.ill(0)
+            await here.passes(0.1)
+        here.ill(1, BROKEN)
+        await here.passes(0.5)
+        assert len(here.writes) == 1
+        await here.passes(WRITE_EVERY)
+        await here.until(lambda: [*here.tainted()] == ["tpu-0000-00-06-0"], "the latest")
+        assert len(here.writes) == 2
+
+
+async def test_shapes_come_with_counters_that_are_written_first(short_path: Path) -> None:
+    async with scene(short_path, count=8) as here:
+        await here.published(11)
+        assert [name for _, name in here.writes] == [COUNTERS, FIRST]
+        (sets,) = here.plane.slices()[COUNTERS]["spec"]["sharedCounters"]
+        assert len(sets["counters"]) == 8
+
+
+@pytest.mark.parametrize("minor", [34, 35])
+async def test_where_fields_are_dropped_devices_are_left_out_instead(
+    short_path: Path, minor: int
+) -> None:
+    async with scene(short_path, count=4, minor=minor) as here:
+        await here.published(4)
+        await here.passes(WRITE_EVERY)
+        assert not here.publisher.counters_kept
+        here.ill(0, BROKEN)
+        await here.published(3)
+        assert not here.publisher.taints_kept
+        writes = len(here.writes)
+        await here.passes(60)
+        assert len(here.writes) == writes, "and it is not tried again and again"
+        here.ill(0)
+        await here.published(4)
+
+
+async def test_after_a_restart_of_kubelet_the_slices_are_back_at_once(short_path: Path) -> None:
+    async with scene(short_path, count=8) as here:
+        await here.published(11)
+        here.plane.store.delete_collection(Place(kind=SLICES), node_selector())
+        here.registration.set(replace(here.registration.value, registrations=2))
+        await here.published(11)
+
+
+async def test_a_slice_that_others_delete_or_change_is_put_right(short_path: Path) -> None:
+    async with scene(short_path) as here:
+        await here.published(2)
+        here.plane.store.delete(slice_at(FIRST))
+        await here.published(2)
+
+        changed = here.plane.store.get(slice_at(FIRST))
+        changed["spec"]["devices"] = changed["spec"]["devices"][:1]
+        here.plane.store.update(slice_at(FIRST), changed)
+        await here.passes(WRITE_EVERY)
+        await here.published(2)
+
+
+async def test_a_conflict_is_resolved_by_reading_again(short_path: Path) -> None:
+    async with scene(short_path) as here:
+        await here.published(2)
+        here.plane.server.forbidden.add(("watch", "resourceslices"))
+        here.plane.store.end_watches()
+        changed = here.plane.store.get(slice_at(FIRST))
+        changed["metadata"]["labels"] = {"a": "b"}
+        here.plane.store.update(slice_at(FIRST), changed)
+        await here.passes(WRITE_EVERY)
+        here.ill(0, BROKEN)
+        for _ in range(4):
+            await here.passes(WRITE_EVERY)
+        await here.until(here.tainted, "the taint in spite of it")
+
+
+async def test_a_lost_watch_and_forgotten_versions_are_got_over(short_path: Path) -> None:
+    async with scene(short_path) as here:
+        await here.published(2)
+        here.plane.store.compact()
+        here.plane.server.cut_all()
+        here.plane.store.delete(slice_at(FIRST))
+        here.plane.store.compact()
+        await here.until(lambda: here.mirror.slices.value == {}, "the deletion to be seen")
+        await here.passes(WRITE_EVERY)
+        await here.published(2)
+
+
+@pytest.mark.parametrize(
+    "rude",
+    [
+        Rudeness(method="POST", code=500, times=2),
+        Rudeness(method="POST", cut=0),
+        Rudeness(method="POST", code=422),
+        Rudeness(method="GET", path="nodes", code=403),
+    ],
+    ids=["error", "cut", "refused", "no node"],
+)
+async def test_a_write_that_fails_is_named_and_done_later(short_path: Path, rude: Rudeness) -> None:
+    async with scene(short_path, count=0) as here:
+        here.plane.server.be_rude(rude)
+        await here.until(lambda: here.publisher.problem, "the problem to be named")
+        await here.until(lambda: FIRST in here.plane.slices(), "the slice")
+        await here.until(lambda: here.publisher.problem == "", "no problem")
+        assert [*here.plane.slices()] == [FIRST]
+
+
+async def test_a_server_that_is_not_there_is_waited_for(short_path: Path) -> None:
+    async with scene(short_path) as here:
+        here.plane.server.be_rude(Rudeness(code=503, times=12))
+        await here.until(here.devices, "the devices")
+
+
+async def test_hardware_that_comes_and_goes_changes_the_pool_as_one(short_path: Path) -> None:
+    async with scene(short_path, count=3) as here:
+        await here.published(3)
+        await here.passes(WRITE_EVERY)
+        here.inventory.set(replace(here.inventory.value, devices=chips(4)))
+        await here.published(5)
+        await here.passes(WRITE_EVERY)
+        here.inventory.set(replace(here.inventory.value, devices=chips(3)))
+        await here.published(3)
+        assert [*here.plane.slices()] == [FIRST]
+
+
+async def test_handing_the_pool_back_removes_every_slice(short_path: Path) -> None:
+    async with scene(short_path, count=8) as here:
+        await here.published(11)
+        await here.passes(WRITE_EVERY)
+        await here.publisher.withdraw()
+        assert here.plane.slices() == {}
+        here.ill(0, BROKEN)
+        await here.passes(60)
+        assert here.plane.slices() == {}
+
+
+async def test_gpus_that_are_not_enumerated_yet_are_waited_for(short_path: Path) -> None:
+    async with scene(short_path, count=0) as here:
+        here.inventory.set(replace(here.inventory.value, unseen=frozenset({TPU})))
+        await here.passes(20)
+        assert here.writes == []
+        here.inventory.set(Inventory(resources=(TPU,), devices=chips(2)))
+        await here.published(2)
+
+
+def slice_at(name: str) -> Place:
+    return Place(kind=SLICES, name=name)
+
+
+def node_selector() -> Selector:
+    return Selector.of(f"spec.nodeName={NODE}", "resourceslices")
+
+
+def watches(plane: ControlPlane) -> list[str]:
+    return [each for each in plane.server.requests if "watch=true" in each]

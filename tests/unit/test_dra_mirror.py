@@ -1,0 +1,92 @@
+"""What is known of the server's slices, whichever of our writes and its watch comes first."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.apiserver.resourceslices import SliceEvent
+from holdfast.dra.mirror import SliceMirror
+from holdfast.model.dra.resourceslice import ResourceSlice, SliceMetadata, SlicePool, SliceSpec
+from holdfast.runtime.clock import SystemClock
+from waiting import until
+
+
+class Server:
+    """Lists nothing at version 10, then tells what a test puts into `events`."""
+
+    def __init__(self) -> None:
+        self.events: asyncio.Queue[SliceEvent] = asyncio.Queue()
+        self.lists = 0
+
+    async def list(self) -> tuple[dict[str, ResourceSlice], str]:
+        self.lists += 1
+        return {}, "10"
+
+    async def follow(self, version: str) -> AsyncIterator[SliceEvent]:
+        while True:
+            yield await self.events.get()
+
+
+def made(version: int, uid: str = "one") -> ResourceSlice:
+    pool = SlicePool(name="node", generation=1, resource_slice_count=1)
+    return ResourceSlice(
+        metadata=SliceMetadata(name="s", uid=uid, resource_version=str(version)),
+        spec=SliceSpec(driver="d", pool=pool, node_name="node"),
+    )
+
+
+def told(slice_: ResourceSlice, *, version: int | None = None, deleted: bool = False) -> SliceEvent:
+    at = slice_.metadata.resource_version if version is None else str(version)
+    return SliceEvent(version=at, slice=slice_, deleted=deleted)
+
+
+@pytest.mark.parametrize(
+    ("events", "written", "known"),
+    [
+        ([], made(11), made(11)),
+        ([told(made(11)), told(made(11), version=12, deleted=True)], made(11), None),
+        ([told(made(11)), told(made(12))], made(11), made(12)),
+        ([told(made(11), version=12, deleted=True)], made(13, "two"), made(13, "two")),
+        ([told(made(11))], made(12), made(12)),
+        ([SliceEvent(version="12")], made(11), None),
+    ],
+    ids=["alone", "deleted since", "changed since", "made again", "changed", "bookmark past it"],
+)
+async def test_a_write_counts_only_if_the_watch_has_not_come_past_it(
+    events: list[SliceEvent], written: ResourceSlice, known: ResourceSlice | None
+) -> None:
+    server = Server()
+    mirror = SliceMirror(server, clock=SystemClock())
+    running = asyncio.create_task(mirror.run())
+    try:
+        await until(lambda: mirror.slices.value is not None)
+        for each in events:
+            server.events.put_nowait(each)
+        await until(server.events.empty)
+        await asyncio.sleep(0)
+        mirror.stored(written)
+        assert (mirror.slices.value or {}).get("s") == known
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_an_old_event_does_not_undo_a_write() -> None:
+    server = Server()
+    mirror = SliceMirror(server, clock=SystemClock())
+    running = asyncio.create_task(mirror.run())
+    try:
+        await until(lambda: mirror.slices.value is not None)
+        mirror.stored(made(15, "two"))
+        server.events.put_nowait(told(made(11), version=12, deleted=True))
+        server.events.put_nowait(told(made(13, "two")))
+        await until(server.events.empty)
+        await asyncio.sleep(0)
+        assert mirror.slices.value == {"s": made(15, "two")}
+        mirror.read_again()
+        await until(lambda: server.lists == 2)
+        await until(lambda: mirror.slices.value == {})
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
