@@ -17,6 +17,7 @@ from holdfast.model.devices import Inventory, pci_addresses, with_faults
 from holdfast.model.ids import DeviceName, PciAddress
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.turns import Turns
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Discovery
 
@@ -26,6 +27,8 @@ SUBSYSTEMS = frozenset({"pci", "vfio", "vfio-dev", "accel"})
 """The kernel subsystems whose events can change an inventory."""
 
 _FIRST_RETRY = 1.0
+_HELD_AT_ONCE = 64
+"""Of how many devices the driver is checked at once: with more, each has its turn."""
 
 
 def _nobody() -> Collection[DeviceName]:
@@ -68,6 +71,7 @@ class Scanner:
         self._held = held
         self._before = before
         self._settings = settings
+        self._turns: Turns[DeviceName] = Turns(clock, at_most=_HELD_AT_ONCE)
         self._known: frozenset[PciAddress] = frozenset()
         self._drivers: Mapping[PciAddress, str | None] = {}
         self._wanted = asyncio.Event()
@@ -169,11 +173,11 @@ class Scanner:
                 self.poke()
 
     def _held_functions(self) -> tuple[PciAddress, ...]:
-        held = frozenset(self._held())
+        found = map(self.inventory.value.get, self._turns.next(self._held()))
         return tuple(
             address
-            for device in self.inventory.value.devices
-            if device.name in held
+            for device in found
+            if device is not None
             for address in pci_addresses(device.keys)
         )
 

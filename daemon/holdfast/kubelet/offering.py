@@ -62,15 +62,19 @@ class Offering:
         while True:
             changes = Changes([self._ledger.book, self._inventory, self._view])
             self.refresh()
-            await changes.wait(self._pause())
+            if self._depend_on_time():
+                await changes.wait(self._look_again)
+                continue
+            # That the ledger begins to fail is announced by nobody; it has to be seen in good time.
+            pause = max(self._look_again, self._withhold_after / 4)
+            while not await changes.wait(pause) and not self._depend_on_time():
+                pass
 
-    def _pause(self) -> float:
-        """Return how long the offers stay true by themselves, in seconds."""
-        waiting = self._ledger.failing_since is not None or any(
+    def _depend_on_time(self) -> bool:
+        """Tell whether the offers may change although none of their sources does."""
+        return self._ledger.failing_since is not None or any(
             lock.state is LockState.RELEASING for lock in self._ledger.book.value.locks.values()
         )
-        # That the ledger begins to fail is announced by nobody; it has to be seen in good time.
-        return self._look_again if waiting else max(self._look_again, self._withhold_after / 4)
 
     def _of(
         self, resource: ResourceName, inventory: Inventory, book: Book, view: KubeletView

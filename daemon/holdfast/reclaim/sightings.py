@@ -32,13 +32,6 @@ class _Watch(Struct, frozen=True):
     end: Callable[[], None]
 
 
-class _Seen(Struct, frozen=True):
-    """What was read of a pod's cgroup; `watched`: the kernel told of no change meanwhile."""
-
-    sighting: PodSighting
-    watched: bool
-
-
 class PodSightings:
     """Reads pods' cgroups on a lane, and watches those that exist for becoming empty.
 
@@ -62,7 +55,9 @@ class PodSightings:
         self._lane = lane
         self._changed = changed
         self._watched: dict[PodUid, _Watch] = {}
-        self._seen: dict[PodUid, _Seen] = {}
+        self._seen: dict[PodUid, PodSighting] = {}
+        self._announced: set[PodUid] = set()
+        """Of which what was seen holds until the kernel tells of a change."""
         self._turns: Turns[PodUid] = Turns(clock, at_most=_AT_MOST, pause=_PAUSE)
 
     async def sight(
@@ -73,35 +68,31 @@ class PodSightings:
         Those of *anew* are read now, and all of which the kernel would not tell a change. Of the
         others it tells when the last process ends; which processes they have may be older.
         """
-        announced = [pod for pod in pods if pod not in anew and self._is_announced(pod)]
-        due = {*pods}.difference(announced).union(self._turns.next(announced))
+        wanted = set(pods)
+        for pod in self._seen.keys() - wanted:
+            self._forget(pod)
+        announced = self._announced.difference(anew)
+        due = (wanted - announced).union(self._turns.next(announced))
         if due:
             await self._look_at(sorted(due))
-        for pod in self._seen.keys() - set(pods):
-            del self._seen[pod]
-        self._watch()
-        return {pod: self._seen[pod].sighting for pod in pods if pod in self._seen}
-
-    def _is_announced(self, pod: PodUid) -> bool:
-        """Tell whether what was seen of *pod* holds until the kernel tells of a change.
-
-        It tells when a cgroup gets its first process or loses its last one, and not when an empty
-        one is removed.
-        """
-        seen = self._seen.get(pod)
-        if seen is None or not seen.watched or pod not in self._watched:
-            return False
-        return bool(seen.sighting.processes) and not seen.sighting.unlisted
+        return dict(self._seen)
 
     async def _look_at(self, pods: Sequence[PodUid]) -> None:
         found = await self._lane.run(lambda: self._read(pods))
         for pod in pods:
-            self._seen.pop(pod, None)
-        for pod, sighting in found.items():
+            sighting = found.get(pod)
+            if sighting is None:
+                self._forget(pod)
+                continue
+            self._seen[pod] = sighting
+            self._announced.discard(pod)
             watch = self._watched.get(pod)
-            # A watch begins after a look and ends with an event: this one saw the whole look.
-            watched = watch is not None and watch.inode == sighting.inode
-            self._seen[pod] = _Seen(sighting, watched)
+            if watch is None or watch.inode != sighting.inode:
+                self._watch(pod, sighting)
+            # Else this watch saw the whole look: it begins after one, and ends with an event. The
+            # kernel tells when the last process ends, and not when an empty cgroup is removed.
+            elif sighting.processes and not sighting.unlisted:
+                self._announced.add(pod)
 
     def _read(self, pods: Iterable[PodUid]) -> dict[PodUid, PodSighting]:
         found: dict[PodUid, PodSighting] = {}
@@ -121,24 +112,23 @@ class PodSightings:
         facts = self._procfs.process(pid)
         return facts is not None and facts.can_act
 
-    def _watch(self) -> None:
-        for pod in self._watched.keys() - self._seen.keys():
-            self._unwatch(pod)
-        for pod, seen in self._seen.items():
-            known = self._watched.get(pod)
-            if known is not None and known.inode == seen.sighting.inode:
-                continue
-            self._unwatch(pod)
-            events = self._cgroups.events_path(seen.sighting.cgroup)
-            if events is None:
-                continue
-            try:
-                end = self._paths.watch(events, lambda *_, pod=pod: self._happened(pod))
-            except HostError:  # it vanished, or cgroup v1 has no such file: polling serves
-                continue
-            self._watched[pod] = _Watch(seen.sighting.inode, end)
+    def _watch(self, pod: PodUid, sighting: PodSighting) -> None:
+        self._unwatch(pod)
+        events = self._cgroups.events_path(sighting.cgroup)
+        if events is None:
+            return
+        try:
+            end = self._paths.watch(events, lambda *_: self._happened(pod))
+        except HostError:  # it vanished, or cgroup v1 has no such file: polling serves
+            return
+        self._watched[pod] = _Watch(sighting.inode, end)
+
+    def _forget(self, pod: PodUid) -> None:
+        self._seen.pop(pod, None)
+        self._unwatch(pod)
 
     def _unwatch(self, pod: PodUid) -> None:
+        self._announced.discard(pod)
         watch = self._watched.pop(pod, None)
         if watch is not None:
             watch.end()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.book.pods import PodSighting
@@ -35,6 +36,7 @@ class Users:
         self._kernel = kernel
         self._clock = clock
         self._full_look_at = 0.0
+        self._found_free: tuple[Inventory, Book, list[Device]] | None = None
         self._free: frozenset[DeviceName] = frozenset()
 
     async def look_at_free(self, enabled: Enabled, *, at_all: bool) -> None:
@@ -43,7 +45,7 @@ class Users:
         Of those that *enabled* does not name nothing new is known.
         """
         book, now = self._ledger.book.value, self._clock.monotonic()
-        free = [each for each in self._inventory.value.devices if not book.lock_on(each.keys)]
+        free = self._free_in(self._inventory.value, book)
         seen: dict[DeviceName, KernelFacts] = {}
         if at_all or now - self._full_look_at >= self._kernel.rescan_pause:
             self._full_look_at = now
@@ -61,6 +63,14 @@ class Users:
         for device in free:
             if device.name in seen or device.name in enabled:
                 await self._judge_free(device, seen.get(device.name))
+
+    def _free_in(self, inventory: Inventory, book: Book) -> list[Device]:
+        """Return the devices without a lock; they are looked for once for each book."""
+        found = self._found_free
+        if found is None or found[0] is not inventory or found[1] is not book:
+            free = [each for each in inventory.devices if not book.lock_on(each.keys)]
+            found = self._found_free = inventory, book, free
+        return found[2]
 
     async def look_at_held(
         self,

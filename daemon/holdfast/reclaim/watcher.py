@@ -36,7 +36,7 @@ from holdfast.settings.sections import Reclaim
 
 _ENABLE_AT_ONCE = 64
 """Of how many devices `enable` is read in a beat: the kernel announces no change of it."""
-_COMPARE_AGAIN = 10.0
+_COMPARE_AGAIN = 60.0
 """Seconds after which book and observations are compared again although neither has changed."""
 
 log = structlog.get_logger(__name__)

@@ -1,7 +1,6 @@
 """Spreads regular looks at many things over time: a few at once, each in its turn."""
 
 from collections.abc import Hashable, Iterable
-from heapq import nsmallest
 from typing import Generic, TypeVar
 
 from holdfast.runtime.clock import Clock
@@ -22,17 +21,24 @@ class Turns(Generic[T]):
         self._at_most = at_most
         self._pause = pause
         self._had: dict[T, float] = {}
-        """When each had its turn, in monotonic seconds."""
+        """When each had its turn, in monotonic seconds, in this order."""
 
     def next(self, things: Iterable[T]) -> list[T]:
         """Return those of *things* whose turn it is, who waited longest first, and note it.
 
         What is not among *things* is forgotten.
         """
-        now, never = self._clock.monotonic(), float("-inf")
-        self._had = {each: self._had.get(each, never) for each in things}
-        due = [each for each, at in self._had.items() if now - at >= self._pause]
-        if len(due) > self._at_most:
-            due = nsmallest(self._at_most, due, key=self._had.__getitem__)
-        self._had.update(dict.fromkeys(due, now))
+        now, had, wanted = self._clock.monotonic(), self._had, dict.fromkeys(things)
+        for gone in had.keys() - wanted.keys():
+            del had[gone]
+        due: list[T] = []
+        if len(had) < len(wanted):
+            due = [each for each in wanted if each not in had][: self._at_most]
+        for each, at in had.items():
+            if len(due) >= self._at_most or now - at < self._pause:
+                break
+            due.append(each)
+        for each in due:
+            had.pop(each, None)
+            had[each] = now
         return due

@@ -67,6 +67,7 @@ class LockMetrics:
             "How long ago the oldest quarantine by hand began; 0 if there is none.",
         )
         self._entered: dict[DeviceName, float] = {}
+        self._shown: tuple[Inventory, Book] | None = None
 
     def know(self, locks: Iterable[DeviceLock]) -> None:
         """Take over when each lock in the ledger entered its state."""
@@ -89,7 +90,9 @@ class LockMetrics:
 
         *looked*: the hardware was scanned, so an empty inventory means that there are no devices.
         """
-        self._show_devices(inventory, book)
+        if self._shown is None or self._shown[0] is not inventory or self._shown[1] is not book:
+            self._shown = inventory, book
+            self._show_devices(inventory, book)
         # A driver that may still load counts as no devices: it may never come.
         self._no_devices.set(looked and not inventory.devices)
         for state in _LOCKED:
