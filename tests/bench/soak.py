@@ -2,13 +2,14 @@
 
     python -m bench.soak --minutes 60 --output build/soak.json
 
-Writes the samples as JSON, and a plot of them as PNG beside it. Exits with 1 where something grows.
+Writes the samples as JSON, and a plot of them as PNG beside it. Exits with 1 where something grows,
+where kubelet refuses a pod for good, or where the daemon ends; what was seen until then is written.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
-import os
 import shutil
 import statistics
 import sys
@@ -21,7 +22,9 @@ from msgspec.structs import asdict
 
 from bench.crowd import crowd
 from bench.plot import Panel, draw
-from bench.rig import SOON, Place, Rig, cpu_seconds, resident_mib, rig
+from bench.rig import SOON, TPU, Place, Rig, cpu_seconds, resident_mib, rig
+from bench.trend import rise
+from simulated.pods import Pod
 
 CHIPS = 64
 _PROCESSES, _FILES = 2000, 20
@@ -33,12 +36,20 @@ _AT_ONCE = CHIPS // 2
 """Pods that the scheduler has on the node at most: a slow machine gets fewer than one each pause."""
 _LIMIT = 600.0
 """Seconds for one pod to start, on a machine that is slower than its pods come."""
+_LOOK = 0.02
+"""Seconds between two looks at a pod that is waited for: there are many at once."""
 _WARM_UP = 0.25
 """The share of the time that is not judged: caches and the history fill meanwhile."""
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """What was seen at one moment: `at` in seconds from the start, `start_ms` of the pods since."""
+    """What was seen at one moment, `at` in seconds from the start.
+
+    `start_ms` and `pods_per_second` are of the pods that started since the sample before, `refusals`
+    of their starts; `waiting` are those that have not started yet, `releasing` the locks of pods
+    that have ended. `cpu_wait_percent` is how long the daemon's loop waited for a CPU: where it is
+    more than a few percent, the machine is what is measured.
+    """
 
     at: float
     rss_mib: float
@@ -46,15 +57,19 @@ class Sample(Struct, frozen=True, kw_only=True):
     threads: int
     cpu_percent: float
     start_ms: float
-    pods: int
+    pods_per_second: float
+    waiting: int
+    refusals: int
+    releasing: int
+    cpu_wait_percent: float
 
 
 class Quantity(Struct, frozen=True, kw_only=True):
-    """Something that must not grow: by how much it may over the judged part of the run."""
+    """A field of the samples; what is judged may rise by `at_most` over the judged time."""
 
     name: str
     label: str
-    at_most: float
+    at_most: float | None = None
 
 
 QUANTITIES = (
@@ -63,6 +78,11 @@ QUANTITIES = (
     Quantity(name="threads", label="threads", at_most=1.0),
     Quantity(name="cpu_percent", label="CPU, % of a core", at_most=10.0),
     Quantity(name="start_ms", label="pod submitted to running, ms", at_most=200.0),
+    Quantity(name="pods_per_second", label="pods started each second"),
+    Quantity(name="waiting", label="pods that have not started yet"),
+    Quantity(name="refusals", label="container starts refused, to be tried again"),
+    Quantity(name="releasing", label="devices of pods that have ended"),
+    Quantity(name="cpu_wait_percent", label="the daemon's loop waits for a CPU, %"),
 )
 
 
@@ -76,7 +96,12 @@ def main() -> None:
     place = Place(state=asked.output.absolute().parent / "soak", python=asked.python.absolute())
     shutil.rmtree(place.state, ignore_errors=True)
     place.state.mkdir(parents=True)
-    samples = asyncio.run(_soak(place, asked.minutes * 60))
+    samples: list[Sample] = []
+    problem = ""
+    try:
+        asyncio.run(_soak(place, asked.minutes * 60, samples))
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - what was seen is written all the same
+        problem = f"{type(error).__name__}: {error}"
     shutil.rmtree(place.state, ignore_errors=True)
     asked.output.write_text(json.dumps([asdict(each) for each in samples]) + "\n", "utf-8")
     draw(
@@ -84,55 +109,71 @@ def main() -> None:
         title=f"{CHIPS} devices, {_PROCESSES} processes, a pod every {_PAUSE * 1000:g} ms",
         panels=[Panel(label=each.label, points=_points(samples, each.name)) for each in QUANTITIES],
     )
-    growing = [each.name for each in QUANTITIES if _tell(each, samples) > each.at_most]
+    growing = [each.name for each in QUANTITIES if _grows(each, samples)]
     verdict = f"grows: {', '.join(growing)}" if growing else "flat"
-    print(f"soak: minutes={asked.minutes:g} pods={samples[-1].pods} verdict={verdict}")
-    sys.exit(1 if growing else 0)
+    if problem:
+        verdict = f"broken off: {problem}"
+    print(f"soak: minutes={asked.minutes:g} samples={len(samples)} verdict={verdict}")
+    sys.exit(1 if growing or problem else 0)
 
 
-async def _soak(place: Place, seconds: float) -> list[Sample]:
-    samples: list[Sample] = []
+async def _soak(place: Place, seconds: float, samples: list[Sample]) -> None:
+    """Add to *samples* until the time is over; raise what goes wrong before."""
     with crowd(_PROCESSES, _FILES) as pids:
         async with rig(place, chips=CHIPS, kubelet={"question": SOON}) as made:
             for pid in pids:
                 made.node.add_process(pid, "/system.slice/crowd.service")
-            made.limit = _LIMIT
+            made.limit, made.look = _LIMIT, _LOOK
             churn = _Churn(made)
-            running = asyncio.create_task(churn.run())
-            began = last = time.monotonic()
-            used = cpu_seconds(made.process.pid)
-            while (at := time.monotonic() - began) < seconds and not running.done():
-                await asyncio.sleep(min(_SAMPLE, max(0.1, seconds - at)))
-                now, used_now = time.monotonic(), cpu_seconds(made.process.pid)
-                took, churn.took = churn.took, []
-                samples.append(
-                    Sample(
-                        at=now - began,
-                        rss_mib=resident_mib(made.process.pid),
-                        fds=len(os.listdir(f"/proc/{made.process.pid}/fd")),  # noqa: PTH208 - only counted
-                        threads=len(os.listdir(f"/proc/{made.process.pid}/task")),  # noqa: PTH208 - as above
-                        cpu_percent=100 * (used_now - used) / (now - last),
-                        start_ms=statistics.median(took) if took else 0.0,
-                        pods=churn.pods,
-                    )
-                )
-                last, used = now, used_now
-                if len(samples) % 12 == 0:
-                    print(f"soak: {_line(samples[-1])}", flush=True)
-            running.cancel()
-            for done in await asyncio.gather(running, return_exceptions=True):
-                if isinstance(done, Exception):
-                    raise done
-    return samples
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+                    group.create_task(churn.run())
+                    group.create_task(_watch(made, churn, samples))
+
+
+async def _watch(made: Rig, churn: "_Churn", samples: list[Sample]) -> None:
+    """Take a sample every few seconds."""
+    pid = made.process.pid
+    began = last = time.monotonic()
+    used, waited = cpu_seconds(pid), _cpu_wait(pid)
+    while True:
+        await asyncio.sleep(_SAMPLE)
+        now, used_now, waited_now = time.monotonic(), cpu_seconds(pid), _cpu_wait(pid)
+        started, churn.started = churn.started, []
+        samples.append(
+            Sample(
+                at=now - began,
+                rss_mib=resident_mib(pid),
+                fds=_entries(f"/proc/{pid}/fd"),
+                threads=_entries(f"/proc/{pid}/task"),
+                cpu_percent=100 * (used_now - used) / (now - last),
+                start_ms=statistics.median(each.took for each in started) if started else 0.0,
+                pods_per_second=len(started) / (now - last),
+                waiting=churn.waiting,
+                refusals=sum(each.refusals for each in started),
+                releasing=made.lock_states().count("releasing"),
+                cpu_wait_percent=100 * (waited_now - waited) / (now - last),
+            )
+        )
+        last, used, waited = now, used_now, waited_now
+        if len(samples) % 12 == 0:
+            print(f"soak: {_line(samples[-1])}", flush=True)
+
+
+class _Started(Struct, frozen=True, kw_only=True):
+    """A pod that has started: after how many milliseconds, and refusals of the gate."""
+
+    took: float
+    refusals: int
 
 
 class _Churn:
-    """Submits pods one after the other, each for one device, and waits until they run."""
+    """Submits pods one after the other, each for one device, and forgets those that have ended."""
 
     def __init__(self, made: Rig) -> None:
         self._made = made
-        self.pods = 0
-        self.took: list[float] = []
+        self.waiting = 0
+        self.started: list[_Started] = []
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -144,34 +185,42 @@ class _Churn:
 
     async def _one(self) -> None:
         began = time.perf_counter()
+        self.waiting += 1
         pod = await self._made.submit(1, runs_for=_RUNS_FOR)
-        await self._made.until(lambda: pod.starts > 0, "the pod to run")
-        self.took.append((time.perf_counter() - began) * 1000)
-        self.pods += 1
+        started = await self._made.until(lambda: pod.starts > 0, lambda: _why(pod))
+        self.waiting -= 1
+        self.started.append(_Started(took=(started - began) * 1000, refusals=pod.refusals))
+        await self._made.until(lambda: pod.stopped, "the pod to end")
+        self._made.kubelet.delete(pod, force=True)
 
 
-def growth(points: Sequence[tuple[float, float]]) -> float:
-    """Return by how much the straight line through *points* rises from the first to the last."""
-    if len(points) < 2:
-        return 0.0
-    slope, _ = statistics.linear_regression(*zip(*points, strict=True))
-    return slope * (points[-1][0] - points[0][0])
+def _why(pod: Pod) -> str:
+    return f"a pod for one {TPU} to start: {pod.waiting or 'kubelet has not tried yet'}"
 
 
-def _tell(quantity: Quantity, samples: Sequence[Sample]) -> float:
+def _grows(quantity: Quantity, samples: Sequence[Sample]) -> bool:
     judged = samples[int(len(samples) * _WARM_UP) :]
-    rises = growth(_points(judged, quantity.name))
-    first, last = getattr(judged[0], quantity.name), getattr(judged[-1], quantity.name)
-    hours = (judged[-1].at - judged[0].at) / 3600 or 1.0
-    print(
-        f"{quantity.label}: from {first:.1f} to {last:.1f}; the line through all rises by "
-        f"{rises:.2f}, {rises / hours:.2f} an hour; at most {quantity.at_most:g} is flat"
-    )
-    return rises
+    if len(judged) < 2:
+        return False
+    points = _points(judged, quantity.name)
+    rises = rise(points)
+    middle = statistics.median(value for _, value in points)
+    limit = "not judged" if quantity.at_most is None else f"at most {quantity.at_most:g} is flat"
+    print(f"{quantity.label}: median {middle:.1f}, steady rise {rises:.2f}; {limit}")
+    return quantity.at_most is not None and rises > quantity.at_most
 
 
 def _points(samples: Sequence[Sample], name: str) -> list[tuple[float, float]]:
     return [(each.at, float(getattr(each, name))) for each in samples]
+
+
+def _cpu_wait(pid: int) -> float:
+    """Return for how many seconds the main thread of a process was ready and had no CPU."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+def _entries(folder: str) -> int:
+    return sum(1 for _ in Path(folder).iterdir())
 
 
 def _line(sample: Sample) -> str:
