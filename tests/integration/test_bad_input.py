@@ -43,6 +43,20 @@ async def test_an_unknown_id_is_refused_and_the_known_ones_are_named(short_path:
         assert await node.locks() == {}
 
 
+async def test_a_topology_that_cannot_be_is_told_with_each_chip(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, own_process=True, tpu={"topology": "3x5"}) as node:
+        rows = await node.asked("devices")
+        reasons = {row["id"]: row["reasons"] for row in rows}
+        assert {row["health"] for row in rows} == {"Healthy"}
+        assert "TPU host fact not used" in node.log
+    assert reasons.keys() == set(CHIPS)
+    assert all(
+        "topology '3x5' of the configuration is not used" in str(r) for r in reasons.values()
+    )
+
+
 async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path: Path) -> None:
     resource = ResourceName("nvidia.com/gpu")
     devices = tuple(

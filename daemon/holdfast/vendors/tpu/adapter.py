@@ -1,8 +1,10 @@
 """Advertises TPU chips, and tells their programs what they need to know of the host."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import structlog
 
 from holdfast.discovery.source import Source
 from holdfast.errors import HostError
@@ -14,11 +16,13 @@ from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import ResourceName
 from holdfast.model.tpu.env import TpuHostFacts, environment, resolve
 from holdfast.model.tpu.env_file import TpuEnvFile, parse_tpu_env
-from holdfast.model.tpu.generations import GENERATIONS, TPU_RESOURCE
+from holdfast.model.tpu.generations import GENERATIONS, TPU_RESOURCE, TpuGeneration
 from holdfast.model.vfio.pools import PoolSpec, pool_variables
 from holdfast.vendors.context import Context
 from holdfast.vendors.tpu.chips import tpu_devices
 from holdfast.vendors.vfio.pools import pool_devices
+
+_log = structlog.get_logger(__name__)
 
 _MOST_BYTES = 64 * 1024
 """The longest file of the machine's image that is read."""
@@ -39,7 +43,7 @@ class Tpus(Source):
         pools: Sequence[PoolSpec] = (),
         configured: TpuHostFacts | None = None,
         generation: str = "",
-        from_file: Callable[[], TpuHostFacts] = TpuHostFacts,
+        from_file: Callable[[], TpuEnvFile] = TpuEnvFile,
     ) -> None:
         """Advertise chips as *resource*, and with them the functions of *pools*, of that name too.
 
@@ -51,6 +55,7 @@ class Tpus(Source):
         self._configured = configured or TpuHostFacts()
         self._generation = generation
         self._from_file = from_file
+        self._notes: dict[str, tuple[str, ...]] = {}
 
     @property
     def resources(self) -> tuple[ResourceName, ...]:
@@ -62,23 +67,52 @@ class Tpus(Source):
         chips = tpu_devices(snapshot, self._resource)
         return (*chips, *pool_devices(snapshot, self._pools))
 
+    async def prepare(self, inventory: Inventory) -> Inventory:
+        """Note for people what is said of this host and cannot be used; it makes nothing ill."""
+        chips = inventory.of(self._resource)
+        before = {text for texts in self._notes.values() for text in texts}
+        self._notes = {chip.name.id: self._set_aside(chip, len(chips)) for chip in chips}
+        for text in sorted({text for texts in self._notes.values() for text in texts} - before):
+            _log.warning("TPU host fact not used", reason=text)
+        return inventory
+
+    def notes(self) -> Mapping[str, tuple[str, ...]]:
+        """Return by chip what is said of this host and cannot be used."""
+        return self._notes
+
     def grant(
         self, resource: ResourceName, devices: tuple[Device, ...], inventory: Inventory
     ) -> ContainerGrant:
         """Return the variables that libtpu and frameworks read."""
-        generation = GENERATIONS.get(self._generation or devices[0].model)
+        generation = self._generation_of(devices[0])
         if generation is None:
             addresses = [address for device in devices for address in device.functions]
             return ContainerGrant(envs=pool_variables(resource, addresses))
         on_host = len(inventory.of(resource))
         facts, _ = resolve(
-            generation, on_host=on_host, configured=self._configured, from_file=self._from_file()
+            generation,
+            on_host=on_host,
+            configured=self._configured,
+            from_file=self._from_file().facts,
         )
         nodes = tuple(each.numa_node for each in devices if each.numa_node is not None)
         variables = environment(
             generation, granted=len(devices), on_host=on_host, facts=facts, numa_nodes=nodes
         )
         return ContainerGrant(envs=dict(variables))
+
+    def _generation_of(self, chip: Device) -> TpuGeneration | None:
+        return GENERATIONS.get(self._generation or chip.model)
+
+    def _set_aside(self, chip: Device, on_host: int) -> tuple[str, ...]:
+        generation = self._generation_of(chip)
+        if generation is None:
+            return ()
+        file = self._from_file()
+        _, problems = resolve(
+            generation, on_host=on_host, configured=self._configured, from_file=file.facts
+        )
+        return (*problems, *file.problems)
 
     def advertised(self, devices: Sequence[Device]) -> "tuple[Advertised, ...]":
         """Return the chips, and the shapes that they make."""
@@ -109,7 +143,7 @@ def tpus(on: Context) -> Source:
             vbar_url=tpu.vbar_url or None,
         ),
         generation=tpu.generation,
-        from_file=lambda: read_tpu_env(file).facts,
+        from_file=lambda: read_tpu_env(file),
     )
 
 
