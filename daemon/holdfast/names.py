@@ -17,3 +17,6 @@ DRA_SOCKET = "dra.sock"
 
 CLAIM_STATE = "dra_manager_state"
 """In kubelet's root folder: which pods use which claims, as kubelet wrote it."""
+
+PLUGINS, PLUGINS_REGISTRY = "plugins", "plugins_registry"
+"""In kubelet's root folder: the folders of DRA drivers, and where kubelet finds new ones."""

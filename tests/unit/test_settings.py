@@ -207,6 +207,31 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
             "pools[0].resourceName: 'x' is not of the form",
         ),
         ({"pools": "[{resourceName: a.b/c}]"}, "pools[0].devices: give at least one of"),
+        (
+            {"tpu.api": "dra", "dra.driverName": "Holdfast"},
+            "dra.driverName: 'Holdfast' is no name of a driver",
+        ),
+        (
+            {"tpu.api": "dra", "dra.driverName": "a" * 64},
+            "take a DNS name of at most 63 lower-case characters",
+        ),
+        (
+            {"tpu.api": "dra", "dra.kubeletRoot": "/" + "x" * 80},
+            "is too long for a socket; choose a shorter name",
+        ),
+        ({"gpu.api": "dra", "dra.kubeletRoot": "kubelet"}, "dra.kubeletRoot: 'kubelet' is not an"),
+        (
+            {
+                "tpu.enabled": "false",
+                "pools": "[{resourceName: a.b/c, addresses: ['0000:01:*']},"
+                " {resourceName: a.b/c, addresses: ['0000:02:*'], api: dra}]",
+            },
+            "pools: a.b/c is served by both APIs; give its pools the same `api`",
+        ),
+        (
+            {"gpu.api": "dra", "gpu.deviceListStrategy": "[cdi-annotations]"},
+            "gpu.deviceListStrategy: a claim has no annotations; add cdi-cri",
+        ),
     ],
 )
 def test_what_is_well_formed_and_cannot_work_is_refused_with_the_reason(
@@ -214,6 +239,23 @@ def test_what_is_well_formed_and_cannot_work_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(SettingsError, match=re.escape(message)):
         load(None, {}, overrides)
+
+
+def test_each_resource_is_served_by_the_api_of_its_hardware() -> None:
+    settings = load(
+        None,
+        {},
+        {
+            "tpu.api": "dra",
+            "pools": "[{resourceName: a.b/c, addresses: ['*'], api: dra},"
+            " {resourceName: a.b/d, addresses: ['*']}]",
+        },
+    )
+    served = ("google.com/tpu", "a.b/c", "a.b/d", "nvidia.com/gpu", "nvidia.com/mig-1g.5gb")
+    assert [settings.is_dra(each) for each in served] == [True, True, False, False, False]
+    assert settings.has_dra()
+    assert not load(None, {}).has_dra()
+    assert not load(None, {}, {"tpu.api": "dra", "tpu.enabled": "false"}).has_dra()
 
 
 def test_a_node_may_offer_gpus_and_nothing_else() -> None:

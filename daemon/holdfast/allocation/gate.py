@@ -83,7 +83,7 @@ class Gate:
         self._ledger = ledger
         self._inventory = inventory
         self._reader = reader
-        self._look = SharedLook(
+        self.look = SharedLook(
             look,
             locks=lambda: ledger.book.value.locks,
             clock=clock,
@@ -302,7 +302,7 @@ class Gate:
     async def _judge(self, devices: tuple[Device, ...]) -> list[Verdict]:
         """Return whether the kernel shows anybody on each device, the caller's own pod included."""
         try:
-            seen = await self._look.facts(devices)
+            seen = await self.look.facts(devices)
         except LaneStuckError as error:
             raise Wait(StartOutcome.IN_USE, f"the node cannot be scanned: {error}") from error
         return [judge_kernel(seen[device.name]) for device in devices]

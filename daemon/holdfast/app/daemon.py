@@ -108,6 +108,8 @@ async def run(
         await _first_facts(parts)
         _listen(parts, stack)
         stack.push_async_callback(parts.registrar.close)
+        if parts.dra is not None:
+            stack.push_async_callback(parts.dra.close)
         stack.callback(board.down, "stopping")
         async with Supervisor() as supervisor:
             _start(parts, supervisor, board, metrics)
@@ -190,6 +192,8 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     supervisor.start("own sockets", parts.sockets.run())
     supervisor.start("readiness", _publish(parts, board, metrics))
     supervisor.start("housekeeping", _keep_house(parts))
+    for name, task in parts.dra.tasks() if parts.dra is not None else ():
+        supervisor.start(name, task)
     supervisor.start("ledger", LedgerProof(parts.ledger, clock=parts.clock).run())
 
 

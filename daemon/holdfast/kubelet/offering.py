@@ -1,5 +1,7 @@
 """Keeps kubelet's device lists true: from hardware, book and kubelet's own checkpoint to Offers."""
 
+from collections.abc import Callable
+
 from holdfast.ledger.ages import LockAges
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
@@ -26,8 +28,12 @@ class Offering:
         clock: Clock,
         withhold_after: float,
         look_again: float = 1.0,
+        elsewhere: Callable[[ResourceName], bool] = lambda _resource: False,
     ) -> None:
-        """Withhold what is RELEASING for longer than *withhold_after* seconds."""
+        """Withhold what is RELEASING for longer than *withhold_after* seconds.
+
+        Resources that are served *elsewhere*, by DRA, are not on any list.
+        """
         self._ledger = ledger
         self._inventory = inventory
         self._view = view
@@ -35,6 +41,7 @@ class Offering:
         self._ages = LockAges(clock)
         self._withhold_after = withhold_after
         self._look_again = look_again
+        self._elsewhere = elsewhere
         self._resend = 0
         self.offers: Watched[Offers] = Watched(Offers())
 
@@ -50,6 +57,7 @@ class Offering:
         lists = {
             resource: self._of(resource, inventory, book, self._view.value)
             for resource in inventory.resources
+            if not self._elsewhere(resource)
         }
         # A node has no use for the name of hardware that it does not have; but a name that kubelet
         # has heard stays, or kubelet would count its devices as lost.

@@ -10,10 +10,18 @@ from holdfast.model.gate.gate import LONGEST_WAIT
 from holdfast.model.ids import ResourceName
 from holdfast.model.tpu.generations import GENERATIONS
 from holdfast.model.vfio.pools import PoolSpec
-from holdfast.names import CONTROL_SOCKET, KUBELET_SOCKET
+from holdfast.names import (
+    CONTROL_SOCKET,
+    DRA_SOCKET,
+    KUBELET_SOCKET,
+    PLUGINS,
+    PLUGINS_REGISTRY,
+)
 from holdfast.settings.sections import Settings
 
 _LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit of its own, and admits no other pod
+_LONGEST_DRIVER = 63
+_DRIVER = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 _SOCKET_PATH_BYTES = 107  # the kernel takes no longer path
 _ANNOTATION_PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/")
 
@@ -25,6 +33,8 @@ def problems(settings: Settings) -> Iterator[str]:
     yield from _tpu(settings)
     yield from _gpu(settings)
     yield from _times(settings)
+    if settings.has_dra():
+        yield from _dra(settings)
 
 
 def _paths(settings: Settings) -> Iterator[str]:
@@ -72,6 +82,46 @@ def _resources(settings: Settings) -> Iterator[str]:
         yield "tpu.enabled: nothing is left to advertise; enable TPUs or GPUs, or add a pool"
     if settings.device_list_strategy == "cdi":
         yield from _kinds(settings)
+
+
+def _dra(settings: Settings) -> Iterator[str]:
+    dra = settings.dra
+    if not (_DRIVER.fullmatch(dra.driver_name) and len(dra.driver_name) <= _LONGEST_DRIVER):
+        yield (
+            f"dra.driverName: {dra.driver_name!r} is no name of a driver; take a DNS name of at "
+            f"most {_LONGEST_DRIVER} lower-case characters that begins with a letter"
+        )
+    for key, text in {
+        "dra.kubeletRoot": dra.kubelet_root,
+        "dra.serviceAccount": dra.service_account,
+    }.items():
+        if not PurePosixPath(text).is_absolute():
+            yield f"{key}: {text!r} is not an absolute path"
+    registry = Path(dra.kubelet_root) / PLUGINS_REGISTRY / f"{dra.driver_name}-reg.sock"
+    service = Path(dra.kubelet_root) / PLUGINS / dra.driver_name / DRA_SOCKET
+    for path in (registry, service):
+        if len(bytes(path)) > _SOCKET_PATH_BYTES:
+            yield f"dra.driverName: the path {path} is too long for a socket; choose a shorter name"
+    yield from _both_apis(settings)
+
+
+def _both_apis(settings: Settings) -> Iterator[str]:
+    """Yield what would be served by both APIs at once, or can be served by neither."""
+    apis: dict[str, set[str]] = {}
+    if settings.tpu.enabled:
+        apis[settings.tpu.resource_name] = {settings.tpu.api}
+    for pool in settings.pools:
+        apis.setdefault(pool.resource_name, set()).add(pool.api)
+    for name, those in apis.items():
+        if len(those) > 1:
+            yield f"pools: {name} is served by both APIs; give its pools the same `api`"
+    gpu = settings.gpu
+    only = set(gpu.device_list_strategy)
+    if gpu.enabled and gpu.api == "dra" and only == {"cdi-annotations"}:
+        yield (
+            "gpu.deviceListStrategy: a claim has no annotations; add cdi-cri, or set gpu.api to "
+            "device-plugin"
+        )
 
 
 def _kinds(settings: Settings) -> Iterator[str]:

@@ -6,6 +6,9 @@ from holdfast.model.ids import ResourceName
 from holdfast.model.vfio.pools import PoolSpec
 from holdfast.settings.types import Duration, Index, Interval, Section
 
+Api = Literal["device-plugin", "dra"]
+"""By which API of Kubernetes pods come to a device."""
+
 
 class Tpu(Section, frozen=True):
     """TPU chips, and what the programs on them are told.
@@ -16,6 +19,9 @@ class Tpu(Section, frozen=True):
     enabled: bool = True
     """Whether TPU chips are looked for and advertised. Set it to false when another device plugin
     on the node grants them."""
+    api: Api = "device-plugin"
+    """By which API pods get TPU chips. device-plugin: pods ask for the resource. dra: pods have
+    ResourceClaims; it needs Kubernetes 1.34. Change it on a drained node."""
     resource_name: str = "google.com/tpu"
     """The resource name that pods ask for. Change it when your pods ask for another one."""
     generation: str = ""
@@ -48,6 +54,8 @@ class Gpu(Section, frozen=True):
     enabled: bool = True
     """Whether GPUs are looked for and advertised. A node without the driver costs one look at /proc
     now and then. Set it to false when NVIDIA's plugin or a DRA driver grants the node's GPUs."""
+    api: Api = "device-plugin"
+    """By which API pods get GPUs and MIG slices, as `tpu.api` says. Change it on a drained node."""
     driver_root: str = ""
     """The root of the file system with the driver's library, such as `/run/nvidia/driver`, as the
     daemon's process sees it. Empty: driverRootOnHost, or, where that is empty too, GPU Operator's
@@ -190,6 +198,8 @@ class Pool(Section, frozen=True):
     are for."""
     addresses: tuple[str, ...] = ()
     """Patterns of PCI addresses, such as `0000:3b:*`. Set it to choose devices by their slot."""
+    api: Api = "device-plugin"
+    """By which API pods get the pool's devices, as `tpu.api` says. Change it on a drained node."""
 
     def spec(self) -> PoolSpec:
         """Return the rule that discovery goes by."""

@@ -219,6 +219,28 @@ class Reclaim(Section, frozen=True):
     pods can run for long before their cgroup is found."""
 
 
+class Dra(Section, frozen=True):
+    """Dynamic Resource Allocation, for hardware whose `api` is `dra`."""
+
+    driver_name: str = "holdfast.dev"
+    """The driver's name in ResourceSlices, DeviceClasses and claims. Change it when another driver
+    of that name runs in the cluster; pods with claims of the former name then have to end first."""
+    node_name: str = ""
+    """The name of this node in the cluster. Empty: the environment variable NODE_NAME, which the
+    chart sets, or else the host's name. Set it where neither is the node's name."""
+    kubelet_root: str = "/var/lib/kubelet"
+    """Kubelet's root folder, with its folders plugins and plugins_registry and its record of
+    claims. Change it when kubelet runs with another --root-dir."""
+    service_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
+    """The folder with the token and the CA by which the API server is asked. Change it when they
+    are mounted at another place."""
+    unprepare_wait: Duration = Duration(120)
+    """How long the end of a claim may wait for its devices to be free. The pod stays Terminating
+    for that time, and nobody else in the cluster is given its devices. After it the claim is over,
+    and the devices are withheld until they are free. Raise it where leftover processes take longer
+    to end."""
+
+
 class Drift(Section, frozen=True):
     """When it is reported that the ledger, kubelet and the kernel disagree."""
 
@@ -303,9 +325,25 @@ class Settings(Section, frozen=True):
     allocate: Allocate = msgspec.field(default_factory=Allocate)
     gate: Gate = msgspec.field(default_factory=Gate)
     reclaim: Reclaim = msgspec.field(default_factory=Reclaim)
+    dra: Dra = msgspec.field(default_factory=Dra)
     drift: Drift = msgspec.field(default_factory=Drift)
     history: History = msgspec.field(default_factory=History)
     http: Http = msgspec.field(default_factory=Http)
     log: Log = msgspec.field(default_factory=Log)
     liveness: Liveness = msgspec.field(default_factory=Liveness)
     readiness: Readiness = msgspec.field(default_factory=Readiness)
+
+    def has_dra(self) -> bool:
+        """Tell whether any hardware is served by DRA."""
+        sections = ((self.tpu.enabled, self.tpu.api), (self.gpu.enabled, self.gpu.api))
+        apis = {api for enabled, api in sections if enabled} | {each.api for each in self.pools}
+        return "dra" in apis
+
+    def is_dra(self, resource: str) -> bool:
+        """Tell whether the devices of *resource* are served by DRA: what is no other's is a GPU."""
+        for pool in self.pools:
+            if pool.resource_name == resource:
+                return pool.api == "dra"
+        if resource == self.tpu.resource_name:
+            return self.tpu.api == "dra"
+        return self.gpu.api == "dra"

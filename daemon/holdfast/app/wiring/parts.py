@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.allocation.allocator import Allocator
 from holdfast.allocation.cdi import CdiSpecs, SpecWriter
@@ -55,6 +56,9 @@ from holdfast.vendors.nvidia.adapter import nvidia
 from holdfast.vendors.tpu.adapter import tpus
 from holdfast.vendors.vfio.adapter import pools
 
+if TYPE_CHECKING:
+    from holdfast.app.wiring.dra import Dra
+
 VENDORS: tuple[Vendor, ...] = (
     tpus,
     pools,
@@ -95,6 +99,7 @@ class Parts:
         self._build_reclaim()
         self._build_allocation(called)
         self._build_watches()
+        self.dra = self._dra()
 
     def _build_discovery(self, vendors: Iterable[Vendor], count: Count) -> None:
         settings, host = self.settings, self.host
@@ -161,6 +166,7 @@ class Parts:
             view=self.reader.view,
             clock=self.clock,
             withhold_after=self.settings.withhold_after,
+            elsewhere=self.settings.is_dra,
         )
 
     def _build_reclaim(self) -> None:
@@ -174,7 +180,7 @@ class Parts:
             exclusive_open=self.settings.gate.exclusive_open,
         )
         cgroups = Cgroups(host.root, monotonic=self.clock.monotonic)
-        self._pods = pods = Pods(
+        self.pods = pods = Pods(
             cgroups=cgroups,
             runtimes=RuntimeFiles(host.root),
             procfs=host.procfs,
@@ -292,7 +298,7 @@ class Parts:
             reader=self.reader,
             starts=self.gate.starts.held_up,
             look=self.look,
-            pods=self._pods,
+            pods=self.pods,
             pidfds=self.host.pidfds,
             clock=self.clock,
             settings=self.settings.reclaim,
@@ -312,6 +318,14 @@ class Parts:
             MemoryReader(self.host.root), lane=self.host.lanes["pods"], clock=self.clock
         )
         self.sockets = OwnSockets(self.registrar, Path(self.settings.state_dir), clock=self.clock)
+
+    def _dra(self) -> "Dra | None":
+        """Build the second door; nothing of it is loaded where no hardware is behind it."""
+        if not self.settings.has_dra():
+            return None
+        from holdfast.app.wiring.dra import Dra  # noqa: PLC0415 - see above
+
+        return Dra(self)
 
     @property
     def _by_name(self) -> bool:

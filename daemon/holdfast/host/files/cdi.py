@@ -32,6 +32,17 @@ class SpecFolder:
         The folder itself is never made: in a container without the host's folder, no runtime
         would read it. Raise HostError with what to do; some files may have been changed before.
         """
+        changed = self.add(files)
+        wanted = {f"{self._prefix}{name}" for name in files}
+        changed += [
+            name
+            for name in list_names(self._folder)
+            if name.startswith(self._prefix) and name not in wanted and self._remove(name)
+        ]
+        return tuple(changed)
+
+    def add(self, files: Mapping[str, str]) -> list[str]:
+        """Make those of our files what *files* says, and leave the others; as `hold`."""
         wanted = {f"{self._prefix}{name}": text.encode() for name, text in files.items()}
         # Path.is_dir would raise some errors.
         if wanted and not os.path.isdir(self._folder):
@@ -39,17 +50,23 @@ class SpecFolder:
                 f"cannot write CDI specs to {self._folder}: there is no such folder; make it on "
                 "the host, and mount it where holdfast runs in a container"
             )
-        changed = [
+        return [
             name
             for name, content in wanted.items()
             if read_bytes(self._folder / name) != content and self._write(name, content)
         ]
-        changed += [
-            name
+
+    def drop(self, name: str) -> None:
+        """Remove our file with that end of its name, if there is one; raise HostError."""
+        self._remove(f"{self._prefix}{name}")
+
+    def names(self) -> tuple[str, ...]:
+        """Return the ends of the names of our files."""
+        return tuple(
+            name.removeprefix(self._prefix)
             for name in list_names(self._folder)
-            if name.startswith(self._prefix) and name not in wanted and self._remove(name)
-        ]
-        return tuple(changed)
+            if name.startswith(self._prefix)
+        )
 
     def rivals(self, kinds: Collection[str]) -> Mapping[str, Path]:
         """Return the names of *kinds* that other programs' files define too, each with such a file.

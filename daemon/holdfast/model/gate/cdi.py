@@ -109,8 +109,8 @@ def _nodes(device: Device) -> list[dict[str, object]]:
         {
             "path": node.path,
             "type": "c",
-            "major": _major(node.rdev),
-            "minor": _minor(node.rdev),
+            "major": major(node.rdev),
+            "minor": minor(node.rdev),
             "fileMode": _MODE,
             "permissions": "rw",
         }
@@ -122,10 +122,11 @@ def _nodes(device: Device) -> list[dict[str, object]]:
     return nodes
 
 
-def _major(rdev: int) -> int:
+def major(rdev: int) -> int:
     """Return what os.major does: a number of the kernel's has its major in two places."""
     return (rdev >> 8) & 0xFFF | (rdev >> 32) & ~0xFFF
 
 
-def _minor(rdev: int) -> int:
+def minor(rdev: int) -> int:
+    """Return what os.minor does."""
     return rdev & 0xFF | (rdev >> 12) & 0xFFFFFF00

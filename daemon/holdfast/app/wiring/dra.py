@@ -1,0 +1,119 @@
+"""Builds the second door: what serves Dynamic Resource Allocation, over the parts of the first."""
+
+import os
+import platform
+from collections.abc import Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.allocation.granting import Granting
+from holdfast.apiserver.access import in_cluster
+from holdfast.apiserver.claims import ClaimsOnServer
+from holdfast.apiserver.client import ApiServer
+from holdfast.dra.claimdoor import ClaimDoor
+from holdfast.dra.preparing import Node, Preparing
+from holdfast.dra.registration import DriverRegistrar, DriverTimes
+from holdfast.dra.server import ClaimServer
+from holdfast.dra.specs import ClaimSpecs
+from holdfast.dra.unpreparing import Unpreparing
+from holdfast.host.files.cdi import SpecFolder
+from holdfast.host.files.kernelfile import device_number
+from holdfast.kubelet.folder import FolderWatch
+from holdfast.model.dra.advertised import Advertised
+from holdfast.names import PLUGINS, PLUGINS_REGISTRY
+
+if TYPE_CHECKING:
+    from holdfast.app.wiring.parts import Parts
+
+
+class Dra:
+    """The parts of DRA, each built in one place. Nothing runs yet."""
+
+    def __init__(self, parts: "Parts") -> None:
+        """Build everything over *parts*; raise ApiServerError outside of a pod."""
+        self._parts = parts
+        settings, host = parts.settings, parts.host
+        dra = settings.dra
+        self.driver = dra.driver_name
+        self.node = dra.node_name or os.environ.get("NODE_NAME") or platform.node()
+        access = in_cluster(os.environ, Path(dra.service_account))
+        self.server = ApiServer(access, name="API server", clock=parts.clock)
+        self.specs = ClaimSpecs(
+            SpecFolder(Path(settings.cdi.spec_dir), prefix=f"{self.driver}-claim"),
+            driver=self.driver,
+            node_rdev=lambda path: device_number(host.root.node(path)),
+            lane=host.lanes["cdi"],
+        )
+        self.door = ClaimDoor(
+            Preparing(
+                driver=self.driver,
+                pool=self.node,
+                claims=ClaimsOnServer(self.server),
+                ledger=parts.ledger,
+                node=Node(
+                    inventory=parts.scanner.inventory,
+                    advertised=self.advertised,
+                    serves=settings.is_dra,
+                    look=parts.gate.look,
+                    looked=parts.watcher.looked,
+                    obstacle=parts.watcher.obstacle,
+                    at_work=parts.resetter.at_work,
+                    grant=Granting(parts.sources).grant,
+                    stirred=parts.watcher.nudges,
+                ),
+                specs=self.specs,
+                clock=parts.clock,
+            ),
+            Unpreparing(
+                ledger=parts.ledger,
+                view=parts.reader.view,
+                specs=self.specs,
+                obstacle=parts.watcher.obstacle,
+                nudges=parts.watcher.nudges,
+                clock=parts.clock,
+                patience=dra.unprepare_wait,
+            ),
+            clock=parts.clock,
+        )
+        self._service = ClaimServer(self.door, clock=parts.clock)
+        root = Path(dra.kubelet_root)
+        self._plugins = self._watch(root / PLUGINS / self.driver, "")
+        self._registry = self._watch(root / PLUGINS_REGISTRY, self.driver)
+        self.registrar = DriverRegistrar(
+            driver=self.driver,
+            plugins=self._plugins,
+            registry=self._registry,
+            add=self._service.add_to,
+            lane=host.lanes["kubelet"],
+            clock=parts.clock,
+            times=DriverTimes(),
+        )
+
+    def advertised(self) -> Sequence[Advertised]:
+        """Return the devices that the scheduler knows of."""
+        devices = self._parts.scanner.inventory.value.devices
+        is_dra = self._parts.settings.is_dra
+        return self._parts.sources.advertised(
+            each for each in devices if is_dra(each.name.resource)
+        )
+
+    def tasks(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+        """Yield what is to run until the daemon ends, by name."""
+        yield "DRA driver's folder", self._plugins.run()
+        yield "plugins registry", self._registry.run()
+        yield "DRA registrar", self.registrar.run()
+
+    async def close(self) -> None:
+        """Take our sockets away, then cut what is asked of the API server."""
+        await self.registrar.close()
+        await self.server.close()
+
+    def _watch(self, folder: Path, prefix: str) -> FolderWatch:
+        parts = self._parts
+        return FolderWatch(
+            folder=folder,
+            prefix=prefix,
+            paths=parts.host.paths,
+            lane=parts.host.lanes["kubelet"],
+            interval=parts.settings.kubelet.poll,
+        )

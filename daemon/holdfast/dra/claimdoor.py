@@ -1,0 +1,106 @@
+"""Answers kubelet's two calls: all claims of a call at once, and each claim one step at a time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from holdfast.dra.preparing import Preparing
+from holdfast.dra.unpreparing import Unpreparing
+from holdfast.model.dra.claims import Prepared
+from holdfast.model.ids import ClaimRef, ClaimUid
+from holdfast.runtime.clock import Clock
+
+T = TypeVar("T")
+
+LONGEST = 40.0
+"""Seconds for all claims of a call: kubelet gives up after 45, and its own text names nobody."""
+
+
+class ClaimDoor:
+    """Prepares and unprepares; an Unprepare ends the Prepare of its claim that is under way."""
+
+    def __init__(
+        self,
+        preparing: Preparing,
+        unpreparing: Unpreparing,
+        *,
+        clock: Clock,
+        longest: float = LONGEST,
+    ) -> None:
+        """Answer each call within *longest* seconds."""
+        self._preparing = preparing
+        self._unpreparing = unpreparing
+        self._clock = clock
+        self._longest = longest
+        self._under_way: dict[ClaimUid, set[asyncio.Task[Prepared]]] = {}
+        self._turns: WeakValueDictionary[ClaimUid, asyncio.Lock] = WeakValueDictionary()
+
+    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, Prepared]:
+        """Return once each claim may be used, or must wait longer."""
+        until = self._clock.monotonic() + self._longest
+        tasks = {each.uid: self._start(each, until) for each in claims}
+        try:
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+        finally:
+            for task in tasks.values():
+                task.cancel()
+        return {
+            uid: Prepared(error="kubelet unprepared the claim meanwhile")
+            if task.cancelled()
+            else task.result()
+            for uid, task in tasks.items()
+        }
+
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[ClaimUid, str]:
+        """Return why each claim is not over yet, empty where it is."""
+        until = self._clock.monotonic() + self._longest
+        found = await asyncio.gather(*(self._end(each, until) for each in claims))
+        return dict(zip((each.uid for each in claims), found, strict=True))
+
+    def _start(self, claim: ClaimRef, until: float) -> asyncio.Task[Prepared]:
+        task = asyncio.create_task(self._prepare(claim, until), name=f"prepare {claim.uid}")
+        mine = self._under_way.setdefault(claim.uid, set())
+        mine.add(task)
+
+        def over(done: asyncio.Task[Prepared]) -> None:
+            mine.discard(done)
+            if not mine and self._under_way.get(claim.uid) is mine:
+                del self._under_way[claim.uid]
+
+        task.add_done_callback(over)
+        return task
+
+    async def _prepare(self, claim: ClaimRef, until: float) -> Prepared:
+        async def act() -> Prepared:
+            return await self._preparing.prepare(claim, until)
+
+        late = Prepared(error=f"cannot prepare claim {claim} yet: another call is about it")
+        return await self._in_turn(claim, until, act, late)
+
+    async def _end(self, claim: ClaimRef, until: float) -> str:
+        for task in (under_way := [*self._under_way.get(claim.uid, ())]):
+            task.cancel()
+        if under_way:
+            await asyncio.wait(under_way)
+
+        async def act() -> str:
+            return await self._unpreparing.unprepare(claim, until)
+
+        late = f"cannot unprepare claim {claim} yet: another call is about it"
+        return await self._in_turn(claim, until, act, late)
+
+    async def _in_turn(
+        self, claim: ClaimRef, until: float, act: Callable[[], Awaitable[T]], late: T
+    ) -> T:
+        """Return what *act* does once nobody else acts on *claim*, *late* if that is too late."""
+        turn = self._turns.setdefault(claim.uid, asyncio.Lock())
+        try:
+            async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
+                await turn.acquire()
+        except TimeoutError:
+            return late
+        try:
+            return await act()
+        finally:
+            turn.release()

@@ -1,0 +1,72 @@
+"""The CDI spec files of claims: written before each answer, removed when the claim is over."""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+import structlog
+
+from holdfast.errors import HostError, LaneStuckError
+from holdfast.host.files.cdi import SpecFolder
+from holdfast.model.dra.cdi import Handed, file_name, spec
+from holdfast.model.ids import ClaimUid
+from holdfast.runtime.lane import Lane
+
+log = structlog.get_logger(__name__)
+
+
+class ClaimSpecs:
+    """One file for each claim, written and removed in order on a lane."""
+
+    def __init__(
+        self,
+        folder: SpecFolder,
+        *,
+        driver: str,
+        node_rdev: Callable[[str], int | None],
+        lane: Lane,
+    ) -> None:
+        """Write to *folder*, which is for claims alone.
+
+        `node_rdev` returns the device number of a node, None where there is none; it may block.
+        """
+        self._folder = folder
+        self._driver = driver
+        self._node_rdev = node_rdev
+        self._lane = lane
+
+    async def write(self, claim: ClaimUid, devices: Sequence[Handed]) -> None:
+        """Let the file of *claim* be on disk, as it is to be for *devices*.
+
+        Raises HostError or LaneStuckError.
+        """
+        changed = await self._lane.run(partial(self._write, claim, devices))
+        if changed:
+            log.info("CDI spec of a claim written", claim=claim, files=changed)
+
+    async def remove(self, claim: ClaimUid) -> None:
+        """Remove the file of *claim*; what fails is tried again by `tidy`."""
+        await self._remove(partial(self._folder.drop, file_name(claim)))
+
+    async def tidy(self, claims: Collection[ClaimUid]) -> None:
+        """Remove the files of all claims but *claims*."""
+        await self._remove(partial(self._tidy, frozenset(map(file_name, claims))))
+
+    async def _remove(self, work: Callable[[], None]) -> None:
+        try:
+            await self._lane.run(work)
+        except (HostError, LaneStuckError) as error:
+            log.warning("cannot remove CDI specs of claims", reason=str(error))
+
+    def _write(self, claim: ClaimUid, devices: Sequence[Handed]) -> list[str]:
+        paths = {node.host_path for each in devices for node in each.grant.nodes}
+        numbers = {path: number for path in paths if (number := self._node_rdev(path)) is not None}
+        text = spec(self._driver, claim, devices, numbers)
+        try:
+            return self._folder.add({file_name(claim): text})
+        except OSError as error:  # a file system that fails under us
+            raise HostError(f"cannot write the CDI spec of claim {claim}: {error}") from error
+
+    def _tidy(self, wanted: Collection[str]) -> None:
+        for name in self._folder.names():
+            if name not in wanted:
+                self._folder.drop(name)

@@ -1,0 +1,180 @@
+"""A node whose chips come by claims: the real daemon, an API server, and kubelet's calls."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from grpc import aio
+
+from fakes.controlplane import CLAIMS, NODE, ControlPlane, control_plane
+from fakes.opener import Opener, opener
+from fakes.stage import Stage, stage
+from holdfast._pb.dra.v1 import api_pb2, api_pb2_grpc
+from simulated.cluster.store import Place
+
+DRIVER = "holdfast.dev"
+NAMESPACE = "team"
+
+
+@dataclass
+class Claim:
+    """A claim on the API server; `name` and `uid` are what kubelet says of it."""
+
+    name: str
+    uid: str
+    pods: tuple[str, ...]
+
+    @property
+    def message(self) -> api_pb2.Claim:
+        return api_pb2.Claim(namespace=NAMESPACE, uid=self.uid, name=self.name)
+
+
+@dataclass
+class ClaimStage:
+    """The node, and what kubelet and the scheduler do to it."""
+
+    node: Stage
+    plane: ControlPlane
+    root: Path
+    """Kubelet's root folder."""
+    holders: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def label(self, chip: int) -> str:
+        """Return the name of a chip in ResourceSlices."""
+        return f"tpu-0000-00-{5 + chip:02x}-0"
+
+    def allocate(
+        self,
+        name: str,
+        *chips: int,
+        pods: Sequence[str] | None = None,
+        driver: str = DRIVER,
+        pool: str = NODE,
+        device: str = "",
+        **changes: Any,
+    ) -> Claim:
+        """Let the scheduler allocate *chips* to a new claim for *pods*, one of them by default."""
+        users = (str(uuid4()),) if pods is None else tuple(pods)
+        results = [
+            {"request": "chips", "driver": driver, "pool": pool, "device": each, **changes}
+            for each in ([device] if device else map(self.label, chips))
+        ]
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {
+                "devices": {"requests": [{"name": "chips", "exactly": {"deviceClassName": "tpu"}}]}
+            },
+        }
+        place = Place(kind=CLAIMS, namespace=NAMESPACE)
+        made = self.plane.store.create(place, body)
+        made["status"] = {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [
+                {"resource": "pods", "name": f"pod-of-{name}-{n}", "uid": each}
+                for n, each in enumerate(users)
+            ],
+        }
+        stored = self.plane.store.update(
+            Place(kind=CLAIMS, namespace=NAMESPACE, name=name), made, subresource="status"
+        )
+        return Claim(name, stored["metadata"]["uid"], users)
+
+    @contextlib.asynccontextmanager
+    async def _stub(self) -> AsyncIterator[api_pb2_grpc.DRAPluginStub]:
+        path = self.root / "plugins" / DRIVER / "dra.sock"
+        async with aio.insecure_channel(f"unix:{path}") as channel:
+            yield api_pb2_grpc.DRAPluginStub(channel)
+
+    async def prepare(
+        self, *claims: Claim, timeout: float = 45.0
+    ) -> dict[str, api_pb2.NodePrepareResourceResponse]:
+        """Do as kubelet does before it makes a pod's sandbox."""
+        request = api_pb2.NodePrepareResourcesRequest(claims=[each.message for each in claims])
+        async with self._stub() as stub:
+            answer = await stub.NodePrepareResources(request, timeout=timeout)
+        return {each.name: answer.claims[each.uid] for each in claims}
+
+    async def unprepare(self, *claims: Claim, timeout: float = 45.0) -> dict[str, str]:
+        """Do as kubelet does once a pod's containers are stopped."""
+        request = api_pb2.NodeUnprepareResourcesRequest(claims=[each.message for each in claims])
+        async with self._stub() as stub:
+            answer = await stub.NodeUnprepareResources(request, timeout=timeout)
+        return {each.name: answer.claims[each.uid].error for each in claims}
+
+    async def prepared(self, claim: Claim) -> list[str]:
+        """Return the CDI names of a claim, which must be prepared."""
+        answer = (await self.prepare(claim))[claim.name]
+        assert not answer.error, answer.error
+        return [name for device in answer.devices for name in device.cdi_device_ids]
+
+    def spec(self, claim: Claim) -> dict[str, Any]:
+        """Return the CDI spec of a claim as it is on disk."""
+        found: dict[str, Any] = json.loads(self.spec_file(claim).read_text())
+        return found
+
+    def spec_file(self, claim: Claim) -> Path:
+        return self.node.specs / f"{DRIVER}-claim_{claim.uid}.json"
+
+    def opens(self, pod: str, chip: int) -> Opener:
+        """Let a process of *pod* open a chip."""
+        function = self.node.node.root.sys / f"bus/pci/devices/0000:00:{5 + chip:02x}.0"
+        number = (function / "iommu_group").resolve().name
+        held = self.holders.enter_context(opener(self.node.node.node(f"/dev/vfio/{number}")))
+        self.node.node.add_pod(pod)
+        self.node.node.enter(pod, "main", held.pid)
+        return held
+
+    async def history(self, chip: int) -> list[str]:
+        """Return the evidence of each move of a chip."""
+        moves = await self.node.asked("history", limit=1000) or ()
+        return [move["evidence"] for move in moves if move["device"].endswith(f":{5 + chip:02x}.0")]
+
+
+@contextlib.asynccontextmanager
+async def claim_stage(
+    folder: Path, *, start: bool = True, unprepare_wait: str = "3s", **changes: Any
+) -> AsyncIterator[ClaimStage]:
+    """Yield a node with two chips whose driver is registered; the daemon can be killed."""
+    root = folder / "kl"
+    for name in ("plugins", "plugins_registry"):
+        (root / name).mkdir(parents=True)
+    with control_plane(folder) as plane, contextlib.ExitStack() as holders:
+        settings: dict[str, Any] = {
+            "tpu": {"api": "dra"},
+            "dra": {
+                "nodeName": NODE,
+                "kubeletRoot": str(root),
+                "serviceAccount": str(plane.account),
+                "unprepareWait": unprepare_wait,
+            },
+            **changes,
+        }
+        environment = {
+            "KUBERNETES_SERVICE_HOST": plane.access.host,
+            "KUBERNETES_SERVICE_PORT": str(plane.access.port),
+        }
+        async with stage(
+            folder, chips=2, start=False, own_process=True, environment=environment, **settings
+        ) as node:
+            made = ClaimStage(node=node, plane=plane, root=root, holders=holders)
+            if start:
+                await begin(made)
+            yield made
+
+
+async def begin(made: ClaimStage) -> None:
+    """Start the daemon, and return when it can be asked to prepare claims."""
+    socket = made.root / "plugins" / DRIVER / "dra.sock"
+    before = _inode(socket)
+    made.node.start()
+    await made.node.until(lambda: _inode(socket) not in {0, before}, "the driver's socket")
+
+
+def _inode(path: Path) -> int:
+    return path.stat().st_ino if path.exists() else 0

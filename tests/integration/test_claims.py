@@ -1,0 +1,106 @@
+"""Claims by the real daemon: prepared when the kernel shows the devices free, over when it does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from fakes.claimstage import ClaimStage, begin, claim_stage
+
+
+@pytest.fixture
+async def at(short_path: Path) -> AsyncIterator[ClaimStage]:
+    async with claim_stage(short_path) as made:
+        yield made
+
+
+async def test_a_claim_is_prepared_used_and_free_for_the_next(at: ClaimStage) -> None:
+    first = at.allocate("first", 0)
+    (name,) = await at.prepared(first)
+    assert name == f"holdfast.dev/claim={first.uid}-{at.label(0)}"
+    (device,) = at.spec(first)["devices"]
+    nodes = {each["path"]: each for each in device["containerEdits"]["deviceNodes"]}
+    group = next(path for path in nodes if path != "/dev/vfio/vfio")
+    assert nodes[group].keys() >= {"major", "minor", "type", "fileMode"}
+    assert await at.node.locks() == {"0000:00:05.0": "held"}
+
+    assert await at.unprepare(first) == {"first": ""}
+    assert await at.node.locks() == {}
+    assert not at.spec_file(first).exists()
+    second = at.allocate("second", 0)
+    await at.prepared(second)
+
+
+async def test_a_claim_that_comes_before_the_end_of_the_former_one_waits_for_what_is_left(
+    at: ClaimStage,
+) -> None:
+    """A pod and its claim are force-deleted: the scheduler hands the chip on at once."""
+    first, second = at.allocate("first", 0), at.allocate("second", 0)
+    await at.prepared(first)
+    held = at.opens(first.pods[0], 0)
+
+    preparing = asyncio.create_task(at.prepared(second))
+    await at.node.until(lambda: _queued(at), "the second claim to wait")
+    ending = asyncio.create_task(at.unprepare(first))
+    await at.node.until(at.node.all_releasing, "the first claim to be over")
+    assert not preparing.done()
+    held.end()
+    assert await ending == {"first": ""}
+    assert await preparing
+    assert any(f"unprepared claim team/first ({first.uid})" in each for each in await at.history(0))
+
+
+async def test_a_holder_that_does_not_go_keeps_its_pod_for_a_while_and_the_device_for_longer(
+    at: ClaimStage,
+) -> None:
+    first = at.allocate("first", 0)
+    await at.prepared(first)
+    at.opens(first.pods[0], 0)
+    await at.node.until(lambda: _is_sighted(at), "its pod's cgroup to be seen")
+    assert await at.unprepare(first) == {"first": ""}
+    assert await at.node.locks() == {"0000:00:05.0": "releasing"}
+
+
+async def test_what_is_prepared_stays_so_when_the_daemon_is_killed(at: ClaimStage) -> None:
+    first, second = at.allocate("first", 0), at.allocate("second", 0)
+    names = await at.prepared(first)
+    at.node.kill()
+    await begin(at)
+    assert await at.node.locks() == {"0000:00:05.0": "held"}
+    assert at.spec_file(first).exists()
+    assert await at.prepared(first) == names
+    preparing = asyncio.create_task(at.prepare(second))
+    await at.node.until(lambda: _queued(at), "the second claim to wait")
+    await at.unprepare(first)
+    assert not (await preparing)["second"].error
+
+
+async def test_kubelets_device_plugins_hear_nothing_of_hardware_behind_claims(
+    at: ClaimStage,
+) -> None:
+    await at.prepared(at.allocate("first", 0))
+    assert at.node.heard() == 0
+    assert not list(at.node.kubelet.folder.glob("holdfast*.sock"))
+
+
+async def test_claims_are_refused_by_the_daemon_with_a_text(at: ClaimStage) -> None:
+    wrong = [
+        at.allocate("admin", 0, adminAccess=True),
+        at.allocate("renamed", device="tpu-gone"),
+        at.allocate("others", 0, driver="other.example.com"),
+    ]
+    answers = await at.prepare(*wrong)
+    assert "adminAccess" in answers["admin"].error
+    assert "no device tpu-gone any more" in answers["renamed"].error
+    assert "no device of driver holdfast.dev" in answers["others"].error
+    assert await at.node.locks() == {}
+
+
+async def _queued(at: ClaimStage) -> bool:
+    return await at.node.queued() > 0
+
+
+async def _is_sighted(at: ClaimStage) -> bool:
+    rows = await at.node.asked("holders") or ()
+    return bool(rows)
