@@ -18,6 +18,7 @@ from holdfast.app.watches.own_sockets import CONTROL, OwnSockets
 from holdfast.control.server import ControlServer
 from holdfast.kubelet.server import socket_name
 from holdfast.runtime.clock import SystemClock
+from manual_clock import ManualClock
 from waiting import until
 
 
@@ -223,3 +224,25 @@ async def test_a_control_socket_that_gives_another_answer_is_not_ours(short_path
         await other.close()
 
     assert "another answers" in known[CONTROL].problem
+
+
+async def test_sockets_are_dialled_once_a_registration_has_settled(short_path: Path) -> None:
+    class Counting(OwnSockets):
+        dials = 0
+
+        async def dial(self) -> None:
+            self.dials += 1
+
+    clock = ManualClock()
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
+        await registered(side)
+        sockets = Counting(side.registrar, short_path, clock=clock)
+        running = asyncio.create_task(sockets.run())
+        await until(lambda: sockets.dials == 1)
+        await kubelet.restart()
+        await registered(side, times=2)
+        await until(lambda: clock.sleepers == 1)
+        assert sockets.dials == 1
+        await clock.advance(1.0)
+        await until(lambda: sockets.dials == 2)
+        running.cancel()

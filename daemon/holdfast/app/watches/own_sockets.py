@@ -20,12 +20,14 @@ PING = "ping"
 
 _EACH = 60.0
 """Seconds. A dial costs milliseconds of CPU time, and most failures are noticed without it."""
+_SETTLES = 0.2
+"""Seconds. A registration changes several times in a few milliseconds; a dial would delay it."""
 _PATIENCE = 2.0
 _STALE = 3 * _EACH
 
 
 class OwnSockets:
-    """Dials each socket when a registration changes, and again every *each* seconds."""
+    """Dials each socket soon after a registration changes, and again every *each* seconds."""
 
     def __init__(
         self, plugins: Registrar, control: Path, *, clock: Clock, each: float = _EACH
@@ -47,7 +49,8 @@ class OwnSockets:
         while True:
             changes = Changes([self._plugins.registrations])
             await self.dial()
-            await changes.wait(self._each)
+            if await changes.wait(self._each):
+                await self._clock.sleep(_SETTLES)
 
     async def dial(self) -> None:
         """Dial each socket once."""
