@@ -240,6 +240,7 @@ def test_eight_chips_are_offered_alone_as_squares_and_as_a_whole() -> None:
     assert not allocatable(found, ["tpu-2x4-0000-00-00-0", "tpu-0000-00-07-0"])
     square = told["tpu-2x2-0000-00-04-0"]
     assert square.attributes["shape"].text == "2x2"
+    assert square.attributes["resource"].text == "google.com/tpu-2x2"
     assert square.attributes["chips"].number == 4
     assert square.capacity["memory"].value == "64Gi"
     assert (

@@ -73,15 +73,17 @@ class ApiServer:
         """
         end = self._clock.monotonic() + deadline
         pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
+        failure: ApiServerError | None = None
         while True:
             try:
                 answer = await self._once(request, end - self._clock.monotonic())
                 if answer.status < HTTPStatus.MULTIPLE_CHOICES:
                     return decoded(answer.body, kind)
-                failure: ApiServerError = refusal(request, answer)
+                failure = refusal(request, answer)
                 pause = _pause(request, answer, pauses)
             except LaneStuckError as error:
-                raise ApiServerError(
+                # An earlier answer says more than that time ran out on the way to the next one.
+                raise failure or ApiServerError(
                     f"cannot ask the API server: it does not answer within {deadline:g} s"
                 ) from error
             except ApiServerError as error:

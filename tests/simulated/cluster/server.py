@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 from msgspec import Struct
 
 from simulated.cluster.certificates import Certificates
-from simulated.cluster.store import Change, Kind, Object, Place, RefusedError, Selector, Store
+from simulated.cluster.messages import bookmark, place_of, seen_through, status
+from simulated.cluster.store import Object, Place, RefusedError, Selector, Store
 
 _OPEN_END = 3600.0
 _STEP = 0.2
@@ -171,10 +172,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._suffer(self._rude)
             self._node = self._authenticated()
-            place, subresource = _place(parts.path)
+            place, subresource = place_of(parts.path)
             answer = act(place, subresource)
         except RefusedError as error:
-            self._answer(error.code, _status(error), after=error.after)
+            self._answer(error.code, status(error), after=error.after)
         else:
             if answer is not None:
                 self._answer(201 if self.command == "POST" else 200, answer)
@@ -282,7 +283,7 @@ class _Handler(BaseHTTPRequestHandler):
             if not api.gone_as_event or error.code != 410:
                 raise
             self._begin_stream()
-            self._event("ERROR", _status(error))
+            self._event("ERROR", status(error))
             self._chunk(b"")
             return
         self._begin_stream()
@@ -301,16 +302,16 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 changes = store.since(version)
             except RefusedError as error:
-                yield "ERROR", _status(error)
+                yield "ERROR", status(error)
                 return
             for change in changes:
                 version = change.version
                 if change.place.kind == place.kind:
-                    yield from _seen_through(selector, change)
+                    yield from seen_through(selector, change)
             if bookmarks != store.bookmarks:
                 bookmarks = store.bookmarks
                 if self._query.get("allowWatchBookmarks") == "true":
-                    yield "BOOKMARK", _bookmark(place, store.version)
+                    yield "BOOKMARK", bookmark(place, store.version)
             with store.changed:
                 seen = version, bookmarks, ended
                 if seen == (store.version, store.bookmarks, store.ended):
@@ -353,55 +354,6 @@ class _Handler(BaseHTTPRequestHandler):
                 socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
             else:
                 self.wfile.write(body)
-
-
-def _seen_through(selector: Selector, change: Change) -> Iterator[tuple[str, Object]]:
-    """Yield what a watch with *selector* shows of *change*: what stops matching is deleted."""
-    was, matches = selector.matches(change.before), selector.matches(change.now)
-    if matches and not change.deleted:
-        yield ("MODIFIED" if was else "ADDED"), change.now
-    elif was:
-        yield "DELETED", change.now
-
-
-def _bookmark(place: Place, version: int) -> Object:
-    return {
-        "kind": "ResourceSlice",
-        "apiVersion": place.kind.group_version,
-        "metadata": {"resourceVersion": str(version), "creationTimestamp": None},
-        "spec": {"driver": "", "pool": {"name": "", "generation": 0, "resourceSliceCount": 0}},
-    }
-
-
-def _status(error: RefusedError) -> Object:
-    status: Object = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": error.message,
-        "reason": error.reason,
-        "code": error.code,
-    }
-    if error.after is not None:
-        status["details"] = {"retryAfterSeconds": error.after}
-    return status
-
-
-def _place(path: str) -> tuple[Place, str]:
-    parts = path.strip("/").split("/")
-    if parts[:2] == ["api", "v1"]:
-        group_version, rest = "v1", parts[2:]
-    elif parts[0] == "apis" and len(parts) > 3:
-        group_version, rest = "/".join(parts[1:3]), parts[3:]
-    else:
-        raise RefusedError(404, "NotFound", "the server could not find the requested resource")
-    namespace = ""
-    if rest[0] == "namespaces" and len(rest) > 2:
-        namespace, rest = rest[1], rest[2:]
-    name, subresource = (*rest[1:], "", "")[:2]
-    kind = Kind(group_version=group_version, plural=rest[0])
-    return Place(kind=kind, namespace=namespace, name=name), subresource
 
 
 @contextmanager

@@ -56,13 +56,19 @@ def _shapes(chips: Sequence[tuple[Device, TpuGeneration]]) -> Iterator[Advertise
         shape = single_host_topology(generation, size)
         for start in range(0, len(chips) - size + 1, size):
             names = tuple(device.name for device, _ in chips[start : start + size])
-            # The kind of a chip's name stays in front: tpu-2x2-0000-00-05-0.
+            # What a chip is called stays in front: tpu-2x2-0000-00-05-0, google.com/tpu-2x2.
             kind, _, rest = label(names[0]).partition("-")
+            resource = f"{names[0].resource}-{shape}"
             yield Advertised(
                 name=f"{kind}-{shape}-{rest}",
                 devices=names,
                 attributes={
-                    **texts(type=_SHAPE_TYPE, shape=shape or "", generation=generation.name),
+                    **texts(
+                        type=_SHAPE_TYPE,
+                        resource=resource,
+                        shape=shape or "",
+                        generation=generation.name,
+                    ),
                     **numbers(chips=size),
                 },
                 capacity=_memory(generation, size),

@@ -1,0 +1,199 @@
+"""The scheduler of the simulated cluster: it gives out what the slices say, and no more."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.controlplane import CLAIMS, NODE, SLICES, ControlPlane, control_plane
+from simulated.cluster.scheduler import CLASSES, PODS, TEMPLATES, Scheduler
+from simulated.cluster.store import Place
+
+DRIVER = "holdfast.dev"
+ONE = {"value": "1"}
+CHIPS = ("chip-0", "chip-1", "chip-2", "chip-3")
+
+
+class Cluster:
+    """An API server with a pool of four chips and their square, and a scheduler."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.store = plane.store
+        self.scheduler = Scheduler(plane.store)
+        self.claims = 0
+        for name, resource in (("chips", "google.com/tpu"), ("squares", "google.com/tpu-2x2")):
+            self.make(CLASSES, "DeviceClass", name, spec=device_class(resource))
+        uses = {name: {f"part-{place}": ONE} for place, name in enumerate(CHIPS)}
+        uses["square"] = {f"part-{place}": ONE for place in range(4)}
+        self.devices = [
+            {
+                "name": name,
+                "attributes": {
+                    "resource": {"string": f"google.com/tpu{'' if name in CHIPS else '-2x2'}"}
+                },
+                "consumesCounters": [{"counterSet": "box", "counters": counters}],
+            }
+            for name, counters in uses.items()
+        ]
+        counters = {f"part-{place}": ONE for place in range(4)}
+        self.slice("counters", sharedCounters=[{"name": "box", "counters": counters}])
+        self.slice("devices", devices=self.devices)
+
+    def make(self, kind: Any, what: str, name: str, *, namespace: str = "", **content: Any) -> Any:
+        version = "v1" if kind == PODS else "resource.k8s.io/v1"
+        body = {"apiVersion": version, "kind": what, "metadata": {"name": name}, **content}
+        return self.store.create(Place(kind=kind, namespace=namespace), body)
+
+    def slice(self, name: str, **content: Any) -> None:
+        pool = {"name": NODE, "generation": 1, "resourceSliceCount": 2}
+        spec = {"driver": DRIVER, "nodeName": NODE, "pool": pool, **content}
+        self.make(SLICES, "ResourceSlice", name, spec=spec)
+
+    def taint(self, device: str, effect: str = "NoSchedule") -> None:
+        found = self.store.get(Place(kind=SLICES, name="devices"))
+        for each in found["spec"]["devices"]:
+            if each["name"] == device:
+                each["taints"] = [{"key": f"{DRIVER}/held", "value": "foreign", "effect": effect}]
+        self.store.update(Place(kind=SLICES, name="devices"), found)
+
+    def claim(self, name: str, class_name: str = "chips", **wanted: Any) -> None:
+        exactly = {"deviceClassName": class_name, **wanted}
+        spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
+        self.make(CLAIMS, "ResourceClaim", name, namespace="default", spec=spec)
+
+    def pod(self, name: str, *claims: str, **limits: int) -> None:
+        container: dict[str, Any] = {"name": "main", "image": "i"}
+        if limits:
+            named = {key.replace("_", "/", 1): str(count) for key, count in limits.items()}
+            container["resources"] = {"limits": named}
+        spec = {
+            "containers": [container],
+            "resourceClaims": [{"name": each, "resourceClaimName": each} for each in claims],
+        }
+        self.make(PODS, "Pod", name, namespace="default", spec=spec)
+
+    def given(self, claim: str) -> list[str]:
+        found = self.store.get(Place(kind=CLAIMS, namespace="default", name=claim))
+        allocation = found.get("status", {}).get("allocation", {})
+        return [each["device"] for each in allocation.get("devices", {}).get("results", ())]
+
+
+def device_class(resource: str) -> dict[str, Any]:
+    told = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].resource == "{resource}"'
+    return {
+        "selectors": [{"cel": {"expression": told}}],
+        "extendedResourceName": resource,
+    }
+
+
+@pytest.fixture
+def cluster(short_path: Path) -> Iterator[Cluster]:
+    with control_plane(short_path) as plane:
+        yield Cluster(plane)
+
+
+def test_a_pod_gets_the_devices_that_its_claim_asks_for(cluster: Cluster) -> None:
+    cluster.claim("two", count=2)
+    cluster.pod("train", "two")
+
+    assert cluster.scheduler.step() == ["train"]
+    assert cluster.given("two") == ["chip-0", "chip-1"]
+    pod = cluster.store.get(Place(kind=PODS, namespace="default", name="train"))
+    assert pod["spec"]["nodeName"] == NODE
+    assert cluster.scheduler.step() == []
+
+
+def test_one_chip_is_not_given_out_beside_its_square(cluster: Cluster) -> None:
+    cluster.claim("box", "squares")
+    cluster.claim("one")
+    cluster.pod("first", "box")
+    cluster.pod("second", "one")
+
+    assert cluster.scheduler.step() == ["first"]
+    cluster.scheduler.delete("default", "first")
+    assert cluster.scheduler.step() == ["second"]
+    cluster.pod("third", "box")
+    assert cluster.scheduler.step() == []
+
+
+def test_a_tainted_device_is_passed_over_unless_the_taint_is_tolerated(cluster: Cluster) -> None:
+    cluster.taint("chip-0")
+    cluster.claim("one")
+    cluster.claim("brave", tolerations=[{"operator": "Exists"}])
+    cluster.pod("a", "one")
+    cluster.pod("b", "brave")
+
+    assert cluster.scheduler.step() == ["a", "b"]
+    assert (cluster.given("one"), cluster.given("brave")) == (["chip-1"], ["chip-0"])
+
+
+def test_a_pool_whose_slices_are_not_all_there_is_not_used(cluster: Cluster) -> None:
+    cluster.store.delete(Place(kind=SLICES, name="counters"))
+    cluster.claim("one")
+    cluster.pod("a", "one")
+
+    assert cluster.scheduler.step() == []
+
+
+def test_the_devices_of_a_deleted_pod_are_given_out_at_once(cluster: Cluster) -> None:
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "squares"}}]}}
+    cluster.make(TEMPLATES, "ResourceClaimTemplate", "t", namespace="default", spec={"spec": spec})
+    for name in ("first", "second"):
+        claims = [{"name": "box", "resourceClaimTemplateName": "t"}]
+        wants = {"containers": [{"name": "main", "image": "i"}], "resourceClaims": claims}
+        cluster.make(PODS, "Pod", name, namespace="default", spec=wants)
+
+    assert cluster.scheduler.step() == ["first"]
+    cluster.scheduler.delete("default", "first")
+    assert cluster.scheduler.step() == ["second"]
+    assert cluster.given("second-box") == ["square"]
+
+
+def test_a_pod_with_an_extended_resource_gets_a_claim_by_the_class_of_that_name(
+    cluster: Cluster,
+) -> None:
+    cluster.pod("plain", **{"google.com_tpu": 3})
+
+    assert cluster.scheduler.step() == ["plain"]
+    assert cluster.given("plain-extended-resources") == ["chip-0", "chip-1", "chip-2"]
+    pod = cluster.store.get(Place(kind=PODS, namespace="default", name="plain"))
+    told = pod["status"]["extendedResourceClaimStatus"]
+    assert told["resourceClaimName"] == "plain-extended-resources"
+    assert told["requestMappings"][0]["requestName"] == "container-0-request-0"
+
+
+def test_admin_access_takes_nothing_and_sees_all(cluster: Cluster) -> None:
+    cluster.claim("two", count=2)
+    cluster.claim("monitor", allocationMode="All", adminAccess=True)
+    cluster.pod("a", "two")
+    cluster.pod("b", "monitor")
+
+    assert cluster.scheduler.step() == ["a", "b"]
+    assert cluster.given("monitor") == [*CHIPS]
+
+
+def test_a_claim_is_shared_by_pods_until_the_last_is_gone(cluster: Cluster) -> None:
+    cluster.claim("box", "squares")
+    cluster.pod("a", "box")
+    cluster.pod("b", "box")
+    cluster.claim("one")
+    cluster.pod("c", "one")
+
+    assert cluster.scheduler.step() == ["a", "b"]
+    cluster.scheduler.delete("default", "a")
+    assert cluster.scheduler.step() == []
+    cluster.scheduler.delete("default", "b")
+    assert cluster.scheduler.step() == ["c"]
+
+
+def test_pods_on_a_device_that_is_lost_are_evicted(cluster: Cluster) -> None:
+    cluster.claim("one")
+    cluster.pod("a", "one")
+    cluster.scheduler.step()
+    cluster.taint("chip-0")
+    assert cluster.scheduler.evict() == [], "a taint of NoSchedule touches nobody who has it"
+    cluster.taint("chip-0", "NoExecute")
+
+    assert cluster.scheduler.evict() == ["a"]
+    assert cluster.given("one") == []

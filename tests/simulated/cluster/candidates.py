@@ -1,0 +1,140 @@
+"""Which devices a scheduler may give out: of complete pools, free, not tainted, with counters left."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from simulated.cluster.store import Object
+
+_EQUALS = re.compile(r'device\.(?:driver|attributes\["([^"]+)"\]\.(\w+)) == (?:"([^"]*)"|(\d+))')
+_KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """A device of a pool that is complete, and the node that has it."""
+
+    driver: str
+    pool: str
+    node: str
+    device: Mapping[str, Any]
+
+    @property
+    def id(self) -> tuple[str, str, str]:
+        """Return what a result of an allocation names."""
+        return self.driver, self.pool, self.device["name"]
+
+    @property
+    def counters(self) -> Counter[tuple[str, ...]]:
+        """Return what it consumes of the counters of its pool."""
+        return Counter(
+            {
+                (self.driver, self.pool, use["counterSet"], name): int(amount["value"])
+                for use in self.device.get("consumesCounters", ())
+                for name, amount in use["counters"].items()
+            }
+        )
+
+
+def candidates(slices: Iterable[Object]) -> list[Candidate]:
+    """Return the devices of every pool whose newest slices are all there."""
+    return [
+        Candidate(
+            driver=spec["driver"],
+            pool=spec["pool"]["name"],
+            node=spec["nodeName"],
+            device=device,
+        )
+        for specs in _pools(slices)
+        for spec in specs
+        for device in spec.get("devices", ())
+    ]
+
+
+def counters_left(
+    slices: Sequence[Object], taken: set[tuple[str, str, str]]
+) -> Counter[tuple[str, ...]]:
+    """Return what the devices that are *taken* leave of the counters."""
+    left: Counter[tuple[str, ...]] = Counter()
+    for specs in _pools(slices):
+        for spec in specs:
+            for counters in spec.get("sharedCounters", ()):
+                for name, amount in counters["counters"].items():
+                    key = (spec["driver"], spec["pool"]["name"], counters["name"], name)
+                    left[key] = int(amount["value"])
+    for candidate in candidates(slices):
+        if candidate.id in taken:
+            left.subtract(candidate.counters)
+    return left
+
+
+def _pools(slices: Iterable[Object]) -> list[list[Object]]:
+    """Return the newest slices of each pool that has them all."""
+    pools: dict[tuple[str, str], list[Object]] = {}
+    for each in slices:
+        spec = each["spec"]
+        pools.setdefault((spec["driver"], spec["pool"]["name"]), []).append(spec)
+    newest = map(_newest, pools.values())
+    return [each for each in newest if len(each) == each[0]["pool"]["resourceSliceCount"]]
+
+
+def _newest(specs: Sequence[Object]) -> list[Object]:
+    generation = max(each["pool"]["generation"] for each in specs)
+    return [each for each in specs if each["pool"]["generation"] == generation]
+
+
+def free(
+    each: Candidate,
+    wanted: Mapping[str, Any],
+    taken: set[tuple[str, str, str]],
+    left: Counter[tuple[str, ...]],
+) -> bool:
+    if wanted.get("adminAccess"):
+        return True
+    if each.id in taken or untolerated(taints(each, _KEEPS_OUT), wanted.get("tolerations", ())):
+        return False
+    return all(left[key] >= amount for key, amount in each.counters.items())
+
+
+def taints(each: Candidate, effects: frozenset[str]) -> list[Object]:
+    return [taint for taint in each.device.get("taints", ()) if taint["effect"] in effects]
+
+
+def untolerated(taints: Iterable[Object], tolerations: Sequence[Object]) -> bool:
+    return any(not any(_tolerates(each, taint) for each in tolerations) for taint in taints)
+
+
+def _tolerates(toleration: Object, taint: Object) -> bool:
+    if toleration.get("effect", taint["effect"]) != taint["effect"]:
+        return False
+    if toleration.get("operator", "Equal") == "Exists":
+        return bool(toleration.get("key", taint["key"]) == taint["key"])
+    return (toleration.get("key"), toleration.get("value", "")) == (
+        taint["key"],
+        taint.get("value", ""),
+    )
+
+
+def selects(expression: str, each: Candidate) -> bool:
+    """Tell whether the CEL *expression* is true: comparisons with ==, joined by &&.
+
+    As in CEL, an attribute that a device does not have is an error.
+    """
+    for part in expression.split("&&"):
+        match = _EQUALS.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(f"this scheduler does not know the expression {part.strip()!r}")
+        domain, name, text, number = match.groups()
+        if name is None:
+            found: object = each.driver
+        else:
+            key = name if domain == each.driver else f"{domain}/{name}"
+            attributes = each.device.get("attributes", {}) if each.driver == domain else {}
+            if key not in attributes:
+                raise KeyError(f"{each.device['name']} has no attribute {domain}/{name}")
+            (found,) = attributes[key].values()
+        if found != (int(number) if number is not None else text):
+            return False
+    return True
