@@ -14,10 +14,11 @@ from holdfast.settings import convert
 _ROW = re.compile(r"^\| `(?P<what>[^`]+)` \| (?P<when>.+?) \| (?P<why>.+) \|$", re.MULTILINE)
 
 _ALL: dict[str, Any] = {
+    "dra": {"enabled": True},
     "config": {
         "deviceListStrategy": "cdi",
         "reclaim": {"reset": "afterForcedRelease", "rebind": True},
-        "tpu": {"envFile": "/etc/tpu/tpu-env"},
+        "tpu": {"envFile": "/etc/tpu/tpu-env", "api": "dra"},
         "gpu": {
             "migStrategy": "single",
             "driverRoot": "/run/nvidia/driver",
@@ -40,6 +41,11 @@ def _may(values: dict[str, Any]) -> Iterator[str]:
     yield from (mount["mountPath"] for mount in found["volumeMounts"])
     yield from (str(port["containerPort"]) for port in found.get("ports", []))
     yield from (key for key in ("hostPID", "hostIPC", "hostNetwork") if whole.get(key))
+    if whole["automountServiceAccountToken"]:
+        yield "/var/run/secrets/kubernetes.io/serviceaccount"
+    for role in (each for each in objects(values) if each["kind"] == "ClusterRole"):
+        for rule in role["rules"]:
+            yield f"{', '.join(rule['verbs'])} {', '.join(rule['resources'])}"
 
 
 def test_whatever_is_turned_on_it_may_what_the_table_explains_and_the_table_has_no_more() -> None:
@@ -257,11 +263,14 @@ def test_privileged_is_a_choice_for_nodes_without_nvidias_runtime() -> None:
     assert "allowPrivilegeEscalation" not in found
 
 
-def test_the_service_account_has_no_token_and_nothing_gives_it_rights() -> None:
-    found = objects(_ALL)
+def test_without_dra_there_is_no_token_and_nothing_gives_the_account_rights() -> None:
+    found = objects({**_ALL, "dra": {}, "config": {**_ALL["config"], "tpu": {}}})
 
     assert one(found, "ServiceAccount")["automountServiceAccountToken"] is False
-    assert not [each for each in found if "Role" in each["kind"]]
+    assert one(found, "DaemonSet")["spec"]["template"]["spec"]["automountServiceAccountToken"] is (
+        False
+    )
+    assert not [each for each in found if "Role" in each["kind"] or "Policy" in each["kind"]]
 
 
 def _mount(values: dict[str, Any], path: str) -> dict[str, Any]:

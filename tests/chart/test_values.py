@@ -97,6 +97,18 @@ def _at(path: str, value: object) -> dict[str, Any]:
             "/seccompProfile",
         ),
         ("config.http.address", "127.0.0.1", "config.http.address: a pod's address"),
+        ("dra.enabled", True, "dra.enabled: no hardware is served by DRA; set config.tpu.api"),
+        ("config.tpu.api", "dra", "the api of google.com/tpu is dra.*; set dra.enabled: true"),
+        ("config.gpu.api", "dra", "the api of nvidia.com/gpu is dra.*; set dra.enabled: true"),
+        (
+            "config.pools",
+            [{"resourceName": "a.b/c", "devices": ["*:*"], "api": "dra"}],
+            "the api of a.b/c is dra.*; set dra.enabled: true",
+        ),
+        ("config.tpu.api", "claims", "/config/tpu/api"),
+        ("config.dra.kubeletRoot", "kubelet", "/config/dra/kubeletRoot"),
+        ("config.dra.driverName", "Holdfast", "/config/dra/driverName"),
+        ("dra.enable", True, "'enable' not allowed"),
     ],
 )
 def test_a_value_that_cannot_be_right_is_refused_by_its_path(

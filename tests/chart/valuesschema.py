@@ -21,6 +21,7 @@ _MOUNTED = (
     "gpu.driverRoot",
     "gpu.devRoot",
     "tpu.envFile",
+    "dra.kubeletRoot",
 )
 """Paths that become mounts: kubelet would refuse the pod, far from the values."""
 
@@ -30,6 +31,7 @@ _PATTERNS = {
     "kubelet.socketPrefix": "^[^./][^/]*$",
     "gpu.driverRootOnHost": "^(/[^:]*)?$",
     "gpu.cdiHookPath": "^(/.+)?$",
+    "dra.driverName": "^[a-z]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$",
     "gpu.cdiAnnotationPrefix": "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/$",
 }
 """Texts that the daemon would refuse at its start, far from the values."""
@@ -82,6 +84,7 @@ _CHART: Mapping[str, Schema] = {
         "type": "array",
         "items": {**section(name=TEXT), "required": ["name"]},
     },
+    "dra": section(enabled=TRUTH, deviceClasses=section(create=TRUTH)),
     "kubeletRoot": FOLDER,
     "runtimeFolders": FOLDERS,
     # What they may not set is refused in templates/_refusals.tpl, which can name the key to use.

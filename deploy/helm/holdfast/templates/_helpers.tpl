@@ -33,6 +33,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/* The name of what belongs to no namespace: unique among releases of the same name. */}}
+{{- define "holdfast.clusterName" -}}
+{{- printf "%s.%s" (include "holdfast.fullname" .) (include "holdfast.namespace" .) -}}
+{{- end -}}
+
 {{- define "holdfast.image" -}}
 {{- with .Values.image -}}
 {{- if .digest -}}
@@ -44,12 +49,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
 {{/*
-The configuration file: what was given, where kubelet's socket is, and where the node's whole cgroup
-tree is mounted: /sys/fs/cgroup in a container shows only the container's own part.
+The configuration file: what was given, where kubelet's socket and folders are, and where the node's
+whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the container's own part.
 */}}
 {{- define "holdfast.config" -}}
-{{- $socket := printf "%s/pod-resources/kubelet.sock" (trimSuffix "/" .Values.kubeletRoot) -}}
+{{- $kubelet := trimSuffix "/" .Values.kubeletRoot -}}
+{{- $socket := printf "%s/pod-resources/kubelet.sock" $kubelet -}}
 {{- $ours := dict "host" (dict "cgroup" "/host/cgroup") "kubelet" (dict "podResourcesSocket" $socket) -}}
+{{- if .Values.dra.enabled -}}
+{{- $_ := set $ours "dra" (dict "kubeletRoot" $kubelet) -}}
+{{- end -}}
 {{- mustMergeOverwrite $ours (deepCopy (default dict .Values.config)) | toYaml -}}
 {{- end -}}
 
@@ -57,4 +66,16 @@ tree is mounted: /sys/fs/cgroup in a container shows only the container's own pa
 {{- define "holdfast.settings" -}}
 {{- $defaults := .Files.Get "files/settings.json" | fromJson -}}
 {{- mustMergeOverwrite $defaults (include "holdfast.config" . | fromYaml) | toJson -}}
+{{- end -}}
+
+{{/* The names of the resources whose `api` is dra, as a list in JSON. */}}
+{{- define "holdfast.claimed" -}}
+{{- $settings := include "holdfast.settings" . | fromJson -}}
+{{- $names := list -}}
+{{- if and $settings.tpu.enabled (eq $settings.tpu.api "dra") -}}{{- $names = append $names $settings.tpu.resourceName -}}{{- end -}}
+{{- if and $settings.gpu.enabled (eq $settings.gpu.api "dra") -}}{{- $names = append $names "nvidia.com/gpu" -}}{{- end -}}
+{{- range $settings.pools -}}
+{{- if eq (default "device-plugin" .api) "dra" -}}{{- $names = append $names .resourceName -}}{{- end -}}
+{{- end -}}
+{{- uniq $names | toJson -}}
 {{- end -}}
