@@ -1,7 +1,9 @@
 """The ledger on a real disk: killed, locked, damaged, from another time, full, read-only."""
 
+import _sqlite3
 import asyncio
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -175,6 +177,20 @@ def test_the_history_is_bounded_by_tidying(tmp_path: Path) -> None:
         assert store.history(name("d0"), 1000) == latest
         assert len(store.history(name("d1"), 1000)) == 5
         assert store.read() == book
+
+
+def test_of_a_long_history_little_is_kept_in_memory(tmp_path: Path) -> None:
+    used = ctypes.CDLL(_sqlite3.__file__).sqlite3_memory_used
+    used.restype = ctypes.c_longlong
+    devices = silicon(**{f"d{number}": f"k{number}" for number in range(64)})
+    with closing(Store(tmp_path, history_per_device=10**6)) as store:
+        before = used()
+        for _ in range(16):
+            for _ in range(25):
+                _apply(store, allocated(devices))
+                _apply(store, _release)
+            store.tidy()
+        assert used() - before < 768 << 10
 
 
 def test_tidying_keeps_the_wal_from_growing(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ SCHEMA_VERSION = len(_SCHEMA)
 _APPLICATION_ID = 0x686F6C64  # "hold"
 _WAL_BYTES = 1 << 17
 """To what the WAL is cut when it begins anew: each proof reads all of it."""
+_CACHE_KIB = 512
+"""Pages that SQLite keeps: its own bound is four times that, and a history fills any."""
 _BUSY_TIMEOUT_MS = 500
 HISTORY = History().per_device
 """How many moves of each device are kept where nothing else is said."""
@@ -178,6 +180,7 @@ class Store:
         db.execute("PRAGMA wal_autocheckpoint = 0")
         db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
         db.execute("PRAGMA foreign_keys = ON")
+        db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         db.execute("BEGIN IMMEDIATE")  # fails on a read-only or locked file, now and not later
         db.execute("ROLLBACK")
         version = db.execute("PRAGMA user_version").fetchone()[0]
