@@ -18,10 +18,21 @@ from holdfast.dra.pool import NodePool
 from holdfast.dra.publisher import WRITE_EVERY, Publisher
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.book.book import Phase
+from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import Asker, Mark
+from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory, pci_key
-from holdfast.model.ids import BootId, DeviceId, DeviceName, PciAddress, ResourceName
+from holdfast.model.ids import (
+    BootId,
+    ClaimUid,
+    DeviceId,
+    DeviceName,
+    PciAddress,
+    PodUid,
+    ResourceName,
+)
 from holdfast.model.kubelet import Registration
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
@@ -149,6 +160,18 @@ class Scene:
         device = self.inventory.value.devices[place]
         await self.ledger.apply(lambda draft: draft.withhold(device.name, device.keys, "a test"))
 
+    async def given(self, place: int, claim: str | None = None) -> None:
+        """Let a pod have a device, by *claim* or by the device plugin."""
+        device = self.inventory.value.devices[place]
+        keys = {device.name.id: device.keys}
+
+        def give(draft: Draft) -> None:
+            uid = None if claim is None else ClaimUid(claim)
+            draft.allocate(TPU, keys, pod=PodUid("pod"), claim=uid, phase=Phase.ACTIVE)
+            settle(draft)
+
+        await self.ledger.apply(give)
+
     async def free(self, place: int) -> None:
         name = self.inventory.value.devices[place].name
         await self.ledger.apply(lambda draft: draft.move(name, LockState.FREE, "a test"))
@@ -226,6 +249,17 @@ async def test_a_release_of_a_moment_is_no_taint(short_path: Path) -> None:
         assert here.writes == before
         await here.passes(0.2)
         await here.until(here.tainted, "the taint")
+
+
+async def test_what_a_claim_has_is_no_taint_and_what_a_pod_of_the_device_plugin_has_is_one(
+    short_path: Path,
+) -> None:
+    async with scene(short_path) as here:
+        await here.published(2)
+        await here.given(0, "claim")
+        await here.given(1)
+        expected = {"tpu-0000-00-06-0": {f"{DRIVER}/held": "held"}}
+        await here.until(lambda: here.tainted() == expected, "the taint of what a pod has")
 
 
 async def test_health_and_marks_are_told_at_once(short_path: Path) -> None:

@@ -101,7 +101,7 @@ class NodePool:
         for name, device in devices.items():
             lock = book.lock_on(device.keys)
             state = LockState.FREE if lock is None else lock.state
-            for_claim = lock is None or lock.allocation is None
+            for_claim = lock is None or lock.claim is not None
             brief = False
             if withholds(state, for_claim=for_claim):
                 # What was so when the daemon started has been told before it stopped.
