@@ -108,11 +108,6 @@ async def driver_side(
     door = Deciding()
     claims = ClaimServer(door, clock=clock, deadline=deadline)
 
-    def add(server: aio.Server) -> None:
-        claims.add_to(server)
-        if health is not None:
-            health.add_to(server)
-
     def watch(folder: Path, prefix: str) -> FolderWatch:
         return FolderWatch(folder=folder, prefix=prefix, paths=paths, lane=lane, interval=0.05)
 
@@ -122,7 +117,7 @@ async def driver_side(
         driver=driver,
         plugins=plugins,
         registry=registry,
-        add=add,
+        services=(claims,) if health is None else (claims, health),
         lane=lane,
         clock=clock,
         times=times,

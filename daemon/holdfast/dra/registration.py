@@ -1,8 +1,9 @@
 """Keeps the DRA driver registered with kubelet, whatever happens to either side's sockets."""
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 from grpc import aio
@@ -38,6 +39,14 @@ _STOP_GRACE = 0.001
 _MOST_OF_A_REFUSAL = 1000
 
 
+class Service(Protocol):
+    """A gRPC service of the driver."""
+
+    def add_to(self, server: aio.Server) -> None:
+        """Have *server* answer kubelet."""
+        ...
+
+
 class DriverTimes(Struct, frozen=True, kw_only=True):
     """Durations in seconds."""
 
@@ -70,12 +79,12 @@ class DriverRegistrar:
         driver: str,
         plugins: FolderWatch,
         registry: FolderWatch,
-        add: Callable[[aio.Server], object],
+        services: Sequence[Service],
         lane: Lane,
         clock: Clock,
         times: DriverTimes,
     ) -> None:
-        """Serve what *add* adds on dra.sock in *plugins*, the folder of *driver* alone.
+        """Serve *services* on dra.sock in *plugins*, the folder of *driver* alone.
 
         Kubelet is told of it on a socket in *registry*, its plugins_registry.
         """
@@ -83,7 +92,7 @@ class DriverRegistrar:
         self._driver = driver
         self._plugins = plugins
         self._registry = registry
-        self._add = add
+        self._services = services
         self._lane = lane
         self._clock = clock
         self._times = times
@@ -136,7 +145,7 @@ class DriverRegistrar:
         """Serve each socket that does not lie at its path, dra.sock first."""
         await self._lane.run(self._prepare)
         for server, folder, add in (
-            (self._service, self._plugins, self._add),
+            (self._service, self._plugins, self._add_services),
             (self._door, self._registry, self._kubelet.add_to),
         ):
             if not _in_place(server, await folder.refresh()):
@@ -144,6 +153,10 @@ class DriverRegistrar:
                 await server.start(add)
                 await folder.refresh()  # `_over` compares what is published with our socket
                 log.info("DRA socket opened", driver=self._driver, socket=str(server.path))
+
+    def _add_services(self, server: aio.Server) -> None:
+        for each in self._services:
+            each.add_to(server)
 
     def _prepare(self) -> None:
         """Make our folder, and see that nobody else serves this driver; runs on the lane."""

@@ -7,23 +7,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.allocation.granting import Granting
-from holdfast.apiserver.access import in_cluster
+from holdfast.apiserver.access import Access, in_cluster
 from holdfast.apiserver.claims import ClaimsOnServer
 from holdfast.apiserver.client import ApiServer
+from holdfast.apiserver.resourceslices import NodeSlices
 from holdfast.dra.claimdoor import ClaimDoor
+from holdfast.dra.health import HealthServer
+from holdfast.dra.mirror import SliceMirror
+from holdfast.dra.pool import NodePool
 from holdfast.dra.preparing import Node, Preparing
+from holdfast.dra.publisher import Publisher
 from holdfast.dra.registration import DriverRegistrar, DriverTimes
 from holdfast.dra.server import ClaimServer
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.dra.unpreparing import Unpreparing
 from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.files.kernelfile import device_number
+from holdfast.host.pci.sysfs import Sysfs
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.model.dra.advertised import Advertised
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY
 
 if TYPE_CHECKING:
     from holdfast.app.wiring.parts import Parts
+
+_MOST_DEBOUNCE = 3.0
+"""Seconds for which a device may be withheld before it gets a taint: unlike Unhealthy devices of a
+device plugin, a tainted one fails no pod that is on its way."""
 
 
 class Dra:
@@ -38,6 +48,8 @@ class Dra:
         self.node = dra.node_name or os.environ.get("NODE_NAME") or platform.node()
         access = in_cluster(os.environ, Path(dra.service_account))
         self.server = ApiServer(access, name="API server", clock=parts.clock)
+        # A slow write of a slice keeps no claim waiting.
+        self._slices = ApiServer(access, name="slices on API server", clock=parts.clock)
         self.specs = ClaimSpecs(
             SpecFolder(Path(settings.cdi.spec_dir), prefix=f"{self.driver}-claim"),
             driver=self.driver,
@@ -75,7 +87,16 @@ class Dra:
             ),
             clock=parts.clock,
         )
-        self._service = ClaimServer(self.door, clock=parts.clock)
+        claims = ClaimServer(self.door, clock=parts.clock)
+        health = HealthServer(
+            pool=self.node,
+            serves=settings.is_dra,
+            advertised=parts.sources.advertised,
+            inventory=parts.scanner.inventory,
+            book=parts.ledger.book,
+            obstacle=parts.watcher.obstacle,
+            clock=parts.clock,
+        )
         root = Path(dra.kubelet_root)
         self._plugins = self._watch(root / PLUGINS / self.driver, "")
         self._registry = self._watch(root / PLUGINS_REGISTRY, self.driver)
@@ -83,11 +104,12 @@ class Dra:
             driver=self.driver,
             plugins=self._plugins,
             registry=self._registry,
-            add=self._service.add_to,
+            services=(claims, health),
             lane=host.lanes["kubelet"],
             clock=parts.clock,
             times=DriverTimes(),
         )
+        self.publisher = self._publisher(access)
 
     def advertised(self) -> Sequence[Advertised]:
         """Return the devices that the scheduler knows of."""
@@ -102,11 +124,38 @@ class Dra:
         yield "DRA driver's folder", self._plugins.run()
         yield "plugins registry", self._registry.run()
         yield "DRA registrar", self.registrar.run()
+        yield "ResourceSlices", self.publisher.run()
 
     async def close(self) -> None:
         """Take our sockets away, then cut what is asked of the API server."""
         await self.registrar.close()
         await self.server.close()
+        await self._slices.close()
+
+    def _publisher(self, access: Access) -> Publisher:
+        parts = self._parts
+        settings = parts.settings
+        slices = NodeSlices(self._slices, access, driver=self.driver, node=self.node)
+        return Publisher(
+            driver=self.driver,
+            node=self.node,
+            pool=NodePool(
+                driver=self.driver,
+                serves=settings.is_dra,
+                ledger=parts.ledger,
+                inventory=parts.scanner.inventory,
+                sources=parts.sources,
+                pcie_root=Sysfs(parts.host.root).pcie_root,
+                lane=parts.host.lanes["discovery"],
+                clock=parts.clock,
+                withhold_after=min(settings.withhold_after, _MOST_DEBOUNCE),
+            ),
+            server=slices,
+            mirror=SliceMirror(slices, clock=parts.clock),
+            changes=(parts.scanner.inventory, parts.ledger.book),
+            registration=self.registrar.registration,
+            clock=parts.clock,
+        )
 
     def _watch(self, folder: Path, prefix: str) -> FolderWatch:
         parts = self._parts

@@ -1,0 +1,88 @@
+"""What the daemon tells scheduler and kubelet of its devices while claims come and go."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.claimstage import DRIVER, ClaimStage, claim_stage
+from fakes.controlplane import NODE, SLICES
+from simulated.clock import RealClock
+from simulated.cluster.store import Place, Selector
+from simulated.draplugins import DraPlugins
+from simulated.pluginwatcher import DRA_PLUGIN, PluginWatcher
+
+
+@pytest.fixture
+async def at(short_path: Path) -> AsyncIterator[ClaimStage]:
+    async with claim_stage(short_path) as made:
+        yield made
+
+
+def chips(at: ClaimStage) -> dict[str, dict[str, Any]]:
+    return {
+        device["name"]: device
+        for each in at.plane.slices().values()
+        for device in each["spec"].get("devices", ())
+        if device["attributes"]["type"] == {"string": "tpu"}
+    }
+
+
+@contextlib.asynccontextmanager
+async def kubelet(at: ClaimStage) -> AsyncIterator[DraPlugins]:
+    """Yield the half of a kubelet that registers drivers and hears of health."""
+
+    async def wipe(_driver: str | None) -> None:
+        at.plane.store.delete_collection(
+            Place(kind=SLICES), Selector.of(f"spec.nodeName={NODE}", SLICES.plural)
+        )
+
+    plugins = DraPlugins(clock=RealClock(), wipe=wipe)
+    await wipe(None)
+    watcher = PluginWatcher(
+        at.root / "plugins_registry", clock=RealClock(), handlers={DRA_PLUGIN: plugins}
+    )
+    await watcher.start()
+    try:
+        yield plugins
+    finally:
+        await watcher.stop()
+        await plugins.stop()
+
+
+async def test_the_chips_are_in_slices_and_one_that_is_still_held_is_tainted(
+    at: ClaimStage,
+) -> None:
+    await at.node.until(lambda: set(chips(at)) == {at.label(0), at.label(1)}, "the slices")
+    claim = at.allocate("first", 0)
+    await at.prepared(claim)
+    held = at.opens(claim.pods[0], 0)
+    ending = asyncio.create_task(at.unprepare(claim))
+    await at.node.until(lambda: "taints" in chips(at)[at.label(0)], "the taint")
+    (taint,) = chips(at)[at.label(0)]["taints"]
+    assert (taint["key"], taint["effect"]) == (f"{DRIVER}/held", "NoSchedule")
+    assert "taints" not in chips(at)[at.label(1)]
+    held.end()
+    await ending
+    await at.node.until(lambda: "taints" not in chips(at)[at.label(0)], "the taint to go")
+
+
+async def test_each_kubelet_is_told_of_health_and_finds_the_slices_again(at: ClaimStage) -> None:
+    await at.node.until(lambda: len(chips(at)) == 2, "the slices")
+    claim = at.allocate("first", 0)
+    await at.prepared(claim)
+    before = {each["metadata"]["uid"] for each in at.plane.slices().values()}
+    for _ in range(2):  # the second one is kubelet after a restart
+        async with kubelet(at) as plugins:
+            await at.node.until(lambda: plugins.health.get(DRIVER), "the health of devices")
+            told = plugins.health[DRIVER]
+            assert told[NODE, at.label(1)].message == ""
+            assert "is held by pod" in told[NODE, at.label(0)].message
+            assert "by claim team/first" in told[NODE, at.label(0)].message
+            await at.node.until(lambda: len(chips(at)) == 2, "the slices to be there again")
+            now = {each["metadata"]["uid"] for each in at.plane.slices().values()}
+            assert not now & before
+            before = now
