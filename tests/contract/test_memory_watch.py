@@ -13,6 +13,7 @@ from holdfast.app.watches.memory import MemoryWatch
 from holdfast.cli.tables import table
 from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.own.process import give_back_memory
+from holdfast.model.book.book import Book
 from holdfast.model.ids import DeviceId, DeviceName, ProcessId, ResourceName
 from holdfast.model.use.holders import Grip, Holder
 from holdfast.runtime.lane import Lane
@@ -148,7 +149,7 @@ async def test_of_a_holder_that_is_gone_or_out_of_sight_nothing_is_shown(rig: Ri
 async def test_a_holder_is_reported_with_limit_usage_headroom_and_memlock(rig: Rig) -> None:
     one = rig.holder(71, "pod/a", limit=300 * MIB, usage=100 * MIB)
 
-    (row,) = holder_reports({ONE: (one,)}, await rig.watch.of_holders({ONE: (one,)}))
+    (row,) = holder_reports({ONE: (one,)}, Book(), await rig.watch.of_holders({ONE: (one,)}))
 
     wanted = {
         "limit": 300 * MIB,
@@ -165,6 +166,6 @@ async def test_a_holder_is_reported_with_limit_usage_headroom_and_memlock(rig: R
 async def test_of_a_holder_that_is_gone_nothing_is_reported(rig: Rig) -> None:
     gone = Holder(process=ProcessId(4711, 1), command="gone", grips=frozenset({Grip.NODE}))
 
-    (row,) = holder_reports({ONE: (gone,)}, await rig.watch.of_holders({ONE: (gone,)}))
+    (row,) = holder_reports({ONE: (gone,)}, Book(), await rig.watch.of_holders({ONE: (gone,)}))
 
     assert all(row[key] is None for key in ("limit", "usage", "headroom", "memlock"))

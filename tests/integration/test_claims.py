@@ -97,6 +97,39 @@ async def test_claims_are_refused_by_the_daemon_with_a_text(at: ClaimStage) -> N
     assert await at.node.locks() == {}
 
 
+async def test_people_are_told_of_claims_and_who_waits_for_whom(at: ClaimStage) -> None:
+    first, second = at.allocate("first", 0), at.allocate("second", 0)
+    await at.prepared(first)
+    at.opens(first.pods[0], 0)
+    preparing = asyncio.create_task(at.prepare(second))
+    await at.node.until(lambda: _queued(at), "the second claim to wait")
+
+    status = await at.node.asked("status")
+    assert status is not None
+    told = {each["claim"]: each for each in status["claims"]}
+    one, two = (f"team/{each.name} ({each.uid})" for each in (first, second))
+    assert {name: each["phase"] for name, each in told.items()} == {
+        one: "prepared",
+        two: "preparing",
+    }
+    pod = f"pod team/pod-of-first-0 ({first.pods[0]}) by claim team/first"
+    assert pod in told[two]["waits"]
+    locks = {each["claim"]: each for each in await at.node.asked("locks") or ()}
+    assert locks[one]["claimPods"] == [f"team/pod-of-first-0 ({first.pods[0]})"]
+    assert pod in locks[two]["reason"]
+    holder = next(iter(await at.node.asked("holders") or ()))
+    assert (holder["claim"], holder["claimPhase"]) == (one, "prepared")
+    device = next(each for each in await at.node.asked("devices") or () if each["claim"])
+    assert device["claim"] == one
+    debug = await at.node.asked("debug")
+    assert debug is not None
+    assert debug["claims"] == status["claims"]
+    await at.unprepare(second)
+    assert (await preparing)["second"].error
+    moves = await at.node.asked("history", limit=100) or ()
+    assert {each["claim"] for each in moves} == {one}
+
+
 async def _queued(at: ClaimStage) -> bool:
     return await at.node.queued() > 0
 

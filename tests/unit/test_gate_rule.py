@@ -261,7 +261,7 @@ def test_a_free_device_that_an_older_allocation_waits_for_is_not_passed_by_a_you
         allocated(silicon(w="ab"), resource=HALF, pod=Y),
     )
     draft = drafted(book)
-    assert "waits behind an older Allocation" in str(enter(draft, _PASSAGE, _KNOWN, "passed"))
+    assert "a waits behind pod pod-y" in str(enter(draft, _PASSAGE, _KNOWN, "passed"))
     assert not unlocked(draft.book)
 
 

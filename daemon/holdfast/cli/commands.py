@@ -19,7 +19,15 @@ from holdfast.cli.options import (
     with_set,
 )
 from holdfast.cli.run import run
-from holdfast.cli.tables import Row, Rows, say, show, show_json, status_lines
+from holdfast.cli.tables import (
+    CLAIM_COLUMNS,
+    Row,
+    Rows,
+    say,
+    show,
+    show_json,
+    status_lines,
+)
 from holdfast.errors import HoldfastError
 from holdfast.model.text import MOST_MOVES
 
@@ -106,17 +114,18 @@ def debug(folder: Path) -> None:
 def devices(folder: Path, output: str) -> None:
     """List the devices with their health, lock and pod."""
     rows: Rows = ask_daemon(folder, "devices", lambda _: _down().devices(folder))
-    columns = ["resource", "id", "model", "health", "offered", "numa", "lock", "pod", "reasons"]
-    show(rows, columns, output)
+    columns = ["resource", "id", "model", "health", "offered", "numa", "lock", "pod"]
+    show(rows, [*columns, *CLAIM_COLUMNS, "reasons"], output)
 
 
 @commands.command()
 @with_folder
 @with_output
 def locks(folder: Path, output: str) -> None:
-    """List which pod has which device, and which pods wait."""
+    """List which pod or claim has which device, and what waits for it."""
     rows: Rows = ask_daemon(folder, "locks", lambda _: _down().locks(folder))
-    show(rows, ["device", "state", "pod", "podName", "since", "fence", "reason"], output)
+    columns = ["device", "state", "pod", "podName", *CLAIM_COLUMNS, "since", "fence", "reason"]
+    show(rows, columns, output)
 
 
 @commands.command()
@@ -128,7 +137,7 @@ def holders(folder: Path, output: str) -> None:
     Needs the running daemon, which may see every process.
     """
     rows: Rows = ask_daemon(folder, "holders")
-    who = ["device", "pid", "command", "uid", "grips", "pod", "container", "cause"]
+    who = ["device", "pid", "command", "uid", "grips", "pod", "claim", "container", "cause"]
     show(rows, [*who, "limit", "usage", "headroom", "memlock"], output)
 
 
@@ -152,7 +161,7 @@ def history(folder: Path, device: str | None, limit: int, output: str) -> None:
         device=device,
         limit=limit,
     )
-    show(rows, ["at", "device", "from", "to", "pod", "fence", "evidence"], output)
+    show(rows, ["at", "device", "from", "to", "pod", "claim", "fence", "evidence"], output)
 
 
 def _down() -> ModuleType:

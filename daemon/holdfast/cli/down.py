@@ -6,6 +6,7 @@ What only the running daemon can know is null. Imported only when it is needed: 
 from collections import Counter
 from pathlib import Path
 
+from holdfast.app.answers.claims import claim_report, claim_reports
 from holdfast.app.answers.reports import history_reports, lock_reports, mark_reports
 from holdfast.cli.tables import Row, Rows
 from holdfast.ledger.store import read_only, read_only_history, read_only_moved_devices
@@ -29,6 +30,7 @@ def history(folder: Path, device: str | None, limit: int) -> Rows:
 
 def devices(folder: Path) -> Rows:
     """Return the devices that have a lock; the ledger does not have the others."""
+    book = read_only(folder)
     return [
         {
             "resource": lock.device.resource,
@@ -41,8 +43,9 @@ def devices(folder: Path) -> Rows:
             "nodes": None,
             "lock": lock.state.value,
             "pod": lock.pod,
+            **claim_report(lock.claim, book),
         }
-        for _, lock in sorted(read_only(folder).locks.items())
+        for _, lock in sorted(book.locks.items())
     ]
 
 
@@ -54,6 +57,7 @@ def status(folder: Path, problem: str) -> Row:
         "version": None,
         "pid": None,
         "bootId": None,
+        "claims": claim_reports(book),
         "drift": [],
         "noDevices": None,
         "checks": [{"name": "daemon", "passes": False, "reason": problem}],

@@ -15,15 +15,22 @@ Rows = list[Row]
 _TIMES = frozenset({"at", "since"})
 _SIZES = frozenset({"limit", "usage", "headroom", "memlock"})
 _RESOURCE = ("name", "devices", "healthy", "offered", "locked")
+_CLAIM = ("claim", "phase", "pods", "devices", "waits")
+CLAIM_COLUMNS = ("claim", "claimPhase", "claimPods")
 _WIDTH = 100
 _NO_BREAK = "\u00a0"
 
 
 def show(rows: Rows, columns: Sequence[str], output: str) -> None:
-    """Print *rows*: their *columns* as a table, or everything as JSON."""
+    """Print *rows*: their *columns* as a table, or everything as JSON.
+
+    The columns of claims are left out where no row has one.
+    """
     if output == "json":
         show_json(rows)
     else:
+        if not any(row.get("claim") for row in rows):
+            columns = [each for each in columns if each not in CLAIM_COLUMNS]
         say(*table(rows, columns).split("\n"))
 
 
@@ -67,6 +74,8 @@ def status_lines(report: Row, *, every: bool = False) -> list[str]:
     if report["noDevices"]:
         lines.append("NO DEVICES on this node: `holdfast doctor` looks for the cause")
     lines += table(report["resources"], _RESOURCE).split("\n")
+    if report["claims"]:
+        lines += table(report["claims"], _CLAIM).split("\n")
     if every:
         lines += map(check_line, passed)
     elif passed:

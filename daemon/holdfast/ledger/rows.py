@@ -53,7 +53,7 @@ def read_history(db: sqlite3.Connection, device: DeviceName | None, limit: int) 
     what = (device.resource, device.id) if device else ()
     found = _select(
         db,
-        "SELECT at, resource, device, fence, before, after, pod, evidence "  # noqa: S608 - constants
+        f"SELECT at, resource, device, fence, before, after, pod, evidence, {_claim(db)} "  # noqa: S608 - constants
         f"FROM history {where} ORDER BY seq DESC LIMIT ?",
         *what,
         limit,

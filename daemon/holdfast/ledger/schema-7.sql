@@ -18,3 +18,6 @@ CREATE TABLE claim_pods (
 -- NULL: it came by the device plugin.
 ALTER TABLE allocations ADD COLUMN claim TEXT;
 ALTER TABLE locks ADD COLUMN claim TEXT;
+
+-- "namespace/name (uid)": the history outlives the row in claims.
+ALTER TABLE history ADD COLUMN claim TEXT;

@@ -4,6 +4,7 @@ import os
 
 import holdfast
 from holdfast.app.answers import byhand, reports
+from holdfast.app.answers.claims import claim_reports
 from holdfast.app.answers.readiness import readiness
 from holdfast.app.watches.own_sockets import PING
 from holdfast.app.wiring.parts import Parts
@@ -28,7 +29,7 @@ def handlers(parts: Parts, board: Board) -> dict[str, Handler]:
         devices, book = parts.scanner.inventory.value.devices, parts.ledger.book.value
         found = await parts.look.scan(devices, book.locks)
         held = {name: each.holders or () for name, each in found.items()}
-        return reports.holder_reports(held, await parts.memory.of_holders(held))
+        return reports.holder_reports(held, book, await parts.memory.of_holders(held))
 
     async def history(question: object) -> list[reports.Report]:
         wanted = question if isinstance(question, dict) else {}
@@ -68,6 +69,7 @@ def _status(parts: Parts, board: Board) -> reports.Report:
         "resources": reports.resource_reports(
             parts.scanner.inventory.value, parts.ledger.book.value, parts.offering.offers.value
         ),
+        "claims": claim_reports(parts.ledger.book.value),
         "drift": reports.drift_reports(parts.drift.standing),
         "byHand": reports.mark_reports(parts.ledger.book.value.marks),
     }

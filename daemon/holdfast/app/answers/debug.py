@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 import holdfast
+from holdfast.app.answers.claims import claim_reports
 from holdfast.app.answers.readiness import readiness
 from holdfast.app.wiring.parts import Parts
 from holdfast.settings import plain
@@ -52,6 +53,7 @@ def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
             "lookedAgo": _ago(parts.scanner.looked_at, now),
         },
         "book": as_json(parts.ledger.book.value),
+        "claims": claim_reports(parts.ledger.book.value),
         "ledger": {
             "failingFor": _ago(parts.ledger.failing_since, now),
             "problem": parts.ledger.problem,

@@ -5,12 +5,14 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from holdfast.app.answers.claims import claim_by, claim_report
 from holdfast.model.book.book import Book
 from holdfast.model.book.drift import Disagreement
 from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.book.marks import Marks, why_withheld
 from holdfast.model.book.offers import Offers
 from holdfast.model.devices import Device, Inventory
+from holdfast.model.gate.waiting import missing, why_queued
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.node.memory import HolderMemory, Memory
 from holdfast.model.reclaim.handrelease import judge_by_hand
@@ -56,6 +58,7 @@ def device_reports(
                 "nodes": [node.path for node in device.nodes],
                 "lock": lock.state.value if lock is not None else "free",
                 "pod": lock.pod if lock is not None else None,
+                **claim_report(lock.claim if lock is not None else None, book),
             }
         )
     return reports
@@ -71,25 +74,27 @@ def lock_reports(book: Book) -> list[Report]:
             "fence": None,
             "pod": allocation.pod,
             "podName": _pod_name(allocation.pod, book),
+            **claim_report(allocation.claim, book),
             "since": allocation.created_at,
-            "reason": why_withheld(book.marks, keys, book.started(allocation))
-            or "waits for the one that has it",
+            "reason": why_queued(book, allocation, lacks),
             "keys": sorted(keys),
         }
         for allocation in book.queue()
         for name, keys in allocation.names()
-        if not _has(book, allocation.id, allocation.pod, keys)
+        if (lacks := missing(book, allocation, keys))
     ]
     return locks + queued
 
 
 def holder_reports(
     holders: Mapping[DeviceName, Iterable[Holder]],
+    book: Book,
     memories: Mapping[int, HolderMemory] | None = None,
 ) -> list[Report]:
     """Return one report for each process that has a device in use.
 
-    *memories* by pid: limit, usage, headroom and memlock are in bytes, None where not known.
+    Its claim is the one by which its pod has the device. *memories* by pid: limit, usage, headroom
+    and memlock are in bytes, None where not known.
     """
     memories = memories or {}
     return [
@@ -101,6 +106,7 @@ def holder_reports(
             "grips": sorted(grip.value for grip in holder.grips),
             "pod": holder.pod,
             "container": holder.container,
+            **claim_report(claim_by(holder, device, book), book),
             "cause": cause(holder, found),
             **_memory_report(memories.get(holder.process.pid)),
         }
@@ -124,6 +130,7 @@ def history_reports(moves: Iterable[Move]) -> list[Report]:
             "from": move.before.value,
             "to": move.after.value,
             "pod": move.pod,
+            "claim": move.claim,
             "evidence": move.evidence,
         }
         for move in moves
@@ -215,6 +222,7 @@ def _lock_report(lock: DeviceLock, book: Book) -> Report:
         "fence": lock.fence,
         "pod": lock.pod,
         "podName": _pod_name(lock.pod, book),
+        **claim_report(lock.claim, book),
         "since": lock.since,
         "reason": lock.evidence,
         "keys": sorted(lock.keys),
@@ -224,10 +232,3 @@ def _lock_report(lock: DeviceLock, book: Book) -> Report:
 def _pod_name(pod: PodUid | None, book: Book) -> str | None:
     record = book.pods.get(pod) if pod is not None else None
     return f"{record.namespace}/{record.name}" if record is not None and record.name else None
-
-
-def _has(book: Book, allocation: int, pod: str | None, keys: frozenset[Any]) -> bool:
-    return any(
-        lock.allocation == allocation or (pod is not None and lock.pod == pod)
-        for lock in book.locks_on(keys)
-    )

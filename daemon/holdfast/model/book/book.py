@@ -23,6 +23,9 @@ from holdfast.model.ids import (
     ResourceName,
 )
 
+MOST_NAMED = 3
+"""Pods that a text names of a claim: up to 256 may share one."""
+
 _Key = TypeVar("_Key")
 _Index = dict[_Key, tuple[int, ...]]
 """The numbers of Allocations, by something that they have in common."""
@@ -307,11 +310,18 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
         record = self.pods.get(uid)
         return f"pod {record or uid}"
 
-    def holder(self, lock: DeviceLock) -> str:
-        """Return how to name to a person who has *lock*."""
-        claim = None if lock.claim is None else self.claims.get(lock.claim)
-        pod = self.pod(lock.pod)
-        return pod if claim is None else f"{pod} by claim {claim.ref.namespace}/{claim.ref.name}"
+    def holder(self, each: "Allocation | DeviceLock") -> str:
+        """Return how to name to a person whose *each* is: a pod, or a claim with its pods.
+
+        Of a lock that is not free of its claim yet, the pod is named whose end is waited for.
+        """
+        claim = None if each.claim is None else self.claims.get(each.claim)
+        if claim is None:
+            return self.pod(each.pod)
+        pods = sorted(claim.pods) if claim.over_at is None else [each.pod]
+        named = " and ".join(self.pod(pod) for pod in pods[:MOST_NAMED])
+        more = f" and {len(pods) - MOST_NAMED} more" if len(pods) > MOST_NAMED else ""
+        return f"{named}{more} by claim {claim.ref.namespace}/{claim.ref.name}"
 
 
 def same_pod(one: PodUid | None, other: PodUid | None) -> bool:

@@ -5,12 +5,13 @@ that come by the device plugin.
 """
 
 from collections.abc import Iterable, Mapping
+from enum import Enum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import ClaimRefusedError
-from holdfast.model.book.book import Allocation, Book, ClaimRecord, PodRecord
+from holdfast.model.book.book import Allocation, Book, ClaimRecord, Phase, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.queue import settle
@@ -27,6 +28,18 @@ from holdfast.model.ids import (
 
 REMEMBERED = 600.0
 """Seconds for which a claim that is over is remembered: kubelet gives a call up after 45."""
+
+
+class ClaimPhase(Enum):
+    """How far a claim has come."""
+
+    PREPARING = "preparing"
+    """Kubelet asked for it, and it waits for its devices."""
+    PREPARED = "prepared"
+    UNPREPARING = "unpreparing"
+    """It is over, and not all of its devices are free yet."""
+    OVER = "over"
+    """It is over and has nothing; only remembered, so that a late call cannot revive it."""
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -46,6 +59,16 @@ class Wish(Struct, frozen=True, kw_only=True):
 def locks_of(book: Book, claim: ClaimUid) -> list[DeviceLock]:
     """Return the locks that *claim* has, or has to give back."""
     return [lock for lock in book.locks.values() if lock.claim == claim]
+
+
+def phase_of(book: Book, record: ClaimRecord) -> ClaimPhase:
+    """Return how far a claim of *book* has come."""
+    claim = record.ref.uid
+    if record.over_at is not None:
+        return ClaimPhase.UNPREPARING if locks_of(book, claim) else ClaimPhase.OVER
+    mine = book.holdings.of_claim(claim)
+    ready = bool(mine) and all(each.phase is Phase.ACTIVE for each in mine)
+    return ClaimPhase.PREPARED if ready else ClaimPhase.PREPARING
 
 
 def enlist(draft: Draft, wish: Wish) -> str | None:

@@ -279,6 +279,7 @@ class Draft:
                 before=state,
                 after=state,
                 pod=lock.pod if lock is not None else None,
+                claim=None if lock is None else self._claim_of(lock),
                 evidence=evidence,
             )
         )
@@ -364,9 +365,14 @@ class Draft:
                 before=before,
                 after=lock.state,
                 pod=lock.pod,
+                claim=self._claim_of(lock),
                 evidence=lock.evidence,
             )
         )
+
+    def _claim_of(self, lock: DeviceLock) -> str | None:
+        claim = None if lock.claim is None else self._claims.get(lock.claim)
+        return None if claim is None else str(claim.ref)
 
     def _next_fence(self) -> int:
         self._latest = None

@@ -59,7 +59,11 @@ class DeviceLock(Struct, frozen=True, kw_only=True):
 
 
 class Move(Struct, frozen=True, kw_only=True):
-    """One line of a device's history: what moved, and what had been seen."""
+    """One line of a device's history: what moved, and what had been seen.
+
+    `claim` is ``namespace/name (uid)`` of the claim that had or gets the device: the history
+    outlives what the book knows of it.
+    """
 
     at: float
     device: DeviceName
@@ -68,3 +72,4 @@ class Move(Struct, frozen=True, kw_only=True):
     after: LockState
     pod: PodUid | None
     evidence: str
+    claim: str | None = None

@@ -1,6 +1,8 @@
 """The queue: who gets free hardware, and who has to give it back to an older Allocation."""
 
-from holdfast.model.book.book import Allocation, Phase, same_holder
+from collections.abc import Iterable
+
+from holdfast.model.book.book import Allocation, Book, Holdings, Phase, same_holder
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import why_withheld
@@ -16,9 +18,8 @@ def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
     without such hardware are left out.
     """
     holdings = draft.holdings
-    queue = sorted(
-        holdings.allocations.values() if near is None else holdings.connected(near),
-        key=lambda each: (each.phase is Phase.PENDING, holdings.rank(each)),
+    queue = _in_turn(
+        holdings, holdings.allocations.values() if near is None else holdings.connected(near)
     )
     wanted: set[HardwareKey] = set()
     for allocation in queue:
@@ -27,6 +28,19 @@ def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
             if missing and not missing & wanted and not _is_withheld(draft, allocation, missing):
                 _lock_for(draft, allocation, device, missing)
         wanted |= allocation.keys
+
+
+def waits_behind(book: Book, allocation: Allocation, keys: frozenset[HardwareKey]) -> str:
+    """Return whose turn it is to have *keys*, which no lock has and *allocation* waits for."""
+    others = (each for each in book.holdings.on(keys) if not same_holder(each, allocation))
+    first = next(iter(_in_turn(book.holdings, others)), None)
+    whose = "an older Allocation" if first is None else book.holder(first)
+    return f"{', '.join(sorted(keys))} waits behind {whose}"
+
+
+def _in_turn(holdings: Holdings, allocations: Iterable[Allocation]) -> list[Allocation]:
+    """Return *allocations* with the one first that has the first right to its hardware."""
+    return sorted(allocations, key=lambda each: (each.phase is Phase.PENDING, holdings.rank(each)))
 
 
 def _is_withheld(draft: Draft, allocation: Allocation, keys: frozenset[HardwareKey]) -> bool:

@@ -8,6 +8,7 @@ from holdfast.model.book.claims import Wish, enlist
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import why_withheld
+from holdfast.model.book.queue import waits_behind
 from holdfast.model.devices import Device
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.gate.gate import belongs_to
@@ -74,7 +75,10 @@ def why_not_yet(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> st
         if lock.state is not LockState.HELD or lock.claim != claim:
             return belongs_to(lock, book)
     unlocked = keys.difference(*(lock.keys for lock in locks))
-    return f"{', '.join(sorted(unlocked))} waits behind an older Allocation" if unlocked else None
+    queued = next((each for each in mine if each.keys & unlocked), None)
+    if queued is not None:
+        return waits_behind(book, queued, unlocked)
+    return f"{', '.join(sorted(unlocked))} is not granted to it yet" if unlocked else None
 
 
 def is_prepared(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> bool:

@@ -8,7 +8,7 @@ from holdfast.model.book.book import Allocation, Book, Phase, same_pod
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import why_withheld
-from holdfast.model.book.queue import settle
+from holdfast.model.book.queue import settle, waits_behind
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
 
@@ -131,7 +131,7 @@ def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> str 
     locks = tuple(book.locks_on(passage.keys))
     unlocked = passage.keys.difference(*(lock.keys for lock in locks))
     if unlocked:
-        return f"{', '.join(sorted(unlocked))} waits behind an older Allocation"
+        return waits_behind(book, allocation, unlocked)
     for lock in locks:
         draft.note(lock, evidence)
     draft.activate(allocation)

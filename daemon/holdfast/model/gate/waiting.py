@@ -1,0 +1,28 @@
+"""What an Allocation still waits for, to be told to people."""
+
+from holdfast.model.book.book import Allocation, Book, same_holder
+from holdfast.model.book.marks import why_withheld
+from holdfast.model.book.queue import waits_behind
+from holdfast.model.gate.gate import belongs_to
+from holdfast.model.ids import HardwareKey
+
+
+def missing(
+    book: Book, allocation: Allocation, keys: frozenset[HardwareKey]
+) -> frozenset[HardwareKey]:
+    """Return which of *keys* neither *allocation* nor another of its holder has a lock on."""
+    own = (
+        lock.keys
+        for lock in book.locks_on(keys)
+        if lock.allocation == allocation.id or same_holder(lock, allocation)
+    )
+    return keys.difference(*own)
+
+
+def why_queued(book: Book, allocation: Allocation, keys: frozenset[HardwareKey]) -> str:
+    """Return what *allocation* waits for to get *keys*, which are missing."""
+    withheld = why_withheld(book.marks, keys, book.started(allocation))
+    if withheld is not None:
+        return withheld
+    lock = book.lock_on(keys)
+    return waits_behind(book, allocation, keys) if lock is None else belongs_to(lock, book)
