@@ -253,6 +253,18 @@ def test_gpus_that_are_handed_over_by_name_need_cdi_as_well(strategy: str, tmp_p
     assert ("cdi", Level.FAIL) in look(at, "1.7.27")
 
 
+@pytest.mark.parametrize("api", ["device-plugin", "dra"])
+def test_claims_need_cdi_whatever_the_strategy_is(api: str, tmp_path: Path) -> None:
+    files = {MAIN: "version = 2\n", "/usr/bin/containerd": ""}
+    found = look(node(tmp_path, files, tpu={"api": api}), "1.7.27")
+
+    assert (("cdi", Level.FAIL) in found) == (api == "dra")
+    if api == "dra":
+        assert (
+            "a pod's claim needs it: pods would get no devices" in found["cdi", Level.FAIL].reason
+        )
+
+
 def test_a_binary_that_is_not_on_the_node_is_named(tmp_path: Path) -> None:
     text = V2.format("nvidia") + (
         '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'

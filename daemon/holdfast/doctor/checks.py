@@ -6,6 +6,7 @@ from types import MappingProxyType
 from holdfast.doctor.cdi.checks import cdi_findings
 from holdfast.doctor.cdi.gpu import gpu_cdi_findings
 from holdfast.doctor.containerd.checks import containerd_findings
+from holdfast.doctor.dra.checks import dra_findings
 from holdfast.doctor.finding import Check, Finding
 from holdfast.doctor.gvisor.checks import gvisor_findings
 from holdfast.doctor.kubelet.checks import kubelet_findings
@@ -20,6 +21,7 @@ from holdfast.errors import HostError
 AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
     {
         "kubelet": kubelet_findings,
+        "dra": dra_findings,
         "vfio": vfio_findings,
         "cdi": cdi_findings,
         "state": state_findings,

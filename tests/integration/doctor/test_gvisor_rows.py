@@ -128,3 +128,16 @@ def with_gpus_by_cdi() -> Mapping[str, object]:
 def test_cdi_is_on_where_it_is_asked_for() -> None:
     node = tree("gvisor-all-well", with_gpus_by_cdi())
     assert bad(examined(node)) == {}
+
+
+def test_gpus_by_claims_are_not_kept_apart_in_sandboxes() -> None:
+    by_claims = {
+        each.check: each for each in examined(tree("gvisor-all-well", {"gpu": {"api": "dra"}}))
+    }
+    found = by_claims["dra-gpus"]
+    assert found.level is Level.FAIL
+    assert "sees every GPU of the node whatever its claim has" in found.reason
+    assert "gpu.api: device-plugin" in found.remedy
+
+    by_plugin = examined(tree("gvisor-all-well", {"tpu": {"api": "dra"}}))
+    assert "dra-gpus" not in {each.check for each in by_plugin}

@@ -1,19 +1,18 @@
 """What can be wrong with kubelet's folder, checkpoint and sockets, on copied trees and on live sockets."""
 
 import binascii
-import contextlib
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fakes.listener import listening
 from fakes.nodetree import CHIP, NodeTree
 from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.kubelet.checkpoint import stranger
@@ -270,33 +269,6 @@ def test_kubelets_root_folder_is_read_from_what_it_was_started_with(
 
 # From here on the node is live: real sockets, and real processes behind them.
 
-_LISTEN = """
-import socket, sys
-kept = []
-for path in sys.argv[1].split(","):
-    kept.append(socket.socket(socket.AF_UNIX))
-    kept[-1].bind(path)
-    kept[-1].listen()
-print("listening", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextlib.contextmanager
-def _process(name: str, folder: Path, paths: list[Path], *arguments: str) -> Iterator[int]:
-    """Let a process called *name* listen on *paths*."""
-    program = folder / name
-    if not program.exists():
-        program.symlink_to(sys.executable)
-    command = [str(program), "-c", _LISTEN, ",".join(map(str, paths)), *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"listening\n"
-        try:
-            yield process.pid
-        finally:
-            process.terminate()
-
 
 def _live(folder: Path) -> dict[str, Finding]:
     (folder / "dp").mkdir(exist_ok=True)
@@ -324,7 +296,7 @@ def folder(short_path: Path) -> Path:
 
 def test_a_live_kubelet_is_known_by_its_process_and_its_root_folder(folder: Path) -> None:
     sockets = [folder / "dp/kubelet.sock", folder / "pod-resources/kubelet.sock"]
-    with _process("kubelet", folder, sockets, f"--root-dir={folder}") as pid:
+    with listening("kubelet", folder, sockets, f"--root-dir={folder}") as pid:
         told = _live(folder)
 
     assert told["kubelet-socket"].level is Level.OK
@@ -335,7 +307,7 @@ def test_a_live_kubelet_is_known_by_its_process_and_its_root_folder(folder: Path
 def test_a_live_kubelet_with_another_root_folder_is_warned_of_with_the_right_setting(
     folder: Path,
 ) -> None:
-    with _process("kubelet", folder, [folder / "dp/kubelet.sock"], "--root-dir=/data/k"):
+    with listening("kubelet", folder, [folder / "dp/kubelet.sock"], "--root-dir=/data/k"):
         told = _live(folder)
 
     assert told["kubelet-process"].level is Level.WARN
@@ -357,7 +329,7 @@ def test_a_socket_that_a_dead_kubelet_left_is_no_kubelet(folder: Path) -> None:
 
 
 def test_what_answers_and_is_no_kubelet_is_named(folder: Path) -> None:
-    with _process("imposter", folder, [folder / "dp/kubelet.sock"]) as pid:
+    with listening("imposter", folder, [folder / "dp/kubelet.sock"]) as pid:
         told = _live(folder)
 
     assert told["kubelet-process"].level is Level.WARN
@@ -368,8 +340,8 @@ def test_what_answers_and_is_no_kubelet_is_named(folder: Path) -> None:
 
 def test_the_sockets_of_two_kubelets_do_not_belong_together(folder: Path) -> None:
     with (
-        _process("kubelet", folder, [folder / "dp/kubelet.sock"], f"--root-dir={folder}"),
-        _process("k3s", folder, [folder / "pod-resources/kubelet.sock"]),
+        listening("kubelet", folder, [folder / "dp/kubelet.sock"], f"--root-dir={folder}"),
+        listening("k3s", folder, [folder / "pod-resources/kubelet.sock"]),
     ):
         told = _live(folder)
 
@@ -381,7 +353,7 @@ def test_a_rival_that_is_served_fails_with_its_pid_and_one_that_is_not_is_forgot
     folder: Path,
 ) -> None:
     rival = folder / "dp/tpu-1700000000.sock"
-    with _process("tpu-plugin", folder, [rival]) as pid:
+    with listening("tpu-plugin", folder, [rival]) as pid:
         served = _live(folder)["other-plugins"]
     left = _live(folder)["other-plugins"]
 
@@ -395,7 +367,7 @@ def test_a_rival_that_is_served_fails_with_its_pid_and_one_that_is_not_is_forgot
 def test_our_own_sockets_must_answer_while_the_daemon_runs(folder: Path) -> None:
     ours = folder / "dp/holdfast-google-com_tpu.sock"
     control = folder / "state/control.sock"
-    with _process("holdfast", folder, [control, ours]):
+    with listening("holdfast", folder, [control, ours]):
         assert _live(folder)["own-sockets"].reason == "1 sockets of holdfast answer"
 
         ours.unlink()
@@ -421,7 +393,7 @@ def test_a_socket_that_may_not_be_asked_is_no_dead_kubelet(folder: Path) -> None
     path = folder / "dp/kubelet.sock"
     less = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
     doctor = [sys.executable, "-m", "holdfast", "doctor", "-o", "json"]
-    with _process("kubelet", folder, [path]):
+    with listening("kubelet", folder, [path]):
         path.chmod(0)
         settings = f"kubelet.pluginDir={folder / 'dp'}"
         done = subprocess.run(

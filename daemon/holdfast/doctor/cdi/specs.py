@@ -13,13 +13,19 @@ from holdfast.settings import Settings
 
 CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 """Where containerd looks for CDI specs by default."""
+CLAIMS = "claims"
+"""The devices of a claim have no other way into a container."""
 
 
 def handed_over_by_name(settings: Settings) -> tuple[str, ...]:
     """Return what *settings* want handed over by CDI name."""
     vfio = settings.tpu.enabled or settings.pools
-    found = ["TPUs and pools"] if settings.device_list_strategy == "cdi" and vfio else []
-    return (*found, "GPUs") if gpus_by_name(settings) else tuple(found)
+    asked = {
+        "TPUs and pools": bool(settings.device_list_strategy == "cdi" and vfio),
+        "GPUs": gpus_by_name(settings),
+        CLAIMS: settings.has_dra(),
+    }
+    return tuple(what for what, wanted in asked.items() if wanted)
 
 
 def gpus_by_name(settings: Settings) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from holdfast.doctor.cdi.specs import CDI_DIRS, handed_over_by_name
+from holdfast.doctor.cdi.specs import CDI_DIRS, CLAIMS, handed_over_by_name
 from holdfast.doctor.containerd.facts import ContainerdFacts, containerd_facts
 from holdfast.doctor.containerd.merge import NEW, OLD, OLD_VERSION, ignored_tables, lost_runtimes
 from holdfast.doctor.finding import Check, Finding
@@ -195,7 +195,8 @@ def cdi_finding(facts: ContainerdFacts, settings: Settings) -> Finding:
     folders = facts.cri.cdi_spec_dirs if facts.cri.cdi_spec_dirs is not None else CDI_DIRS
     said = "enable_cdi says so" if facts.cri.enable_cdi is not None else "it is the default"
     where = f'plugins."{NEW if (facts.major or 1) > 1 else OLD}"'
-    asked = "deviceListStrategy asks for it" if needed else "no setting needs it"
+    asker = "a pod's claim needs it" if CLAIMS in needed else "deviceListStrategy asks for it"
+    asked = asker if needed else "no setting needs it"
     if on is False and not needed:
         return _CDI.ok(f"CDI is off in containerd ({said}), and {asked}")
     if on is False:

@@ -13,6 +13,7 @@ _TPUPROXY = Check("gvisor", "tpuproxy")
 _CDI_MODES = Check("gvisor", "cdi-modes")
 _NVPROXY_DRIVER = Check("gvisor", "nvproxy-driver")
 _LIBRARIES = Check("gvisor", "libraries")
+_DRA_GPUS = Check("gvisor", "dra-gpus")
 LEAK_FIXED = Release(date=20250326)
 """The first release whose sandboxes close a program's VFIO device when it ends (gvisor#11545)."""
 TPU_BY_ITSELF = Release(date=20260608)
@@ -103,6 +104,14 @@ def gpu_findings(facts: GvisorFacts, settings: Settings) -> Iterator[Finding]:
         )
     if not facts.driver:
         return
+    if settings.gpu.enabled and settings.gpu.api == "dra" and facts.runtimes:
+        yield _DRA_GPUS.fail(
+            f"gpu.api is dra, and runtimes.{facts.runtimes[0].table.name} starts gVisor: a sandbox "
+            "sees every GPU of the node whatever its claim has, or does not start with NVIDIA's "
+            "container runtime (gvisor#13621)",
+            remedy="set gpu.api: device-plugin on nodes where pods with GPUs run under gVisor, or "
+            "run no such pods there",
+        )
     for runtime in facts.runtimes:
         yield _driver(facts, runtime)
         # If another program than runsc starts, the check low-level-runtime says so.
