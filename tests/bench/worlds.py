@@ -24,7 +24,7 @@ from holdfast.model.ids import (
     ProcessId,
     ResourceName,
 )
-from holdfast.model.kubelet import CheckpointEntry, KubeletView
+from holdfast.model.kubelet import CheckpointEntry, KubeletView, ListedPod
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 
@@ -73,6 +73,14 @@ def world_of(inventory: Inventory, *, counted: int | None = None) -> World:
         questions=1,
         asked_at=5.0,
         answered=True,
+        pods=tuple(
+            ListedPod(
+                namespace="default",
+                name=each.pod,
+                devices=frozenset(DeviceName(each.resource, id_) for id_ in each.devices),
+            )
+            for each in entries
+        ),
     )
     sightings = {
         each.pod: PodSighting(cgroup=f"/kubepods/pod{each.pod}", inode=place, processes=(place,))

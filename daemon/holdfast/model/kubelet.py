@@ -1,7 +1,8 @@
 """What kubelet has in its checkpoint: facts read from its checkpoint and from PodResources."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
+from itertools import islice
 
 from msgspec import Struct, field
 
@@ -130,6 +131,12 @@ class KubeletView(Struct, frozen=True, kw_only=True, dict=True):
         naming = self._by_device.get((device.resource, device.id), ())
         return frozenset(entry.pod for entry in naming)
 
+    def listed_within(self, devices: Collection[DeviceName]) -> list[ListedPod]:
+        """Return the listed pods that have devices, all of which are among *devices*."""
+        wanted = frozenset(devices)
+        some = (each for device in devices for each in self._listed_by_one.get(device, ()))
+        return [each for each in some if each.devices <= wanted]
+
     def counts(self, pod: PodUid) -> bool:
         """Tell whether kubelet's checkpoint has *pod*; only meaningful while `readable`."""
         return pod in self._by_pod
@@ -139,6 +146,15 @@ class KubeletView(Struct, frozen=True, kw_only=True, dict=True):
         found: dict[PodUid, tuple[CheckpointEntry, ...]] = {}
         for entry in self.entries:
             found[entry.pod] = (*found.get(entry.pod, ()), entry)
+        return found
+
+    @cached_property
+    def _listed_by_one(self) -> dict[DeviceName, tuple[ListedPod, ...]]:
+        """Return the listed pods, each by only one of its devices."""
+        found: dict[DeviceName, tuple[ListedPod, ...]] = {}
+        for pod in self.pods:
+            for device in islice(pod.devices, 1):
+                found[device] = (*found.get(device, ()), pod)
         return found
 
     @cached_property

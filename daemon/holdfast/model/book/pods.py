@@ -69,7 +69,7 @@ def _with_name(record: PodRecord, view: KubeletView) -> PodRecord:
         for entry in view.entries_of_pod(record.uid)
         for id_ in entry.devices
     }
-    fitting = [pod for pod in view.pods if pod.devices and pod.devices <= devices]
+    fitting = view.listed_within(devices)
     if len(fitting) != 1:
         return record
     return replace(record, namespace=fitting[0].namespace, name=fitting[0].name)
