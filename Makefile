@@ -90,11 +90,11 @@ mutants: $(STAMP)
 
 # On a node the package is installed, so its modules were compiled before it starts.
 bench: $(STAMP) $(RUNTIME)/.installed
-	PYTHONDONTWRITEBYTECODE= PYTHONPATH=daemon:tests $(PY) -m bench.run --python $(RUNTIME)/bin/python \
+	GRPC_VERBOSITY=ERROR PYTHONDONTWRITEBYTECODE= PYTHONPATH=daemon:tests $(PY) -m bench.run --python $(RUNTIME)/bin/python \
 		--output build/bench.json $(FIGURES)
 
 soak: $(STAMP) $(RUNTIME)/.installed
-	PYTHONDONTWRITEBYTECODE= PYTHONPATH=daemon:tests $(PY) -m bench.soak --python $(RUNTIME)/bin/python \
+	GRPC_VERBOSITY=ERROR PYTHONDONTWRITEBYTECODE= PYTHONPATH=daemon:tests $(PY) -m bench.soak --python $(RUNTIME)/bin/python \
 		--output build/soak.json --minutes $(or $(MINUTES),60)
 
 chart: $(STAMP)

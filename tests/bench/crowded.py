@@ -47,7 +47,7 @@ HUGE = Crowd(processes=5000, files=50)
 
 async def gate(place: Place) -> list[Figure]:
     """Measure the gate on free devices, with its scan and its commit, and Allocate over gRPC."""
-    allocates, gates, walk = await _calls(place, BUSY, n=100)
+    allocates, gates, walk = await _calls(place, BUSY, n=60)
     async with bare_plugin(place) as bare:
         answers = [await bare.allocate() for _ in range(100)]
     note = "the whole call for eight devices"
@@ -136,15 +136,27 @@ async def idle_many(place: Place, *, chips: int = 256) -> list[Figure]:
             made.node.add_pod(pod.uid)
             made.node.enter(pod.uid, "main", int(process.name))
         await made.until(lambda: made.lock_states() == ["held"] * chips, "pods have all")
-        return [
-            await _share(
-                place,
-                made,
-                name=f"idle_cpu_percent_{chips}",
-                reach=0.4,
-                what=f"{BUSY}, and {chips} devices, each of which a pod has",
-            )
-        ]
+        share = await _share(
+            place,
+            made,
+            name=f"idle_cpu_percent_{chips}",
+            reach=0.4,
+            what=f"{BUSY}, and {chips} devices, each of which a pod has",
+        )
+        stall = await made.metric("holdfast_event_loop_stall_seconds")
+    return [
+        share,
+        Figure(
+            name=f"loop_stall_{chips}",
+            samples=[stall * 1000],
+            reach=20.0,
+            floor=Floor(
+                what="the latest turn of an idle loop in a second",
+                samples=[max(await _lateness_for(1.0))],
+            ),
+            note="the longest turn of the daemon's loop in the last minute or two of that",
+        ),
+    ]
 
 
 def _in_crowd(cgroup: Path) -> bool:

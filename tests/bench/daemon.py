@@ -135,7 +135,7 @@ async def command_line(place: Place, *, n: int = 20) -> list[Figure]:
     ]
 
 
-async def last_exit(place: Place, *, n: int = 15) -> list[Figure]:
+async def last_exit(place: Place, *, n: int = 10) -> list[Figure]:
     """Measure from the exit of a pod's last process, while RELEASING, to FREE on disk."""
     took: list[float] = []
     async with rig(place, kubelet={"question": SOON}) as made:
@@ -160,7 +160,7 @@ async def last_exit(place: Place, *, n: int = 15) -> list[Figure]:
     ]
 
 
-async def pod_kill(place: Place, *, n: int = 15) -> list[Figure]:
+async def pod_kill(place: Place, *, n: int = 10) -> list[Figure]:
     """Measure from SIGKILL of a pod's twenty processes, while RELEASING, to FREE on disk."""
     took: list[float] = []
     async with rig(place, kubelet={"question": SOON}) as made:

@@ -76,6 +76,12 @@ def show(figures: Sequence[Figure]) -> str:
     return "\n".join([*lines, "", *told])
 
 
+def brief(figure: Figure) -> str:
+    """Return one line that tells how it came out."""
+    told = f"{figure.name} {figure.p50:.3f} {figure.unit}".rstrip()
+    return told if figure.within is None else f"{told}, {'met' if figure.within else 'MISSED'}"
+
+
 def save(figures: Sequence[Figure], failures: Mapping[str, str], path: Path) -> None:
     """Write the figures for programs, as a map by name; one that failed has only its `error`."""
     content = {each.name: _row_of_json(each) for each in figures}

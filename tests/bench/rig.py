@@ -1,10 +1,12 @@
 """The real daemon on a simulated node, with a kubelet, to be measured from outside."""
 
+import asyncio
 import contextlib
 import socket
 import sqlite3
 import tempfile
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -61,6 +63,17 @@ class Rig(Stage):
     def registered(self) -> bool:
         """Tell whether kubelet would grant every chip and GPU."""
         return all(len(self.healthy(resource)) == count for resource, count in self._wanted.items())
+
+    async def metric(self, name: str) -> float:
+        """Return the value of a metric without labels."""
+        url = f"http://127.0.0.1:{self.settings['http']['port']}/metrics"
+
+        def page() -> str:
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                return str(answer.read().decode())
+
+        lines = (await asyncio.to_thread(page)).splitlines()
+        return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
 
     def forget_registration(self) -> None:
         """Let `registered` be false until a new message has come."""

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from bench import allocate, beat, crowded, daemon, gpu_health, preference, slices
-from bench.figures import Figure, save, show
+from bench.figures import Figure, brief, save, show
 from bench.growth import SIZES
 from bench.rig import Place
 from holdfast.telemetry.logs import set_up_logs
@@ -76,7 +76,7 @@ _MEASURES: dict[Measure, tuple[str, ...]] = {
     crowded.waiting: ("gate_wait_cpu_percent",),
     slices.publish: ("dra_publish_64", "dra_health_to_taint"),
     crowded.idle: ("idle_cpu_percent",),
-    crowded.idle_many: ("idle_cpu_percent_256",),
+    crowded.idle_many: ("idle_cpu_percent_256", "loop_stall_256"),
     crowded.idle_huge: ("idle_cpu_percent_5000",),
 }
 _LIMIT = 300.0
@@ -100,9 +100,8 @@ def main() -> None:
         with contextlib.redirect_stderr(nowhere):
             set_up_logs("info", "json")  # what is logged costs time in the daemon, too
         measures = [each for each in _MEASURES.items() if not wanted.isdisjoint(each[1])]
-        figures, failures = asyncio.run(measure_each(measures, place))
+        figures, failures = asyncio.run(measure_each(measures, place, asked.output))
     print(show(figures))
-    save(figures, failures, asked.output)
     missed = [each.name for each in figures if each.within is False]
     print(
         f"bench: figures={len(figures)} failed={','.join(failures) or 'none'} "
@@ -112,9 +111,12 @@ def main() -> None:
 
 
 async def measure_each(
-    measures: Sequence[tuple[Measure, Sequence[str]]], place: Place
+    measures: Sequence[tuple[Measure, Sequence[str]]], place: Place, output: Path
 ) -> tuple[list[Figure], dict[str, str]]:
-    """Return the figures, and by name why the others could not be measured; print how it goes."""
+    """Return the figures, and by name why the others could not be measured.
+
+    Say how it goes, and write *output* after each measure: a run that is broken off is not lost.
+    """
     found: list[Figure] = []
     failures: dict[str, str] = {}
     for number, (measure, names) in enumerate(measures, start=1):
@@ -124,13 +126,16 @@ async def measure_each(
         began = time.monotonic()
         try:
             async with asyncio.timeout(_LIMIT):
-                found += await measure(place)
+                new = await measure(place)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other figures are measured
             reason = f"{type(error).__name__}: {error}"
             failures |= dict.fromkeys(names, reason)
             print(f"FAILED after {time.monotonic() - began:.1f} s: {reason}", flush=True)
         else:
+            found += new
             print(f"{time.monotonic() - began:.1f} s", flush=True)
+            print("".join(f"    {brief(each)}\n" for each in new), end="", flush=True)
+        save(found, failures, output)
     shutil.rmtree(place.state, ignore_errors=True)
     return found, failures
 

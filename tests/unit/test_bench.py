@@ -50,6 +50,7 @@ async def test_a_figure_that_cannot_be_measured_fails_alone(tmp_path: Path) -> N
 
     place = Place(state=tmp_path / "state", python=tmp_path)
     measures = [(fails, ("bad", "worse")), (works, ("good",))]
-    figures, failures = await measure_each(measures, place)
+    figures, failures = await measure_each(measures, place, tmp_path / "bench.json")
     assert [each.name for each in figures] == ["good"]
+    assert list(json.loads((tmp_path / "bench.json").read_text())) == ["good", "bad", "worse"]
     assert failures == dict.fromkeys(("bad", "worse"), "AssertionError: nothing registered")
