@@ -23,8 +23,8 @@ from simulated.pods import Container, PodSpec, Workload
 
 _CROWD = "/system.slice/crowd.service"
 _TICK = 0.001
-_SETTLED = 5.0
-"""Seconds after which what came before is done."""
+_SETTLED = 25.0
+"""Seconds after which what came before is done: kubelet is asked for 20 s about a new pod."""
 _IDLE = 60.0
 """Seconds for which idling is watched: the rarest beat of the daemon comes once in them."""
 _WAIT = 30.0
