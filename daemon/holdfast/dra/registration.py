@@ -1,7 +1,7 @@
 """Keeps the DRA driver registered with kubelet, whatever happens to either side's sockets."""
 
 import hashlib
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -10,14 +10,13 @@ from grpc import aio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast._pb.pluginregistration.v1 import api_pb2, api_pb2_grpc
+from holdfast.dra.announcement import Announcement, Told
 from holdfast.errors import HoldfastError, KubeletError
 from holdfast.host.proc.peer import listener
 from holdfast.kubelet.folder import FolderState, FolderWatch
 from holdfast.kubelet.socket import SocketServer
 from holdfast.ledger.instance import PluginFolderLock
 from holdfast.model.kubelet import Registration
-from holdfast.model.text import printable
 from holdfast.names import DRA_SOCKET
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock, backoff
@@ -26,17 +25,8 @@ from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
 
-SERVICES = (
-    "v1.DRAPlugin",
-    "v1beta1.DRAPlugin",
-    "v1.DRAResourceHealth",
-    "v1alpha1.DRAResourceHealth",
-)
-"""What we serve, the most wanted first: kubelet takes the first of a kind that it knows."""
-
 _LONG = 3600.0
 _STOP_GRACE = 0.001
-_MOST_OF_A_REFUSAL = 1000
 
 
 class Service(Protocol):
@@ -54,15 +44,6 @@ class DriverTimes(Struct, frozen=True, kw_only=True):
     last_delay: float = 60.0
     asked: float = 30.0
     """How long kubelet may take from our socket's appearance to its acceptance."""
-
-
-class _Told(Struct, frozen=True, kw_only=True):
-    """What kubelet has said on the registration socket; `refusal` is its latest word."""
-
-    asked: int = 0
-    accepted: int = 0
-    refused: int = 0
-    refusal: str = ""
 
 
 class DriverRegistrar:
@@ -96,7 +77,7 @@ class DriverRegistrar:
         self._lane = lane
         self._clock = clock
         self._times = times
-        self._kubelet = _Answers(driver, str(plugins.path / DRA_SOCKET))
+        self._kubelet = Announcement(driver, str(plugins.path / DRA_SOCKET))
         self._lock: PluginFolderLock | None = None
         advice = "kubelet's folders plugins and plugins_registry must be mounted writable"
         hidden = f".{hashlib.sha256(driver.encode()).hexdigest()[:8]}-"
@@ -191,7 +172,7 @@ class DriverRegistrar:
             f"listens at {path}; stop it, or give this driver another name (dra.driverName)"
         )
 
-    async def _over(self, before: _Told) -> str:
+    async def _over(self, before: Told) -> str:
         """Return, with the reason, when kubelet has to be told of us once more.
 
         *before* is what it had said before we served.
@@ -202,7 +183,7 @@ class DriverRegistrar:
             told = self._kubelet.told.value
             self._note(told)
             if told.refused > before.refused:
-                return _refused(self._driver, told.refusal)
+                return told.why_refused(self._driver)
             registered = told.accepted > before.accepted
             left = told_by - self._clock.monotonic()
             if not registered and left <= 0:
@@ -226,7 +207,7 @@ class DriverRegistrar:
             "running, and is this its plugins_registry (kubelet's --root-dir)?"
         )
 
-    def _note(self, told: _Told) -> None:
+    def _note(self, told: Told) -> None:
         before = self.registration.value
         if told.accepted == before.registrations:
             self.registration.set(replace(before, attempts=told.asked))
@@ -266,61 +247,5 @@ class DriverRegistrar:
         return backoff(self._times.first_delay, self._times.last_delay)
 
 
-class _Answers(api_pb2_grpc.RegistrationServicer):
-    """What kubelet is told about us; `told` is what it said."""
-
-    def __init__(self, driver: str, endpoint: str) -> None:
-        """Tell kubelet that *driver* serves at *endpoint*."""
-        self.told: Watched[_Told] = Watched(_Told())
-        self._info = api_pb2.PluginInfo(
-            type="DRAPlugin", name=driver, endpoint=endpoint, supported_versions=SERVICES
-        )
-
-    def add_to(self, server: aio.Server) -> None:
-        """Have *server* answer kubelet."""
-        api_pb2_grpc.add_RegistrationServicer_to_server(self, server)
-
-    async def GetInfo(  # noqa: N802
-        self,
-        request: api_pb2.InfoRequest,  # noqa: ARG002
-        context: aio.ServicerContext[api_pb2.InfoRequest, Awaitable[api_pb2.PluginInfo]],  # noqa: ARG002
-    ) -> api_pb2.PluginInfo:
-        """Say who we are and where claims are prepared."""
-        told = self.told.value
-        self.told.set(replace(told, asked=told.asked + 1))
-        return self._info
-
-    async def NotifyRegistrationStatus(  # noqa: N802
-        self,
-        request: api_pb2.RegistrationStatus,
-        context: aio.ServicerContext[  # noqa: ARG002
-            api_pb2.RegistrationStatus, Awaitable[api_pb2.RegistrationStatusResponse]
-        ],
-    ) -> api_pb2.RegistrationStatusResponse:
-        """Hear whether kubelet took us."""
-        told = self.told.value
-        if request.plugin_registered:
-            self.told.set(replace(told, accepted=told.accepted + 1))
-        else:
-            text = printable(request.error, _MOST_OF_A_REFUSAL)
-            self.told.set(replace(told, refused=told.refused + 1, refusal=text))
-        return api_pb2.RegistrationStatusResponse()
-
-
 def _in_place(server: SocketServer, state: FolderState) -> bool:
     return server.file is not None and state.sockets.get(server.path.name) == server.file
-
-
-def _refused(driver: str, reason: str) -> str:
-    return (
-        f"kubelet refused DRA driver {driver}: {reason or 'no reason given'}; {_what_to_do(reason)}"
-    )
-
-
-def _what_to_do(reason: str) -> str:
-    """Return advice for kubelet's *reason*, in the words of kubelet's plugin manager."""
-    if "already registered" in reason:
-        return "another driver has this name on this node: stop it, or set dra.driverName"
-    if "version" in reason or "supported" in reason:
-        return f"kubelet must know one of {', '.join(SERVICES[:2])}: Kubernetes 1.34 and later do"
-    return "see kubelet's log"
