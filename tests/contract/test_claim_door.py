@@ -115,6 +115,7 @@ class _AtTheDoor:
             Unpreparing(
                 ledger=self.ledger,
                 view=Watched(replace(seen(), kubelet=KUBELET)),
+                ask=lambda _reason: None,
                 specs=specs,
                 obstacle=lambda name: f"what keeps {name.id}",
                 nudges=self.nudges,

@@ -2,7 +2,8 @@
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+import subprocess
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,13 @@ class ClaimStage:
     plane: ControlPlane
     root: Path
     """Kubelet's root folder."""
+    kind: str = "tpu"
+    """What the chips are called in ResourceSlices."""
     holders: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def label(self, chip: int) -> str:
         """Return the name of a chip in ResourceSlices."""
-        return f"tpu-0000-00-{5 + chip:02x}-0"
+        return f"{self.kind}-0000-00-{5 + chip:02x}-0"
 
     def allocate(
         self,
@@ -121,11 +124,26 @@ class ClaimStage:
     def spec_file(self, claim: Claim) -> Path:
         return self.node.specs / f"{DRIVER}-claim_{claim.uid}.json"
 
-    def opens(self, pod: str, chip: int) -> Opener:
-        """Let a process of *pod* open a chip."""
+    def path(self, chip: int) -> Path:
+        """Return where the node of a chip's group is."""
         function = self.node.node.root.sys / f"bus/pci/devices/0000:00:{5 + chip:02x}.0"
         number = (function / "iommu_group").resolve().name
-        held = self.holders.enter_context(opener(self.node.node.node(f"/dev/vfio/{number}")))
+        return self.node.node.node(f"/dev/vfio/{number}")
+
+    def leaves_behind(self, pod: str, chip: int) -> Callable[[], bool]:
+        """Let an orphan of *pod* have a chip open; return what tells whether it lives."""
+        script = 'sleep 1000 3<>"$0" >&- & echo $!'
+        shell = subprocess.run(
+            ["/bin/sh", "-c", script, str(self.path(chip))], stdout=subprocess.PIPE, check=True
+        )
+        pid = int(shell.stdout)
+        self.node.node.add_pod(pod)
+        self.node.node.enter(pod, "main", pid)
+        return lambda: pid in self.node.node.members(pod)
+
+    def opens(self, pod: str, chip: int) -> Opener:
+        """Let a process of *pod* open a chip."""
+        held = self.holders.enter_context(opener(self.path(chip)))
         self.node.node.add_pod(pod)
         self.node.node.enter(pod, "main", held.pid)
         return held
@@ -138,7 +156,7 @@ class ClaimStage:
 
 @contextlib.asynccontextmanager
 async def claim_stage(
-    folder: Path, *, start: bool = True, unprepare_wait: str = "3s", **changes: Any
+    folder: Path, *, kind: str = "tpu", unprepare_wait: str = "3s", **changes: Any
 ) -> AsyncIterator[ClaimStage]:
     """Yield a node with two chips whose driver is registered; the daemon can be killed."""
     root = folder / "kl"
@@ -162,9 +180,8 @@ async def claim_stage(
         async with stage(
             folder, chips=2, start=False, own_process=True, environment=environment, **settings
         ) as node:
-            made = ClaimStage(node=node, plane=plane, root=root, holders=holders)
-            if start:
-                await begin(made)
+            made = ClaimStage(node=node, plane=plane, root=root, kind=kind, holders=holders)
+            await begin(made)
             yield made
 
 

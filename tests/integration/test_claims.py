@@ -3,10 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fakes.claimstage import ClaimStage, begin, claim_stage
+
+_BOTH_DOORS: dict[str, Any] = {
+    "kind": "claimed",
+    "tpu": {"enabled": False},
+    "pools": [
+        {"resourceName": "a.b/claimed", "addresses": ["0000:00:05.0"], "api": "dra"},
+        {"resourceName": "a.b/chip", "addresses": ["0000:00:06.0"]},
+    ],
+}
+"""The first chip comes by claims, the second one by the device plugin."""
 
 
 @pytest.fixture
@@ -130,6 +141,18 @@ async def test_people_are_told_of_claims_and_who_waits_for_whom(at: ClaimStage) 
     assert {each["claim"] for each in moves} == {one}
 
 
+async def test_both_doors_serve_one_node_each_its_own_hardware(short_path: Path) -> None:
+    async with claim_stage(short_path, **_BOTH_DOORS) as at:
+        await at.node.until(
+            lambda: at.node.healthy("a.b/chip") == {"0000:00:06.0"}, "the second chip to be offered"
+        )
+        assert not at.node.kubelet.messages.get("a.b/claimed")
+        await at.prepared(at.allocate("first", 0))
+        other = await at.prepare(at.allocate("second", 1))
+        assert "this node has no device claimed-0000-00-06-0" in other["second"].error
+        assert await at.node.locks() == {"0000:00:05.0": "held"}
+
+
 async def _queued(at: ClaimStage) -> bool:
     return await at.node.queued() > 0
 
@@ -137,3 +160,26 @@ async def _queued(at: ClaimStage) -> bool:
 async def _is_sighted(at: ClaimStage) -> bool:
     rows = await at.node.asked("holders") or ()
     return bool(rows)
+
+
+@pytest.mark.parametrize("both_doors", [True, False])
+async def test_what_a_claims_pod_left_behind_is_ended_while_its_end_waits(
+    short_path: Path, both_doors: bool
+) -> None:
+    """Also where kubelet has no device plugin of ours, and so no checkpoint to ask it for."""
+    graces = dict.fromkeys(("letGoGrace", "orphanGrace", "termGrace", "killGrace"), "100ms")
+    async with claim_stage(
+        short_path,
+        unprepare_wait="60s",
+        reclaim={"poll": "100ms", "releasePoll": "50ms", "unseenGrace": "300ms", **graces},
+        **(_BOTH_DOORS if both_doors else {}),
+    ) as at:
+        first = at.allocate("first", 0)
+        await at.prepared(first)
+        (pod,) = first.pods
+        orphan = at.leaves_behind(pod, 0)
+        await at.node.until(lambda: _is_sighted(at), "its pod's cgroup to be seen")
+        assert await at.unprepare(first) == {"first": ""}
+        await at.node.until(lambda: not orphan(), "the orphan to be gone")
+        assert await at.node.locks() == {}
+        assert any("ending pid" in each for each in await at.history(0))

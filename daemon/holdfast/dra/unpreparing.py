@@ -1,5 +1,6 @@
 """Unprepares one claim: the end that kubelet tells of, and the wait until its devices are free."""
 
+import contextlib
 from collections.abc import Callable
 
 import structlog
@@ -11,7 +12,7 @@ from holdfast.model.book.book import Book
 from holdfast.model.book.claims import end_claim, locks_of
 from holdfast.model.book.draft import Draft
 from holdfast.model.gate.gate import belongs_to
-from holdfast.model.ids import ClaimRef, DeviceName
+from holdfast.model.ids import ClaimRef, DeviceName, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
@@ -35,15 +36,20 @@ class Unpreparing:
         *,
         ledger: Ledger,
         view: Watched[KubeletView],
+        ask: Callable[[str], None],
         specs: ClaimSpecs,
         obstacle: Callable[[DeviceName], str],
         nudges: Watched[int],
         clock: Clock,
         patience: float,
     ) -> None:
-        """End claims in *ledger*; the kubelet of *view* is the one that says so."""
+        """End claims in *ledger*; the kubelet of *view* is the one that says so.
+
+        *ask* has kubelet asked for its pods, by which *view* tells who it is.
+        """
         self._ledger = ledger
         self._view = view
+        self._ask = ask
         self._specs = specs
         self._obstacle = obstacle
         self._nudges = nudges
@@ -56,18 +62,18 @@ class Unpreparing:
         A claim that we know nothing of is over.
         """
         kubelet = self._view.value.kubelet
-
-        def over(draft: Draft) -> Book:
-            end_claim(draft, claim.uid, f"kubelet unprepared claim {claim}", kubelet=kubelet)
-            return draft.book
-
         try:
-            book = await self._ledger.apply(over)
+            book = await self._end(claim, kubelet)
         except (LedgerError, LaneStuckError) as error:
             return f"cannot unprepare claim {claim} yet: its end cannot be recorded: {error}"
         await self._specs.remove(claim.uid)
+        self._ask("a claim is over")
         while True:
-            changes = Changes([self._ledger.book, self._nudges])
+            changes = Changes([self._ledger.book, self._nudges, self._view])
+            if self._view.value.kubelet != kubelet:  # it is known only now which one calls
+                kubelet = self._view.value.kubelet
+                with contextlib.suppress(LedgerError, LaneStuckError):
+                    await self._end(claim, kubelet)
             left = locks_of(book, claim.uid)
             if not left:
                 log.info("claim unprepared", claim=str(claim))
@@ -87,6 +93,13 @@ class Unpreparing:
                 return f"cannot unprepare claim {claim} yet: {reason} (kubelet will ask again)"
             await changes.wait(min(_POLL, until - now, patience))
             book = self._ledger.book.value
+
+    async def _end(self, claim: ClaimRef, kubelet: ProcessId | None) -> Book:
+        def over(draft: Draft) -> Book:
+            end_claim(draft, claim.uid, f"kubelet unprepared claim {claim}", kubelet=kubelet)
+            return draft.book
+
+        return await self._ledger.apply(over)
 
     def _patience_left(self, book: Book, claim: ClaimRef) -> float:
         """Return for how many seconds *claim* may be kept from being over; of another boot: 0."""

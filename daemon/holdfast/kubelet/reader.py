@@ -73,6 +73,7 @@ class ViewReader:
         active: Callable[[], bool],
         promised: Promised,
         offered: Callable[[], Awaitable[object]],
+        silent: Callable[[], bool] = lambda: False,
         lane: Lane,
         clock: Clock,
         settings: Question,
@@ -84,6 +85,8 @@ class ViewReader:
         `active` tells whether locks are held, so that the slow questions are worth asking;
         `promised` reads what vendors' adapters understand of an answer, on the lane;
         `offered` returns once there is a list to send, without which nothing makes kubelet write.
+        While `silent`, no pod has a device of ours by the device plugin, and none is offered: then
+        kubelet's checkpoint need be neither there nor written to name none.
         The checkpoint is read, and kubelet's socket dialled, on *lane*.
         """
         self.view: Watched[KubeletView] = Watched(KubeletView())
@@ -95,6 +98,7 @@ class ViewReader:
         self._active = active
         self._promised = promised
         self._offered = offered
+        self._silent = silent
         self._lane = lane
         self._clock = clock
         self._settings = settings
@@ -200,16 +204,18 @@ class ViewReader:
             known = _owners(self.view.value.entries)
             began = self._clock.uptime()
             pods = await list_pods()
-        before = await self._file()
-        self._resent_at, sent_at = self._clock.monotonic(), self._clock.uptime()
-        self._resend()
-        await self._written_since(before)
+        sent_at, silent = self._clock.uptime(), self._silent()
+        if not silent:
+            before = await self._file()
+            self._resent_at, sent_at = self._clock.monotonic(), self._clock.uptime()
+            self._resend()
+            await self._written_since(before)
         # One call, and no wait before it is published: a look that somebody else takes meanwhile
         # would be newer, and a view that goes back in time lacks the pods that came since.
         look, answered_by = await self._lane.run(self._read_and_who)
         if answered_by != kubelet:
             raise KubeletError("cannot ask kubelet for its pods: it was replaced meanwhile")
-        if look.state is not CheckpointState.READ:
+        if not self._is_answer(look) or silent is not self._silent():
             self._took_note(look)
             raise KubeletError(look.problem)
         was = self.view.value
@@ -234,6 +240,10 @@ class ViewReader:
         )
         if came:
             self._count_write()
+
+    def _is_answer(self, look: Checkpoint) -> bool:
+        missing = look.state is CheckpointState.MISSING and self._silent()
+        return look.state is CheckpointState.READ or missing
 
     def _read_and_who(self) -> tuple[Checkpoint, ProcessId | None]:
         return self._read_now(), self._peer(self._folder.kubelet_socket)
@@ -282,7 +292,7 @@ class ViewReader:
         """Publish what a look at the file showed, whoever made kubelet write it."""
         was = self.view.value
         self._read = look.file
-        if look.state is not CheckpointState.READ:
+        if not self._is_answer(look):
             if was.unreadable and (was.problem, was.file) == (look.problem, look.id):
                 return  # that it was tried again is no news to judge starts and locks by
             # What it said last is kept for those who must not act on less; `readable` says so.

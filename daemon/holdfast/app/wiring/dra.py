@@ -79,6 +79,7 @@ class Dra:
             Unpreparing(
                 ledger=parts.ledger,
                 view=parts.reader.view,
+                ask=parts.reader.ask,
                 specs=self.specs,
                 obstacle=parts.watcher.obstacle,
                 nudges=parts.watcher.nudges,

@@ -49,6 +49,7 @@ from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
+from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.settings import Settings
 from holdfast.vendors.context import Context, Vendor
@@ -65,6 +66,8 @@ VENDORS: tuple[Vendor, ...] = (
     nvidia,
 )
 """The adapters of this daemon, one line each; of a device that two find the first one's counts."""
+
+_LONG = 3600.0
 
 Called = Callable[[str, str, str, float], None]
 """Takes one call of kubelet's: the resource, the call's name, its status code, its seconds."""
@@ -156,6 +159,7 @@ class Parts:
             active=lambda: bool(self.ledger.book.value.locks),
             promised=self.sources.promised,
             offered=self._something_offered,
+            silent=self._silent,
             lane=host.lanes["kubelet"],
             clock=self.clock,
             settings=kubelet.question,
@@ -368,7 +372,20 @@ class Parts:
         self.offering.resend()
 
     async def _something_offered(self) -> Offers:
-        return await self.offering.offers.until(lambda offers: bool(offers.devices))
+        while not (self.offering.offers.value.devices or self._silent()):
+            changes = Changes([self.offering.offers, self.ledger.book])
+            if not (self.offering.offers.value.devices or self._silent()):
+                await changes.wait(_LONG)
+        return self.offering.offers.value
+
+    def _silent(self) -> bool:
+        """Tell whether nothing of ours comes by the device plugin: all of it is behind claims."""
+        if not self.settings.has_dra() or self.offering.offers.value.devices:
+            return False
+        book = self.ledger.book.value
+        plugins = [each.claim is None for each in book.allocations.values()]
+        plugins += [lock.claim is None and lock.pod is not None for lock in book.locks.values()]
+        return not any(plugins)
 
     def _pod_changed(self, pod: PodUid) -> None:
         self.watcher.pod_changed(pod)
