@@ -1,13 +1,17 @@
 """Claims by the real daemon: prepared when the kernel shows the devices free, over when it does."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes.claimstage import ClaimStage, begin, claim_stage
+from fakes.claimrecord import write_record
+from fakes.claimstage import DRIVER, NAMESPACE, ClaimStage, begin, claim_stage
+from fakes.controlplane import NODE
+from holdfast.model.ids import ClaimRef, ClaimUid
 
 _BOTH_DOORS: dict[str, Any] = {
     "kind": "claimed",
@@ -151,6 +155,25 @@ async def test_both_doors_serve_one_node_each_its_own_hardware(short_path: Path)
         other = await at.prepare(at.allocate("second", 1))
         assert "this node has no device claimed-0000-00-06-0" in other["second"].error
         assert await at.node.locks() == {"0000:00:05.0": "held"}
+
+
+async def test_what_kubelet_has_prepared_is_held_although_the_ledger_was_lost(
+    at: ClaimStage,
+) -> None:
+    first = at.allocate("first", 0)
+    await at.prepared(first)
+    ref = ClaimRef(NAMESPACE, ClaimUid(first.uid), first.name)
+    record = at.root / "dra_manager_state"
+    write_record(record, ref, first.pods, device=at.label(0), driver=DRIVER, pool=NODE)
+    at.node.kill()
+    shutil.rmtree(at.node.state)
+    await begin(at)
+    await at.node.until(lambda: _held(at), "the chip to be held again")
+    assert "claim taken over from kubelet's record" in at.node.log
+
+
+async def _held(at: ClaimStage) -> bool:
+    return await at.node.locks() == {"0000:00:05.0": "held"}
 
 
 async def _queued(at: ClaimStage) -> bool:

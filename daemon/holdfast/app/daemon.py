@@ -164,6 +164,8 @@ async def _first_facts(parts: Parts) -> None:
         await parts.watcher.catch_up()
     except HoldfastError as error:
         log.warning("started without all facts of the node", reason=str(error))
+    if parts.dra is not None:
+        await parts.dra.catch_up()
     parts.offering.refresh()
 
 

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from holdfast.dra.mirror import SliceMirror
 from holdfast.dra.pool import NodePool
 from holdfast.dra.preparing import Node, Preparing
 from holdfast.dra.publisher import Publisher
+from holdfast.dra.records import ClaimRecords
 from holdfast.dra.registration import DriverRegistrar, DriverTimes
 from holdfast.dra.server import ClaimServer
 from holdfast.dra.specs import ClaimSpecs
@@ -26,7 +27,8 @@ from holdfast.host.files.kernelfile import device_number
 from holdfast.host.pci.sysfs import Sysfs
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.model.dra.advertised import Advertised
-from holdfast.names import PLUGINS, PLUGINS_REGISTRY
+from holdfast.model.ids import PodUid
+from holdfast.names import CLAIM_STATE, PLUGINS, PLUGINS_REGISTRY
 
 if TYPE_CHECKING:
     from holdfast.app.wiring.parts import Parts
@@ -56,11 +58,12 @@ class Dra:
             node_rdev=lambda path: device_number(host.root.node(path)),
             lane=host.lanes["cdi"],
         )
+        claims = ClaimsOnServer(self.server)
         self.door = ClaimDoor(
             Preparing(
                 driver=self.driver,
                 pool=self.node,
-                claims=ClaimsOnServer(self.server),
+                claims=claims,
                 ledger=parts.ledger,
                 node=Node(
                     inventory=parts.scanner.inventory,
@@ -88,7 +91,7 @@ class Dra:
             ),
             clock=parts.clock,
         )
-        claims = ClaimServer(self.door, clock=parts.clock)
+        service = ClaimServer(self.door, clock=parts.clock)
         health = HealthServer(
             pool=self.node,
             serves=settings.is_dra,
@@ -98,6 +101,18 @@ class Dra:
             obstacle=parts.watcher.obstacle,
             clock=parts.clock,
         )
+        self.records = ClaimRecords(
+            driver=self.driver,
+            pool=self.node,
+            state=Path(dra.kubelet_root) / CLAIM_STATE,
+            claims=claims,
+            ledger=parts.ledger,
+            inventory=parts.scanner.inventory,
+            advertised=self.advertised,
+            sight=self._with_cgroup,
+            specs=self.specs,
+            lane=host.lanes["kubelet"],
+        )
         root = Path(dra.kubelet_root)
         self._plugins = self._watch(root / PLUGINS / self.driver, "")
         self._registry = self._watch(root / PLUGINS_REGISTRY, self.driver)
@@ -105,7 +120,7 @@ class Dra:
             driver=self.driver,
             plugins=self._plugins,
             registry=self._registry,
-            services=(claims, health),
+            services=(service, health),
             lane=host.lanes["kubelet"],
             clock=parts.clock,
             times=DriverTimes(),
@@ -126,6 +141,11 @@ class Dra:
         yield "plugins registry", self._registry.run()
         yield "DRA registrar", self.registrar.run()
         yield "ResourceSlices", self.publisher.run()
+        yield "claims", self.records.run()
+
+    async def catch_up(self) -> None:
+        """Bring the book in line with kubelet's record of claims, before anything is served."""
+        await self.records.catch_up()
 
     async def close(self) -> None:
         """Take our sockets away, then cut what is asked of the API server."""
@@ -157,6 +177,10 @@ class Dra:
             registration=self.registrar.registration,
             clock=parts.clock,
         )
+
+    async def _with_cgroup(self, pods: Collection[PodUid]) -> Collection[PodUid]:
+        cgroups, lane = self._parts.cgroups, self._parts.host.lanes["pods"]
+        return await lane.run(lambda: [pod for pod in pods if cgroups.pod(pod) is not None])
 
     def _watch(self, folder: Path, prefix: str) -> FolderWatch:
         parts = self._parts

@@ -183,8 +183,8 @@ class Parts:
             rescan=settings.foreign_scan,
             exclusive_open=self.settings.gate.exclusive_open,
         )
-        cgroups = Cgroups(host.root, monotonic=self.clock.monotonic)
-        self.pods = pods = Pods(
+        self.cgroups = cgroups = Cgroups(host.root, monotonic=self.clock.monotonic)
+        self._pods = pods = Pods(
             cgroups=cgroups,
             runtimes=RuntimeFiles(host.root),
             procfs=host.procfs,
@@ -302,7 +302,7 @@ class Parts:
             reader=self.reader,
             starts=self.gate.starts.held_up,
             look=self.look,
-            pods=self.pods,
+            pods=self._pods,
             pidfds=self.host.pidfds,
             clock=self.clock,
             settings=self.settings.reclaim,

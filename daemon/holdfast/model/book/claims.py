@@ -14,6 +14,7 @@ from holdfast.errors import ClaimRefusedError
 from holdfast.model.book.book import Allocation, Book, ClaimRecord, Phase, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
 from holdfast.model.ids import (
     BootId,
@@ -105,6 +106,19 @@ def enlist(draft: Draft, wish: Wish) -> str | None:
             draft.allocate(resource, devices, pod=min(pods), claim=ref.uid)
     settle(draft, near=wish.keys)
     return None
+
+
+def adopt(draft: Draft, wish: Wish) -> None:
+    """Put a claim into the book that kubelet has prepared, and the book has not: its pods run.
+
+    Raises ClaimRefusedError as `enlist` does.
+    """
+    if enlist(draft, wish) is not None:
+        return
+    for allocation in draft.holdings.of_claim(wish.ref.uid):
+        # But not on what another had at that time.
+        if could_have_started(allocation, draft.holdings):
+            draft.activate(allocation)
 
 
 def _refuse_late(draft: Draft, wish: Wish) -> None:

@@ -1,6 +1,6 @@
 """When a claim may be prepared: what it is to have, who is before it, and what the kernel shows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.errors import ClaimRefusedError
 from holdfast.model.book.book import Book, Phase
@@ -12,7 +12,15 @@ from holdfast.model.book.queue import waits_behind
 from holdfast.model.devices import Device
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.gate.gate import belongs_to
-from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, HardwareKey, PodUid
+from holdfast.model.ids import (
+    ClaimRef,
+    ClaimUid,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    PodUid,
+    ResourceName,
+)
 from holdfast.model.use.free import Freedom, Verdict
 
 
@@ -50,17 +58,17 @@ def results_for(
 
 def wish_for(claim: AllocatedClaim, devices: Sequence[Device]) -> Wish:
     """Return what the book has to know of *claim*, which is to have *devices*."""
-    by_resource: dict[str, list[Device]] = {}
+    return Wish(ref=claim.ref, pods=claim.reserved_for, devices=by_resource(devices))
+
+
+def by_resource(
+    devices: Iterable[Device],
+) -> dict[ResourceName, dict[DeviceId, frozenset[HardwareKey]]]:
+    """Return the keys of *devices* by resource and id."""
+    found: dict[ResourceName, dict[DeviceId, frozenset[HardwareKey]]] = {}
     for device in devices:
-        by_resource.setdefault(device.name.resource, []).append(device)
-    return Wish(
-        ref=claim.ref,
-        pods=claim.reserved_for,
-        devices={
-            each[0].name.resource: {device.name.id: device.keys for device in each}
-            for each in by_resource.values()
-        },
-    )
+        found.setdefault(device.name.resource, {})[device.name.id] = device.keys
+    return found
 
 
 def why_not_yet(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> str | None:

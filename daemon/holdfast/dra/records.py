@@ -1,0 +1,175 @@
+"""Compares our claims with kubelet's record and the API server: what nobody tells us is found."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from holdfast.dra.door import ClaimReader
+from holdfast.dra.specs import ClaimSpecs
+from holdfast.errors import ApiServerError, ClaimRefusedError, HoldfastError, ObjectGoneError
+from holdfast.kubelet.checkpoint import CheckpointState
+from holdfast.kubelet.claimstate import ClaimState, read
+from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.book import ClaimRecord
+from holdfast.model.book.claims import Wish, adopt, end_claim, share
+from holdfast.model.book.draft import Draft
+from holdfast.model.devices import Device, Inventory
+from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.lost import LostFacts, OnServer, why_over
+from holdfast.model.dra.passage import by_resource
+from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
+from holdfast.model.kubelet import ClaimEntry
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+EVERY = 60.0
+"""Seconds between two comparisons; the API server is asked for each claim that kubelet misses."""
+
+
+class ClaimRecords:
+    """Adopts claims that the ledger lost, learns who shares them, and ends those that are lost."""
+
+    def __init__(
+        self,
+        *,
+        driver: str,
+        pool: str,
+        state: Path,
+        claims: ClaimReader,
+        ledger: Ledger,
+        inventory: Watched[Inventory],
+        advertised: Callable[[], Sequence[Advertised]],
+        sight: Callable[[Collection[PodUid]], Awaitable[Collection[PodUid]]],
+        specs: ClaimSpecs,
+        lane: Lane,
+        every: float = EVERY,
+    ) -> None:
+        """Read kubelet's record at *state*; *sight* returns which of some pods have a cgroup."""
+        self._driver = driver
+        self._pool = pool
+        self._state = state
+        self._claims = claims
+        self._ledger = ledger
+        self._inventory = inventory
+        self._advertised = advertised
+        self._sight = sight
+        self._specs = specs
+        self._lane = lane
+        self._every = every
+        self.problem = ""
+        """Why kubelet's record cannot be read; empty while it can."""
+
+    async def catch_up(self) -> None:
+        """Take over what kubelet has recorded and the ledger has not.
+
+        Kubelet prepares nothing again for a pod that runs, so without this a claim that the ledger
+        lost would have no lock. What fails is told, never raised.
+        """
+        try:
+            await self._take_over(await self._read())
+        except HoldfastError as error:
+            log.warning("cannot compare claims with kubelet's record", reason=str(error))
+
+    async def run(self) -> None:
+        """Compare until cancelled, and take over at once what new hardware brings."""
+        while True:
+            changes = Changes([self._inventory])
+            if await changes.wait(self._every):
+                await self.catch_up()
+                continue
+            await self.compare()
+
+    async def compare(self) -> None:
+        """Compare once; what fails is told, never raised."""
+        try:
+            state = await self._read()
+            await self._take_over(state)
+            for record in self._live():
+                await self._look_for(record, state)
+            await self._specs.tidy([each.ref.uid for each in self._live()])
+        except HoldfastError as error:
+            log.warning("cannot compare claims with kubelet's record", reason=str(error))
+
+    async def _read(self) -> ClaimState:
+        state = await self._lane.run(partial(read, self._state))
+        if state.problem != self.problem and self._live():
+            log.warning("kubelet's record of claims", problem=state.problem or "readable again")
+        self.problem = state.problem
+        return state
+
+    def _live(self) -> list[ClaimRecord]:
+        claims = self._ledger.book.value.claims
+        return [each for each in claims.values() if each.over_at is None]
+
+    async def _take_over(self, state: ClaimState) -> None:
+        known = self._ledger.book.value.claims
+        for entry in state.entries:
+            if entry.claim.uid in known:
+                await self._ledger.apply_if_changing(
+                    partial(share, claim=entry.claim.uid, pods=entry.pods)
+                )
+            elif (wish := self._wish(entry)) is not None:
+                await self._adopt(wish)
+
+    async def _adopt(self, wish: Wish) -> None:
+        try:
+            await self._ledger.apply_or_log(partial(adopt, wish=wish))
+        except ClaimRefusedError as error:
+            log.warning("claim not taken over", claim=str(wish.ref), reason=str(error))
+        else:
+            log.warning("claim taken over from kubelet's record", claim=str(wish.ref))
+
+    def _wish(self, entry: ClaimEntry) -> Wish | None:
+        """Return what a claim that kubelet has prepared has of ours, None where it is nothing."""
+        labels = {name for pool, name in entry.devices.get(self._driver, ()) if pool == self._pool}
+        inventory = self._inventory.value
+        devices: dict[str, Device] = {
+            str(device.name): device
+            for each in self._advertised()
+            if each.name in labels
+            for name in each.devices
+            if (device := inventory.get(name)) is not None
+        }
+        if not devices or not entry.pods:
+            return None
+        return Wish(
+            ref=entry.claim,
+            pods=dict.fromkeys(entry.pods, ""),
+            devices=by_resource(devices.values()),
+        )
+
+    async def _look_for(self, record: ClaimRecord, state: ClaimState) -> None:
+        listed = _listed(record.ref.uid, state)
+        if listed is not False or await self._sight(record.pods):
+            return
+        server = await self._on_server(record.ref)
+        reason = why_over(LostFacts(listed=listed, server=server, cgroups=False))
+        if reason is None:
+            return
+        log.warning("claim lost", claim=str(record.ref), reason=reason)
+
+        def end(draft: Draft) -> None:
+            end_claim(draft, record.ref.uid, f"claim {record.ref} is over: {reason}")
+
+        await self._ledger.apply_or_log(end)
+        await self._specs.remove(record.ref.uid)
+
+    async def _on_server(self, claim: ClaimRef) -> OnServer:
+        try:
+            found = await self._claims.claim(claim.namespace, claim.name)
+        except ObjectGoneError:
+            return OnServer.GONE
+        except ApiServerError:
+            return OnServer.UNKNOWN
+        return OnServer.THERE if found.ref.uid == claim.uid else OnServer.ANOTHER
+
+
+def _listed(claim: ClaimUid, state: ClaimState) -> bool | None:
+    if state.state is not CheckpointState.READ:
+        return None
+    return any(entry.claim.uid == claim for entry in state.entries)

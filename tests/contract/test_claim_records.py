@@ -1,0 +1,229 @@
+"""Claims beside kubelet's record and the API server: taken over, shared, and over when lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.books import WHOLE, X, Y, inventory, silicon
+from fakes.claimrecord import write_record
+from holdfast.dra.records import ClaimRecords
+from holdfast.dra.specs import ClaimSpecs
+from holdfast.errors import ApiServerError, ObjectGoneError
+from holdfast.host.files.cdi import SpecFolder
+from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.book.book import Phase
+from holdfast.model.book.claims import Wish
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState
+from holdfast.model.dra.advertised import plain
+from holdfast.model.dra.claims import AllocatedClaim
+from holdfast.model.dra.passage import enter
+from holdfast.model.ids import BootId, ClaimRef, ClaimUid, PodUid
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+
+_REF = ClaimRef("team", ClaimUid("uid-1"), "claim")
+_NODE = inventory({WHOLE: silicon(d0="a", d1="b")})
+
+
+@dataclass
+class _Server:
+    """What the API server has under the claim's name."""
+
+    has: ClaimRef | None = _REF
+    down: bool = False
+
+    async def claim(self, namespace: str, name: str) -> AllocatedClaim:
+        if self.down:
+            raise ApiServerError("cannot ask the API server")
+        if self.has is None:
+            raise ObjectGoneError(f"there is no claim {namespace}/{name}")
+        return AllocatedClaim(ref=self.has)
+
+
+@dataclass
+class _Scene:
+    ledger: Ledger
+    records: ClaimRecords
+    state: Path
+    specs: Path
+    server: _Server
+    inventory: Watched[Any]
+    cgroups: set[PodUid] = field(default_factory=set)
+
+    def record(self, *pods: PodUid, device: str = "tpu-d0", ref: ClaimRef = _REF) -> None:
+        write_record(self.state, ref, pods, device=device, driver="holdfast.dev", pool="node-1")
+
+    async def prepare(self, *pods: PodUid) -> None:
+        wish = Wish(
+            ref=_REF,
+            pods=dict.fromkeys(pods, ""),
+            devices={WHOLE: silicon(d0="a")},
+        )
+
+        def prepared(draft: Draft) -> None:
+            assert enter(draft, wish, "free") is None
+
+        await self.ledger.apply(prepared)
+        await self.published()
+
+    async def published(self) -> None:
+        await self.ledger.apply(lambda _draft: None)
+        await asyncio.sleep(0)
+
+    async def compare(self) -> None:
+        await self.records.compare()
+        await self.published()
+
+    @property
+    def held(self) -> list[LockState]:
+        return [lock.state for lock in self.ledger.book.value.locks.values()]
+
+
+@pytest.fixture
+async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
+    for name in ("state", "cdi"):
+        (tmp_path / name).mkdir()
+    lane, book_lane = Lane("kubelet", deadline=20.0), Lane("ledger", deadline=20.0)
+    ledger = await open_ledger(
+        tmp_path / "state", book_lane, clock=SystemClock(), boot=BootId("this boot")
+    )
+    server, hardware = _Server(), Watched(_NODE)
+
+    async def sight(pods: Collection[PodUid]) -> Collection[PodUid]:
+        return made.cgroups & set(pods)
+
+    records = ClaimRecords(
+        driver="holdfast.dev",
+        pool="node-1",
+        state=tmp_path / "dra_manager_state",
+        claims=server,
+        ledger=ledger,
+        inventory=hardware,
+        advertised=lambda: tuple(map(plain, hardware.value.devices)),
+        sight=sight,
+        specs=ClaimSpecs(
+            SpecFolder(tmp_path / "cdi", prefix="holdfast.dev-claim"),
+            driver="holdfast.dev",
+            node_rdev=lambda _path: None,
+            lane=lane,
+        ),
+        lane=lane,
+    )
+    made = _Scene(
+        ledger=ledger,
+        records=records,
+        state=tmp_path / "dra_manager_state",
+        specs=tmp_path / "cdi",
+        server=server,
+        inventory=hardware,
+    )
+    yield made
+    await ledger.close()
+    lane.close()
+    book_lane.close()
+
+
+async def test_a_claim_that_is_gone_from_everywhere_is_over(at: _Scene) -> None:
+    await at.prepare(X)
+    at.record()
+    at.server.has = None
+    await at.compare()
+    assert at.held == [LockState.RELEASING]
+    assert (
+        "the API server has no such claim"
+        in next(iter(at.ledger.book.value.locks.values())).evidence
+    )
+
+
+async def test_a_claim_of_the_same_name_is_another_one(at: _Scene) -> None:
+    await at.prepare(X)
+    at.record()
+    at.server.has = replace(_REF, uid=ClaimUid("uid-2"))
+    await at.compare()
+    assert at.held == [LockState.RELEASING]
+
+
+@pytest.mark.parametrize("sign", ["record", "no record", "damaged", "server", "down", "cgroup"])
+async def test_while_one_of_them_still_has_it_a_claim_is_not_over(at: _Scene, sign: str) -> None:
+    await at.prepare(X)
+    at.record()
+    at.server.has = None
+    if sign == "record":
+        at.record(X)
+    elif sign == "no record":
+        at.state.unlink()
+    elif sign == "damaged":
+        at.state.write_text("{")
+    elif sign == "server":
+        at.server.has = _REF
+    elif sign == "down":
+        at.server.down = True
+    else:
+        at.cgroups = {X}
+    await at.compare()
+    assert at.held == [LockState.HELD]
+
+
+async def test_a_pod_that_joined_without_a_call_is_learned_of(at: _Scene) -> None:
+    await at.prepare(X)
+    at.record(X, Y)
+    await at.compare()
+    assert at.ledger.book.value.claims[_REF.uid].pods == {X, Y}
+
+
+async def test_what_the_ledger_lost_is_taken_over_before_anything_is_served(at: _Scene) -> None:
+    at.record(X)
+    await at.records.catch_up()
+    await at.published()
+    (allocation,) = at.ledger.book.value.allocations.values()
+    assert (allocation.claim, allocation.phase) == (_REF.uid, Phase.ACTIVE)
+    assert at.held == [LockState.HELD]
+
+
+@pytest.mark.parametrize("device", ["tpu-gone", ""])
+async def test_what_is_not_on_this_node_is_not_taken_over(at: _Scene, device: str) -> None:
+    at.record(X, device=device)
+    await at.records.catch_up()
+    await at.published()
+    assert not at.ledger.book.value.claims
+
+
+async def test_what_another_pod_has_by_now_is_not_taken_from_it(at: _Scene) -> None:
+    await at.prepare(X)
+    at.record(Y, ref=replace(_REF, uid=ClaimUid("uid-2")))
+    await at.records.catch_up()
+    await at.published()
+    book = at.ledger.book.value
+    assert [lock.claim for lock in book.locks.values()] == [_REF.uid]
+    assert [each.phase for each in book.holdings.of_claim(ClaimUid("uid-2"))] == [Phase.PENDING]
+
+
+async def test_hardware_that_comes_late_brings_its_claim(at: _Scene) -> None:
+    at.inventory.set(replace(_NODE, devices=()))
+    at.record(X)
+    running = asyncio.create_task(at.records.run())
+    await asyncio.sleep(0)
+    at.inventory.set(_NODE)
+    await at.ledger.book.until(lambda book: bool(book.claims))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_specs_of_claims_that_are_over_do_not_stay(at: _Scene) -> None:
+    await at.prepare(X)
+    at.record(X)
+    for uid in (_REF.uid, "another"):
+        (at.specs / f"holdfast.dev-claim_{uid}.json").write_text("{}")
+    (at.specs / "holdfast_google.com-tpu.json").write_text("{}")
+    await at.compare()
+    assert sorted(each.name for each in at.specs.iterdir()) == [
+        f"holdfast.dev-claim_{_REF.uid}.json",
+        "holdfast_google.com-tpu.json",
+    ]
