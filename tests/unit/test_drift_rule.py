@@ -6,10 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.books import (
+    BOOT,
     UPTIME,
     WHOLE,
     X,
     Y,
+    Z,
     allocated,
     book_of,
     drafted,
@@ -20,12 +22,12 @@ from fakes.books import (
     seen,
     silicon,
 )
-from holdfast.model.book.book import Book, PodRecord
+from holdfast.model.book.book import Book, ClaimRecord, Phase, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.drift import Drift, DriftFacts, disagreements
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.offers import OfferedDevice, Offers, kept_back
-from holdfast.model.ids import BootId, DeviceId, PodUid, ProcessId, ResourceName
+from holdfast.model.ids import BootId, ClaimRef, ClaimUid, DeviceId, PodUid, ProcessId, ResourceName
 from holdfast.model.kubelet import KubeletView, ListedPod
 from holdfast.model.use.holders import Grip, Holder
 
@@ -130,6 +132,23 @@ def test_two_containers_of_one_pod_share_a_device() -> None:
 def test_a_lock_for_no_pod_of_kubelets_is_told_when_it_stays_so() -> None:
     assert _kinds(HELD_BY_X, seen(asked_at=LATER)) == [Drift.LOCK_WITHOUT_POD.value]
     assert _kinds(HELD_BY_X, seen(asked_at=UPTIME + 59.0)) == []
+
+
+def test_of_a_claim_kubelets_checkpoint_says_nothing_and_its_pods_may_share_the_device() -> None:
+    claim = ClaimRecord(
+        ref=ClaimRef("team", ClaimUid("uid"), "claim"), pods=frozenset({X, Y}), boot=BOOT
+    )
+
+    def take(draft: Draft) -> None:
+        draft.note_claim(claim)
+        draft.allocate(WHOLE, silicon(d0="a"), pod=X, claim=claim.ref.uid, phase=Phase.ACTIVE)
+
+    held = book_of(take, _named(X, "x"))
+    view = seen(asked_at=LATER)
+    both = {name("d0"): (_holder(X), _holder(Y))}
+    assert _kinds(held, replace(view, pods=(_listed("x"),)), holders=both) == []
+    others = {name("d0"): (_holder(Z),)}
+    assert _kinds(held, view, holders=others) == [Drift.HELD_BY_ANOTHER.value]
 
 
 @pytest.mark.parametrize("registered", [ids("d0"), ids("d0", "d1", "d9"), ids("0", "1"), ids()])

@@ -310,6 +310,12 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
         record = self.pods.get(uid)
         return f"pod {record or uid}"
 
+    def pods_of(self, lock: DeviceLock) -> frozenset[PodUid]:
+        """Return the known pods that may use what *lock* locks: several may share its claim."""
+        claim = None if lock.claim is None else self.claims.get(lock.claim)
+        shared = frozenset[PodUid]() if claim is None else claim.pods
+        return shared if lock.pod is None else shared | {lock.pod}
+
     def holder(self, each: "Allocation | DeviceLock") -> str:
         """Return how to name to a person whose *each* is: a pod, or a claim with its pods.
 

@@ -145,7 +145,7 @@ def _lost_books(facts: DriftFacts) -> Iterator[Disagreement]:
         had = sorted(
             str(lock.device)
             for lock in facts.book.locks.values()
-            if lock.pod == record.uid and lock.state is not LockState.FOREIGN
+            if lock.pod == record.uid and lock.state is not LockState.FOREIGN and lock.claim is None
         )
         if had:
             yield Disagreement(
@@ -203,8 +203,8 @@ def _counted_twice(facts: DriftFacts) -> Iterator[Disagreement]:
 
 def _lock_without_pod(facts: DriftFacts) -> Iterator[Disagreement]:
     for lock in facts.book.locks.values():
-        if lock.state is not LockState.HELD:
-            continue
+        if lock.state is not LockState.HELD or lock.claim is not None:
+            continue  # kubelet's checkpoint has nothing of claims
         since = facts.locked_at.get(lock.device)
         if since is None or facts.view.asked_at - since < facts.lock_patience:
             continue
@@ -244,7 +244,8 @@ def _held_by_another(facts: DriftFacts) -> Iterator[Disagreement]:
         strangers = [
             holder
             for holder in facts.holders.get(lock.device, ())
-            if lock.state is LockState.FOREIGN or (lock.pod is not None and holder.pod != lock.pod)
+            if lock.state is LockState.FOREIGN
+            or (lock.pod is not None and holder.pod not in facts.book.pods_of(lock))
         ]
         if strangers:
             granted = (
