@@ -436,6 +436,15 @@ def test_of_a_group_whose_chip_is_gone_nothing_is_offered() -> None:
     assert [each.name for each in offered(contents(made))] == [plain(one).name]
 
 
+def test_a_device_without_functions_is_known_by_the_function_that_is_its_key() -> None:
+    (one,) = chips(1)
+    accel = msgspec.structs.replace(one, functions=(), kind=DeviceKind.ACCEL)
+    nowhere = msgspec.structs.replace(accel, keys=frozenset({HardwareKey("gpu/x")}))
+
+    assert plain(accel).address == address(0)
+    assert plain(nowhere).address is None
+
+
 def test_a_fault_alone_hides_no_device() -> None:
     (one,) = chips(1)
     ill = msgspec.structs.replace(one, faults=(Fault(kind=FaultKind.ILL, text="hot"),))

@@ -172,6 +172,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._suffer(self._rude)
             self._node = self._authenticated()
+            if parts.path == "/version":
+                self._answer(200, {"major": "1", "gitVersion": f"v1.{api.store.rules.minor}.0"})
+                return
             place, subresource = place_of(parts.path)
             answer = act(place, subresource)
         except RefusedError as error:
@@ -252,9 +255,17 @@ class _Handler(BaseHTTPRequestHandler):
         }
 
     def _post(self, place: Place, subresource: str) -> Object:
+        if place.kind.plural == "selfsubjectaccessreviews":
+            return self._reviewed()
         self._allow("create", place, subresource)
         self._admit(place, self._sent)
-        return self.server.api.store.create(place, self._sent)
+        dry_run = self._query.get("dryRun") == "All"
+        return self.server.api.store.create(place, self._sent, dry_run=dry_run)
+
+    def _reviewed(self) -> Object:
+        asked = self._sent["spec"]["resourceAttributes"]
+        forbidden = (asked["verb"], asked["resource"]) in self.server.api.forbidden
+        return {**self._sent, "metadata": {}, "status": {"allowed": not forbidden}}
 
     def _put(self, place: Place, subresource: str) -> Object:
         self._allow("update", place, subresource)

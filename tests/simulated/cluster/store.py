@@ -124,8 +124,11 @@ class Store:
         self.writes: list[tuple[str, Place]] = []
         """Each write that was carried out: the verb, and where."""
 
-    def create(self, place: Place, sent: Object) -> Object:
-        """Store a new object; *place* has no name, it is in what was *sent*."""
+    def create(self, place: Place, sent: Object, *, dry_run: bool = False) -> Object:
+        """Store a new object; *place* has no name, it is in what was *sent*.
+
+        With *dry_run* only say what would be stored.
+        """
         with self.changed:
             made = self._checked(place.kind, sent)
             metadata = made.setdefault("metadata", {})
@@ -143,6 +146,8 @@ class Store:
             if place.namespace:
                 metadata["namespace"] = place.namespace
             metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now(), "generation": 1}
+            if dry_run:
+                return made
             self._put(at, made, None)
             self.writes.append(("create", at))
             return copy.deepcopy(made)

@@ -16,3 +16,8 @@ def dra_findings(node: Node) -> Iterator[Finding]:
         return
     yield _API.ok(f"the driver {node.settings.dra.driver_name} serves claims")
     yield from folder_findings(node)
+    if node.live:
+        # TLS and the client are loaded only where they are used.
+        from holdfast.doctor.dra.cluster import cluster_findings  # noqa: PLC0415
+
+        yield from cluster_findings(node.settings.dra)

@@ -1,0 +1,79 @@
+"""Counters for devices that share hardware, and none for those that do not."""
+
+from holdfast.model.dra.counters import MOST_COUNTERS, Exclusive, apart, counted
+from holdfast.model.ids import HardwareKey
+
+
+def device(name: str, *keys: str) -> Exclusive:
+    return Exclusive(name=name, keys=frozenset(map(HardwareKey, keys)))
+
+
+def names(devices: tuple[Exclusive, ...]) -> list[str]:
+    return [each.name for each in devices]
+
+
+def test_devices_with_hardware_of_their_own_have_no_counters() -> None:
+    kept, counters = counted([device("a", "1", "2"), device("b", "3")])
+
+    assert names(kept) == ["a", "b"]
+    assert (counters.sets, counters.uses) == ((), {})
+
+
+def test_what_several_devices_have_is_one_counter_however_many_keys_it_has() -> None:
+    kept, counters = counted(
+        [device("a", "1", "2"), device("b", "3"), device("c", "9"), device("both", "1", "2", "3")]
+    )
+
+    assert names(kept) == ["a", "b", "c", "both"]
+    (one,) = counters.sets
+    assert one.name == "a"
+    assert {name: amount.value for name, amount in one.counters.items()} == {
+        "part-0": "1",
+        "part-1": "1",
+    }
+    assert {name: [*use.counters] for name, use in counters.uses.items()} == {
+        "a": ["part-0"],
+        "b": ["part-1"],
+        "both": ["part-0", "part-1"],
+    }
+
+
+def test_hardware_that_is_not_entangled_has_sets_of_its_own() -> None:
+    pairs = [device("a", "1"), device("b", "2"), device("a2", "1"), device("b2", "2")]
+    _, counters = counted(pairs)
+
+    assert [each.name for each in counters.sets] == ["a", "b"]
+    assert {name: use.counter_set for name, use in counters.uses.items()} == {
+        "a": "a",
+        "a2": "a",
+        "b": "b",
+        "b2": "b",
+    }
+
+
+def test_devices_are_entangled_through_a_third_that_comes_later() -> None:
+    kept, counters = counted([device("a", "1"), device("b", "2"), device("ab", "1", "2")])
+
+    assert names(kept) == ["a", "b", "ab"]
+    assert [each.name for each in counters.sets] == ["a"]
+
+
+def test_a_set_is_filled_to_its_last_counter_and_no_further() -> None:
+    def box(count: int) -> list[Exclusive]:
+        keys = [f"{place:02}" for place in range(count)]
+        return [*(device(f"chip-{key}", key) for key in keys), device("box", *keys)]
+
+    kept, counters = counted(box(MOST_COUNTERS))
+    assert len(kept) == MOST_COUNTERS + 1
+    assert len(counters.sets[0].counters) == MOST_COUNTERS
+
+    kept, counters = counted(box(MOST_COUNTERS + 1))
+    assert len(kept) == MOST_COUNTERS + 1, "the box is left out, for it came last"
+    assert "box" not in names(kept)
+    assert counters.sets == ()
+
+
+def test_of_devices_that_share_hardware_the_earlier_stay() -> None:
+    devices = [device("a", "1"), device("ab", "1", "2"), device("b", "2"), device("c", "3")]
+
+    assert names(apart(devices)) == ["a", "b", "c"]
