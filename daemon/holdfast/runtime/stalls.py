@@ -26,7 +26,7 @@ class Stalls:
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
         """Return a loop whose turns are timed."""
-        return asyncio.SelectorEventLoop(_TimedSelector(self, self._monotonic))
+        return asyncio.SelectorEventLoop(TimedSelector(self, self._monotonic))
 
     def turn_began(self, at: float) -> None:
         """Note that a turn began; only the loop's thread calls this."""
@@ -54,15 +54,17 @@ class Stalls:
         )
 
 
-class _TimedSelector(selectors.DefaultSelector):
+class TimedSelector(selectors.DefaultSelector):
     """Waits for the loop, and notes when the turns between the waits begin and end."""
 
     def __init__(self, stalls: Stalls, monotonic: Callable[[], float]) -> None:
+        """Tell *stalls* of the turns, in the time of *monotonic*."""
         super().__init__()
         self._stalls = stalls
         self._monotonic = monotonic
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait as the selector does, *timeout* seconds at most; raise what it raises."""
         began = self._monotonic()
         self._stalls.turn_ended(began)
         events = super().select(timeout)

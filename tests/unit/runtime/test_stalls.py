@@ -3,13 +3,12 @@
 import asyncio
 import contextlib
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
-from holdfast.runtime.stalls import Stalls
+from holdfast.runtime.stalls import Stalls, TimedSelector
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.probes import ProbeServer
@@ -46,9 +45,11 @@ def test_a_blocked_loop_shows_in_the_metric_while_it_is_blocked_and_afterwards()
         ProbeServer("127.0.0.1", 0, board=Board(), registry=registry, stall=30.0) as server,
         _loop(stalls) as loop,
     ):
-        loop.call_soon_threadsafe(release.wait, 20.0)
-        wait_until(lambda: _shown(server.port) > 0.5)
-        release.set()
+        loop.call_soon_threadsafe(release.wait)
+        try:
+            wait_until(lambda: _shown(server.port) > 0.5)
+        finally:
+            release.set()
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(20)
 
         assert _shown(server.port) > 0.5
@@ -88,13 +89,10 @@ def test_the_longest_turn_is_shown_for_one_to_two_minutes(
 
 def test_a_wait_that_ends_too_late_is_a_stall() -> None:
     """As of a process that gets no CPU: the loop does nothing, and everybody waits for it."""
-    late, waits = [0.0], threading.Event()
-    stalls = Stalls(lambda: time.monotonic() + late[0])
-    with _loop(stalls) as loop:
-        loop.call_soon_threadsafe(waits.set)
-        waited = asyncio.run_coroutine_threadsafe(asyncio.sleep(0.1), loop)
-        waits.wait(20)
-        late[0] = 5.0
-        waited.result(20)
+    times = iter([0.0, 100.0])
+    stalls = Stalls(lambda: next(times, 105.0))
+    with TimedSelector(stalls, lambda: next(times, 105.0)) as selector:
+        assert selector.select(0.01) == []
+    stalls.turn_ended(105.0)
 
-        assert 4.0 < stalls.longest() < 10.0
+    assert stalls.longest() == pytest.approx(4.99)
