@@ -6,6 +6,7 @@ import kubernetes_validate
 import pytest
 
 from chart.rendering import RefusedError, container, objects, one, pod, render, settings
+from holdfast.doctor.dra.cluster import RIGHTS
 
 _POOL = {"resourceName": "example.com/nvme_X", "devices": ["8086:*"], "api": "dra"}
 _DRA: dict[str, Any] = {
@@ -92,6 +93,13 @@ def test_it_may_read_claims_and_write_slices_and_no_more() -> None:
         (["resource.k8s.io"], ["resourceslices"], ["create", "update", "delete"]),
         ([""], ["nodes"], ["get"]),
     ]
+    assert {
+        (verb, resource, group)
+        for rule in one(found, "ClusterRole")["rules"]
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+        for group in rule["apiGroups"]
+    } == {(each.verb, each.resource, each.group) for each in RIGHTS}, "the doctor asks for these"
     binding = one(found, "ClusterRoleBinding")
     assert binding["roleRef"]["name"] == one(found, "ClusterRole")["metadata"]["name"]
     account = one(found, "ServiceAccount")["metadata"]

@@ -3,6 +3,7 @@
 https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
 """
 
+import platform
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -62,6 +63,11 @@ def in_cluster(variables: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> 
             "automountServiceAccountToken to true in holdfast's pod"
         )
     return Access(host=host, port=int(port), ca=folder / "ca.crt", token=token)
+
+
+def node_name(named: str, variables: Mapping[str, str]) -> str:
+    """Return the name of this node in the cluster: *named*, or else what the pod or host says."""
+    return named or variables.get("NODE_NAME") or platform.node()
 
 
 class Token:

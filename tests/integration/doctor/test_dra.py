@@ -1,16 +1,23 @@
 """What can be wrong with what claims need: kubelet's folders, the driver's sockets, the API server."""
 
 import socket
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fakes.controlplane import NODE, NODES, SLICES, ControlPlane, control_plane
 from fakes.listener import listening
 from fakes.nodetree import NodeTree
+from holdfast.doctor.dra.checks import dra_findings
+from holdfast.doctor.dra.cluster import RIGHTS, Right
 from holdfast.doctor.dra.folders import folder_findings
 from holdfast.doctor.finding import Finding, Level
 from holdfast.doctor.node import Node
 from holdfast.settings import convert
+from simulated.cluster.server import Rudeness
+from simulated.cluster.store import Place
 
 _DRA = ("--set", "tpu.api=dra")
 _DRIVER = "holdfast.dev"
@@ -147,3 +154,233 @@ def test_a_second_driver_of_the_same_name_is_found(runs: bool, folder: Path) -> 
     assert found.level is Level.FAIL
     assert f"pid {pid} answers on {service}, and is not the daemon" in found.reason
     assert "dra.driverName" in found.remedy
+
+
+# And from here on there is an API server, as the daemon's pod reaches it.
+
+
+class Cluster:
+    """A cluster of one node, and what the doctor says of it from the daemon's pod."""
+
+    def __init__(self, folder: Path, plane: ControlPlane, variables: pytest.MonkeyPatch) -> None:
+        self.folder, self.plane = folder, plane
+        variables.setenv("KUBERNETES_SERVICE_HOST", plane.access.host)
+        variables.setenv("KUBERNETES_SERVICE_PORT", str(plane.access.port))
+        variables.setenv("NODE_NAME", NODE)
+        self.kubelet("v1.36.2-gke.100", {})
+
+    def kubelet(self, version: str, allocatable: dict[str, str]) -> None:
+        place = Place(kind=NODES, name=NODE)
+        node = self.plane.store.get(place)
+        node["status"] = {
+            "nodeInfo": {**_NODE_INFO, "kubeletVersion": version},
+            "allocatable": allocatable,
+        }
+        self.plane.store.update(place, node, subresource="status")
+
+    def publish(self, driver: str, *devices: dict[str, Any]) -> None:
+        made = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"00000-{driver}-{NODE}"},
+            "spec": {
+                "driver": driver,
+                "nodeName": NODE,
+                "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+                "devices": list(devices),
+            },
+        }
+        self.plane.store.create(Place(kind=SLICES), made)
+
+    def findings(self, **changes: object) -> list[Finding]:
+        settings: dict[str, object] = {
+            "stateDir": str(self.folder),
+            "dra": {"kubeletRoot": str(self.folder), "serviceAccount": str(self.plane.account)},
+            "tpu": {"api": "dra"},
+            "gpu": {"api": "dra"},
+            **changes,
+        }
+        return list(dra_findings(Node(settings=convert(settings))))
+
+    def told(self, **changes: object) -> dict[str, Finding]:
+        return {each.check: each for each in sorted(self.findings(**changes), key=_badness)}
+
+    def bad(self) -> dict[str, Level]:
+        told = self.told()
+        return {name: each.level for name, each in told.items() if each.level is not Level.OK}
+
+
+_NODE_INFO = dict.fromkeys(
+    (
+        "architecture",
+        "bootID",
+        "containerRuntimeVersion",
+        "kernelVersion",
+        "kubeProxyVersion",
+        "machineID",
+        "operatingSystem",
+        "osImage",
+        "systemUUID",
+    ),
+    "",
+)
+
+
+def _badness(finding: Finding) -> int:
+    return list(Level).index(finding.level)
+
+
+def _device(name: str, **attributes: str) -> dict[str, Any]:
+    known = {"pci": "resource.kubernetes.io/pciBusID"}
+    return {
+        "name": name,
+        "attributes": {known.get(key, key): {"string": text} for key, text in attributes.items()},
+    }
+
+
+@pytest.fixture
+def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    with control_plane(folder) as plane:
+        yield Cluster(folder, plane, monkeypatch)
+
+
+def test_a_cluster_in_order_has_nothing_to_mend_and_nothing_is_stored(cluster: Cluster) -> None:
+    cluster.publish(_DRIVER, _device("tpu-0", pci="0000:00:05.0"))
+    before = list(cluster.plane.store.writes)
+
+    told = cluster.told()
+
+    assert {name: each.level for name, each in told.items()} == dict.fromkeys(told, Level.OK)
+    assert told["slices"].reason == f"the scheduler knows 1 devices of node {NODE}, 0 with a taint"
+    assert cluster.plane.store.writes == before
+    assert len(cluster.plane.slices()) == 1
+
+
+def test_outside_of_a_pod_the_doctor_says_where_to_run_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+
+    assert cluster.bad() == {"api-server": Level.WARN}
+    assert "kubectl exec" in cluster.told()["api-server"].remedy
+
+
+@pytest.mark.parametrize("right", RIGHTS, ids=str)
+def test_each_right_that_is_missing_is_named(right: Right, cluster: Cluster) -> None:
+    cluster.plane.server.forbidden.add((right.verb, right.resource))
+
+    found = cluster.told()["rbac"]
+
+    assert found.level is Level.FAIL
+    assert found.reason == f"the service account may not {right}"
+    assert "dra.enabled: true" in found.remedy
+
+
+def test_a_server_that_cannot_be_asked_is_told_once(cluster: Cluster) -> None:
+    cluster.plane.server.be_rude(Rudeness(times=99, cut=3))
+
+    assert cluster.bad() == {"api-server": Level.FAIL}
+    assert "network policy" in cluster.told()["api-server"].remedy
+
+
+def test_a_token_that_the_server_does_not_know_is_told(cluster: Cluster) -> None:
+    cluster.plane.server.tokens = {}
+
+    found = cluster.told()["api-server"]
+
+    assert (found.level, "Unauthorized" in found.reason) == (Level.FAIL, True)
+
+
+def test_a_name_that_is_no_nodes_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_NAME", "node-2")
+
+    told = cluster.told()
+
+    assert told["node-name"].level is Level.FAIL
+    assert "dra.nodeName" in told["node-name"].remedy
+    # And the policy lets nobody write slices of another node.
+    assert told["fields"].level is Level.FAIL
+    assert "may only modify ResourceSlices that belong to the node" in told["fields"].reason
+    named = cluster.told(dra={"nodeName": NODE, "serviceAccount": str(cluster.plane.account)})
+    assert named["node-name"].level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [
+        ("v1.31.9", Level.FAIL),
+        ("v1.32.0", Level.WARN),
+        ("v1.33.7-eks-1", Level.WARN),
+        ("v1.34.0", Level.OK),
+        ("v1.37.0-beta.0", Level.OK),
+        ("", Level.WARN),
+    ],
+)
+def test_a_kubelet_that_is_too_old_is_told(version: str, level: Level, cluster: Cluster) -> None:
+    cluster.kubelet(version, {})
+
+    assert cluster.told()["kubelet-release"].level is level
+
+
+def test_a_device_plugin_for_what_dra_serves_is_told(cluster: Cluster) -> None:
+    cluster.kubelet("v1.36.0", {"google.com/tpu": "4", "nvidia.com/gpu": "0", "cpu": "8"})
+
+    found = cluster.told()["device-plugin"]
+    assert found.level is Level.FAIL
+    assert "advertises 4 of google.com/tpu" in found.reason
+    assert cluster.told(tpu={})["device-plugin"].level is Level.OK
+
+
+def test_another_driver_for_the_same_silicon_is_told(cluster: Cluster) -> None:
+    cluster.publish(_DRIVER, _device("gpu-1", pci="0000:3b:00.0", uuid="GPU-1"), _device("tpu-0"))
+    cluster.publish("nic.example.com", _device("nic-0", pci="0000:01:00.0"))
+    assert cluster.told()["rivals"].level is Level.OK
+
+    cluster.publish("vfio.example.com", _device("vfio-7", pci="0000:3b:00.0"))
+    cluster.publish("uuid.example.com", _device("card-7", uuid="GPU-1"))
+    # Nothing that it tells of chips names one: that driver is known.
+    cluster.publish("tpu.google.com", _device("0"), _device("1"))
+
+    told = [each.reason for each in cluster.findings() if each.check == "rivals"]
+    assert [reason.split(" offers ")[0] for reason in told] == [
+        "the driver tpu.google.com",
+        "the driver uuid.example.com",
+        "the driver vfio.example.com",
+    ]
+    assert "on this node: 0, 1. " in told[0]
+
+
+def test_a_daemon_without_slices_is_told(cluster: Cluster) -> None:
+    assert cluster.told()["slices"].level is Level.OK
+    sockets = _sockets(cluster.folder)
+    with listening("holdfast", cluster.folder, [cluster.folder / "control.sock", *sockets]):
+        assert cluster.bad() == {"slices": Level.FAIL}
+
+        cluster.publish(_DRIVER, _device("tpu-0"))
+        assert cluster.bad() == {}
+
+
+@pytest.mark.parametrize(
+    ("gates", "lost"),
+    [
+        (set[str](), {"taints: ", "counters: "}),
+        ({"DRADeviceTaints"}, {"counters: "}),
+        ({"DRAPartitionableDevices"}, {"taints: "}),
+    ],
+)
+def test_fields_that_the_server_drops_are_told_with_what_is_lost(
+    gates: set[str], lost: set[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with control_plane(folder, minor=35, gates=gates) as plane:
+        found = Cluster(folder, plane, monkeypatch).told()["fields"]
+
+    assert found.level is Level.WARN
+    assert {word for word in ("taints: ", "counters: ") if word in found.reason} == lost
+
+
+def test_a_cluster_without_the_api_is_told(cluster: Cluster) -> None:
+    cluster.plane.server.be_rude(Rudeness(method="GET", path="resourceslices", code=404))
+
+    found = cluster.told()["slices"]
+
+    assert (found.level, "resource.k8s.io/v1" in found.reason) == (Level.FAIL, True)

@@ -1,13 +1,12 @@
 """Builds the second door: what serves Dynamic Resource Allocation, over the parts of the first."""
 
 import os
-import platform
 from collections.abc import Collection, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.allocation.granting import Granting
-from holdfast.apiserver.access import Access, in_cluster
+from holdfast.apiserver.access import Access, in_cluster, node_name
 from holdfast.apiserver.claims import ClaimsOnServer
 from holdfast.apiserver.client import ApiServer
 from holdfast.apiserver.resourceslices import NodeSlices
@@ -47,7 +46,7 @@ class Dra:
         settings, host = parts.settings, parts.host
         dra = settings.dra
         self.driver = dra.driver_name
-        self.node = dra.node_name or os.environ.get("NODE_NAME") or platform.node()
+        self.node = node_name(dra.node_name, os.environ)
         access = in_cluster(os.environ, Path(dra.service_account))
         self.server = ApiServer(access, name="API server", clock=parts.clock)
         # A slow write of a slice keeps no claim waiting.

@@ -17,7 +17,6 @@ def dra_findings(node: Node) -> Iterator[Finding]:
     yield _API.ok(f"the driver {node.settings.dra.driver_name} serves claims")
     yield from folder_findings(node)
     if node.live:
-        # TLS and the client are loaded only where they are used.
-        from holdfast.doctor.dra.cluster import cluster_findings  # noqa: PLC0415
+        from holdfast.doctor.dra.server import server_findings  # noqa: PLC0415 - TLS, else unused
 
-        yield from cluster_findings(node.settings.dra)
+        yield from server_findings(node)
