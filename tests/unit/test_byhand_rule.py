@@ -31,10 +31,14 @@ from holdfast.model.book.byhand import (
     unquarantine,
     why_not_removable,
 )
+from holdfast.model.book.claims import Wish, end_claim, enlist
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.book.queue import settle
+from holdfast.model.dra.leaving import LeavingFacts, why_driver_stays
+from holdfast.model.ids import ClaimRef, ClaimUid
+from holdfast.model.kubelet import ClaimEntry
 
 _D0 = silicon(d0="a")
 _NODE = inventory({WHOLE: silicon(d0="a", d1="b"), HALF: silicon(h0="a", d1="b")})
@@ -42,6 +46,11 @@ _MARK = Mark(asker=Asker(uid=1000, pid=77), at=0.0, reason="ECC errors")
 _WHO = "asked by uid 1000, pid 77 at 1970-01-01 00:00:00 UTC"
 _TOLD = f"ECC errors ({_WHO})"
 _WHAT = Target(device=name("d0"), keys=keys("a"))
+_ENTRY = ClaimEntry(
+    claim=ClaimRef("team", ClaimUid("claim-1"), "one"),
+    pods=frozenset({X}),
+    devices={"holdfast.dev": ()},
+)
 _TWIN = Target(device=name("h0", HALF), keys=keys("a"))
 
 
@@ -252,6 +261,7 @@ def _released(draft: Draft) -> None:
             {"offered": (name("d0"),)},
             ["kubelet is still told that google.com/tpu/d0 is Healthy"],
         ),
+        ((), {"claims": ("kubelet has claim x",)}, ["kubelet has claim x"]),
         ((), {"problem": "no such file"}, ["kubelet's checkpoint cannot be read: no such file"]),
         ((), {"looked": False}, ["holdfast has just started and has not scanned the node yet"]),
     ],
@@ -264,6 +274,7 @@ def _released(draft: Draft) -> None:
         "quarantined",
         "awaited",
         "offered",
+        "needed by kubelet for a claim",
         "unreadable",
         "starting",
     ],
@@ -278,3 +289,51 @@ def test_the_plugin_can_be_removed_when_no_pod_needs_it(
 
 def test_a_node_that_is_not_drained_is_never_ready_for_the_removal() -> None:
     assert why_not_removable(RemovalFacts(book=Book())) == ("holdfast is not draining",)
+
+
+def test_a_claim_that_has_or_waits_for_a_device_is_named_before_the_removal() -> None:
+    wish = Wish(
+        ref=ClaimRef("team", ClaimUid("claim-1"), "one"),
+        pods={X: "train"},
+        devices={name("d0").resource: _D0},
+    )
+    draft = drafted(book_of(_drained))
+    assert enlist(draft, wish) is None
+    facts = RemovalFacts(book=draft.book)
+    whose = "pod team/train (pod-x) by claim team/one"
+    assert why_not_removable(facts) == (f"{name('d0')} is waited for by {whose}: delete the pod",)
+    undrain(draft, [_WHAT], _MARK)
+    drain(draft, [_WHAT], _MARK)
+    assert why_not_removable(RemovalFacts(book=draft.book)) == (f"{name('d0')} is held by {whose}",)
+    assert quarantine(draft, _WHAT, _MARK).endswith(f"{whose} has it and keeps it")
+    end_claim(draft, wish.ref.uid, "kubelet unprepared it")
+    assert why_not_removable(RemovalFacts(book=draft.book)) == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (LeavingFacts(driver="holdfast.dev"), ()),
+        (LeavingFacts(driver="other.dev", entries=(_ENTRY,)), ()),
+        (
+            LeavingFacts(driver="holdfast.dev", entries=(_ENTRY,)),
+            ("kubelet has claim team/one (claim-1) prepared by holdfast.dev: delete its pods",),
+        ),
+        (
+            LeavingFacts(driver="holdfast.dev", unread="permission denied"),
+            ("it is unknown which claims kubelet has prepared: permission denied",),
+        ),
+        (
+            LeavingFacts(driver="holdfast.dev", offered=("tpu-0",)),
+            ("the scheduler may still give tpu-0 to a claim",),
+        ),
+        (
+            LeavingFacts(driver="holdfast.dev", offered=None),
+            ("it is unknown which devices the scheduler may still give to claims",),
+        ),
+    ],
+)
+def test_a_dra_driver_leaves_once_kubelet_and_the_scheduler_can_do_without_it(
+    facts: LeavingFacts, expected: tuple[str, ...]
+) -> None:
+    assert why_driver_stays(facts) == expected

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from fakes.books import BOOT, INIT, KUBELET, NOW, SHIM, X, Y, keys, name
 from fakes.ending import SATISFIED
-from holdfast.model.book.book import PodRecord
+from holdfast.model.book.book import ClaimRecord, PodRecord
 from holdfast.model.book.locks import DeviceLock, LockState
-from holdfast.model.ids import ProcessId
+from holdfast.model.ids import ClaimRef, ClaimUid, ProcessId
 from holdfast.model.reclaim.ending import (
     RUNTIMES,
     SHIMS,
@@ -71,6 +71,46 @@ def test_some_things_no_word_is_enough_for(
     assert verdict.order is ByHand.NOTHING
     assert reason in verdict.refusal
     assert not verdict.forced
+
+
+_CLAIM = ClaimRecord(
+    ref=ClaimRef("team", ClaimUid("claim-1"), "one"), pods=frozenset({X}), boot=BOOT
+)
+
+
+@pytest.mark.parametrize("state", [LockState.HELD, *_ENDING])
+@pytest.mark.parametrize("typed", [None, "train"])
+def test_what_a_claim_has_that_kubelet_has_not_unprepared_is_released_by_no_word(
+    state: LockState, typed: str | None
+) -> None:
+    lock = replace(_LOCK, state=state, claim=_CLAIM.ref.uid)
+    facts = replace(_OVER, lock=lock, claim=_CLAIM, holder="pod train by claim one", typed=typed)
+    verdict = judge_by_hand(facts)
+    assert verdict.order is ByHand.NOTHING
+    assert not verdict.forced
+    assert verdict.refusal == (
+        f"{_OVER.device} is held by pod train by claim one: delete the pods that use the claim, "
+        "and kubelet unprepares it; where kubelet has lost the claim, delete the claim too"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "refusal"),
+    [
+        ({}, ""),
+        ({"at_work": "its shim lives"}, "is still running: its shim lives"),
+        ({"counted": True}, "kubelet counts pod default/train"),
+        ({"counted": None}, "kubelet gave no answer"),
+    ],
+)
+def test_what_is_left_of_a_claim_that_is_over_may_be_ended_by_the_guards_of_any_pod(
+    changed: dict[str, Any], refusal: str
+) -> None:
+    over = replace(_CLAIM, over_at=1.0)
+    lock = replace(_LOCK, claim=_CLAIM.ref.uid)
+    verdict = judge_by_hand(replace(_OVER, lock=lock, claim=over, **changed))
+    assert verdict.order is (ByHand.NOTHING if refusal else ByHand.RELEASE)
+    assert refusal in verdict.refusal
 
 
 def test_a_release_by_hand_says_in_plain_words_why_it_frees_nothing() -> None:

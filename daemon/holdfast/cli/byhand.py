@@ -146,6 +146,7 @@ def _obstacles(folder: Path) -> list[str]:
 def _shown(seen: Row) -> list[str]:
     """Return the lines that describe a device and its holders."""
     whose = f" for pod {seen['pod']}" if seen["pod"] else ""
+    whose += f" by claim {seen['claim']}" if seen["claim"] else ""
     told = f": {seen['reason']}" if seen["reason"] else ""
     lines = [f"{seen['device']} is {seen['state']}{whose}{told}"]
     lines.append(f"  kernel: {seen['kernel']}")
@@ -182,6 +183,8 @@ def _follow(folder: Path, seen: Row) -> None:
         now: Row = ask_daemon(folder, "releasable", patience=_PATIENCE, device=seen["device"])
         if now["state"] == "free" or now["pod"] != seen["pod"]:
             say(f"{seen['device']} is free of pod {seen['pod']}")
+            if now["claim"] and now["claim"] == seen["claim"]:  # pods that share it end in turn
+                say(f"it is not free of pod {now['pod']} yet, which shares its claim")
             return
         if (lines := _shown(now)) != said:
             say(*lines)

@@ -58,6 +58,10 @@ class ClaimDoor:
         found = await asyncio.gather(*(self._end(each, until) for each in claims))
         return dict(zip((each.uid for each in claims), found, strict=True))
 
+    def release(self, claim: ClaimUid) -> None:
+        """Let *claim* be over at its next Unprepare: a person released its devices by hand."""
+        self._unpreparing.release(claim)
+
     def _start(self, claim: ClaimRef, until: float) -> asyncio.Task[Prepared]:
         task = asyncio.create_task(self._prepare(claim, until), name=f"prepare {claim.uid}")
         mine = self._under_way.setdefault(claim.uid, set())

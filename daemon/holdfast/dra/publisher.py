@@ -101,6 +101,15 @@ class Publisher:
         self.problem = ""
         """Why the slices are not as they should be; empty while they are."""
 
+    @property
+    def offered(self) -> tuple[str, ...] | None:
+        """Return the devices that the server has without a taint; None: it was not read yet."""
+        slices = self._mirror.slices.value
+        if slices is None:
+            return None
+        devices = (device for each in slices.values() for device in each.spec.devices or ())
+        return tuple(sorted(each.name for each in devices if not each.taints))
+
     async def run(self) -> None:
         """Publish until cancelled."""
         async with asyncio.TaskGroup() as tasks:

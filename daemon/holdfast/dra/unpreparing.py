@@ -12,7 +12,7 @@ from holdfast.model.book.book import Book
 from holdfast.model.book.claims import end_claim, locks_of
 from holdfast.model.book.draft import Draft
 from holdfast.model.gate.gate import belongs_to
-from holdfast.model.ids import ClaimRef, DeviceName, ProcessId
+from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
@@ -55,6 +55,7 @@ class Unpreparing:
         self._nudges = nudges
         self._clock = clock
         self._patience = patience
+        self._released: set[ClaimUid] = set()
 
     async def unprepare(self, claim: ClaimRef, until: float) -> str:
         """Return why *claim* is not over yet at *until* (monotonic), empty where it is.
@@ -76,6 +77,7 @@ class Unpreparing:
                     await self._end(claim, kubelet)
             left = locks_of(book, claim.uid)
             if not left:
+                self._released.discard(claim.uid)
                 log.info("claim unprepared", claim=str(claim))
                 return ""
             reason = belongs_to(left[0], book) + self._by_whom(book, claim)
@@ -101,9 +103,15 @@ class Unpreparing:
 
         return await self._ledger.apply(over)
 
+    def release(self, claim: ClaimUid) -> None:
+        """Keep *claim* from its end no longer: a person released its devices by hand."""
+        self._released.add(claim)
+
     def _patience_left(self, book: Book, claim: ClaimRef) -> float:
         """Return for how many seconds *claim* may be kept from being over; of another boot: 0."""
         record = book.claims.get(claim.uid)
+        if claim.uid in self._released:
+            return 0.0
         if record is None or record.over_at is None or record.boot != self._ledger.boot:
             return 0.0
         return record.over_at + self._patience - self._clock.uptime()

@@ -14,7 +14,7 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import Asker
 from holdfast.model.devices import Inventory
-from holdfast.model.ids import ProcessId
+from holdfast.model.ids import ClaimUid, ProcessId
 from holdfast.model.reclaim.ending import ByHand, Member, Warrant, in_the_way, may_be_at_work
 from holdfast.model.reclaim.handrelease import HandFacts, judge_by_hand
 from holdfast.model.reclaim.plan import ReclaimStep
@@ -35,10 +35,14 @@ class Shown(HandFacts, frozen=True, kw_only=True):
 
 
 class Begun(Struct, frozen=True, kw_only=True):
-    """What a release did, for people; `follows`: the watcher has to go on with it, at once."""
+    """What a release did, for people; `follows`: the watcher has to go on with it, at once.
+
+    `claim` is the one whose devices are released, None where no claim had them.
+    """
 
     text: str
     follows: bool = False
+    claim: ClaimUid | None = None
 
 
 class HandRelease:
@@ -74,9 +78,12 @@ class HandRelease:
         state = await self._pods.runtime_state(lock.pod, members)
         kernel = await self._kernel(target)
         book: Book = self._ledger.book.value
+        now = book.lock_on(target.keys)
         return Shown(
             device=target.device,
-            lock=book.lock_on(target.keys),
+            lock=now,
+            claim=None if now is None or now.claim is None else book.claims.get(now.claim),
+            holder="" if now is None else book.holder(now),
             pod=book.pods.get(lock.pod),
             kernel=kernel,
             blockers=in_the_way(kernel.holders or (), lock.pod, members),
@@ -100,7 +107,7 @@ class HandRelease:
         await self._tell(lock, f"to be released{forced} ({asker})")
         if lock.state is not LockState.HELD:
             self._reclaimer.retry(lock.pod, verdict.order)
-            return Begun(text=f"{lock.device} is being reclaimed", follows=True)
+            return Begun(text=f"{lock.device} is being reclaimed", follows=True, claim=lock.claim)
         return Begun(text=await self._end_holders(seen, lock))
 
     async def _end_holders(self, seen: Shown, lock: DeviceLock) -> str:

@@ -100,6 +100,8 @@ class _Hand:
             typed=None if typed is None else str(typed),
         )
         self._parts.resetter.retry(what.device)
+        if begun.claim is not None and self._parts.dra is not None:
+            self._parts.dra.door.release(begun.claim)
         if begun.follows:
             self._parts.watcher.nudge()
         report = self._done("released by hand", asker, begun.text, device=what.device, pod=typed)
@@ -110,13 +112,14 @@ class _Hand:
 
         While a pod does, only the driver tells whether its device is free.
         """
-        if needed := self._needed():
+        if needed := await self._needed():
             return needed
         reason = "holdfast is drained for removal and has closed the driver's library"
         return [left for each in self._parts.sources if (left := await each.let_go(reason))]
 
-    def _needed(self) -> list[str]:
+    async def _needed(self) -> list[str]:
         parts = self._parts
+        claims = () if parts.dra is None else await parts.dra.why_stays()
         view = parts.reader.view.value
         offers = parts.offering.offers.value.devices
         return list(
@@ -134,6 +137,7 @@ class _Hand:
                     if not view.readable and parts.folder.state.value.checkpoint is not None
                     else "",
                     looked=parts.watcher.looked.is_set(),
+                    claims=claims,
                 )
             )
         )

@@ -167,6 +167,7 @@ def release_report(seen: Shown, *, patience: float) -> Report:
         "since": lock.since if lock is not None else None,
         "reason": lock.evidence if lock is not None else "",
         "pod": str(pod) if pod is not None else None,
+        "claim": str(seen.claim.ref) if seen.claim is not None else None,
         "kernel": judge_kernel(seen.kernel).reason,
         "holders": [str(each) for each in holders],
         "others": [f"pid {each.process} ({each.command})" for each in rest],

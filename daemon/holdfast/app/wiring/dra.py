@@ -24,8 +24,11 @@ from holdfast.dra.unpreparing import Unpreparing
 from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.files.kernelfile import device_number
 from holdfast.host.pci.sysfs import Sysfs
+from holdfast.kubelet.checkpoint import CheckpointState
+from holdfast.kubelet.claimstate import read
 from holdfast.kubelet.folder import FolderWatch
 from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.leaving import LeavingFacts, why_driver_stays
 from holdfast.model.ids import PodUid
 from holdfast.names import CLAIM_STATE, PLUGINS, PLUGINS_REGISTRY
 
@@ -132,6 +135,21 @@ class Dra:
         is_dra = self._parts.settings.is_dra
         return self._parts.sources.advertised(
             each for each in devices if is_dra(each.name.resource)
+        )
+
+    async def why_stays(self) -> tuple[str, ...]:
+        """Return what still needs the driver; it has to leave the node after every claim."""
+        path = Path(self._parts.settings.dra.kubelet_root) / CLAIM_STATE
+        record = await self._parts.host.lanes["kubelet"].run(lambda: read(path))
+        # Kubelet makes the file at its first start with DRA.
+        unread = "" if record.state is CheckpointState.MISSING else record.problem
+        return why_driver_stays(
+            LeavingFacts(
+                driver=self.driver,
+                entries=record.entries,
+                unread=unread,
+                offered=self.publisher.offered,
+            )
         )
 
     def tasks(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:

@@ -66,7 +66,7 @@ def quarantine(draft: Draft, what: Target, mark: Mark) -> str:
     lock = book.lock_on(what.keys)
     done = f"{what.device} is quarantined: no new pod gets it"
     if lock is not None and lock.state is LockState.HELD:
-        return f"{done}; {book.pod(lock.pod)} has it and keeps it"
+        return f"{done}; {book.holder(lock)} has it and keeps it"
     return done
 
 
@@ -144,12 +144,14 @@ class RemovalFacts(Struct, frozen=True, kw_only=True):
 
     `offered` are the devices reported to kubelet as Healthy. `problem` says why kubelet's
     checkpoint cannot be relied on; empty: it can. `looked`: the whole node has been scanned.
+    `claims` says how kubelet and the scheduler still need the DRA driver; empty where they do not.
     """
 
     book: Book
     offered: tuple[DeviceName, ...] = ()
     problem: str = ""
     looked: bool = True
+    claims: tuple[str, ...] = ()
 
 
 def why_not_removable(facts: RemovalFacts) -> tuple[str, ...]:
@@ -168,20 +170,21 @@ def why_not_removable(facts: RemovalFacts) -> tuple[str, ...]:
     # A device that was granted to no pod does not have to be waited for.
     locks = [lock for lock in book.locks.values() if lock.state is not LockState.FOREIGN]
     found += [
-        f"{lock.device} is {lock.state.value} by {book.pod(lock.pod)}"
+        f"{lock.device} is {lock.state.value} by {book.holder(lock)}"
         if lock.state is LockState.HELD
-        else f"{lock.device} is not free of {book.pod(lock.pod)} yet ({lock.state.value}): "
+        else f"{lock.device} is not free of {book.holder(lock)} yet ({lock.state.value}): "
         f"{lock.evidence}"
         for lock in locks
     ]
     locked = frozenset().union(*(lock.keys for lock in locks))
     found += [
-        f"{name} is waited for by {book.pod(allocation.pod)}: delete the pod"
+        f"{name} is waited for by {book.holder(allocation)}: delete the pod"
         for allocation in book.queue()
         for name, keys in allocation.names()
         if not keys & locked
     ]
     found += [f"kubelet is still told that {name} is Healthy" for name in facts.offered]
+    found += facts.claims
     return tuple(found)
 
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from holdfast.model.book.book import PodRecord
+from holdfast.model.book.book import ClaimRecord, PodRecord
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.ids import DeviceName
 from holdfast.model.reclaim.ending import ByHand
@@ -14,7 +14,8 @@ class HandFacts(Struct, frozen=True, kw_only=True):
     `lock` is the one on the device's hardware, None when it is free. `shown` is the fence of what
     the person saw before they agreed. `counted` is None where kubelet gave no answer. `at_work`
     says how a container of the lock's pod is known to run, None where none does. `typed` is the
-    name that came with ``--force``, None without it.
+    name that came with ``--force``, None without it. `claim` is the one that has the lock, None for
+    a pod of the device plugin; `holder` names who has it.
     """
 
     device: DeviceName
@@ -24,6 +25,8 @@ class HandFacts(Struct, frozen=True, kw_only=True):
     counted: bool | None = False
     at_work: str | None = None
     typed: str | None = None
+    claim: ClaimRecord | None = None
+    holder: str = ""
 
 
 class HandVerdict(Struct, frozen=True, kw_only=True):
@@ -47,6 +50,11 @@ def judge_by_hand(facts: HandFacts) -> HandVerdict:
         return HandVerdict(
             refusal=f"{device} is in use by something that holdfast did not grant it to: "
             f"{lock.evidence}; end that yourself"
+        )
+    if facts.claim is not None and facts.claim.over_at is None:
+        return HandVerdict(
+            refusal=f"{device} is held by {facts.holder}: delete the pods that use the claim, and "
+            "kubelet unprepares it; where kubelet has lost the claim, delete the claim too"
         )
     if lock.pod is None and lock.state is not LockState.HELD:
         return HandVerdict(
