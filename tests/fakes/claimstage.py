@@ -156,9 +156,14 @@ class ClaimStage:
 
 @contextlib.asynccontextmanager
 async def claim_stage(
-    folder: Path, *, kind: str = "tpu", unprepare_wait: str = "3s", **changes: Any
+    folder: Path,
+    *,
+    kind: str = "tpu",
+    chips: int = 2,
+    unprepare_wait: str = "3s",
+    **changes: Any,
 ) -> AsyncIterator[ClaimStage]:
-    """Yield a node with two chips whose driver is registered; the daemon can be killed."""
+    """Yield a node with *chips* whose driver is registered; the daemon can be killed."""
     root = folder / "kl"
     for name in ("plugins", "plugins_registry"):
         (root / name).mkdir(parents=True)
@@ -178,7 +183,7 @@ async def claim_stage(
             "KUBERNETES_SERVICE_PORT": str(plane.access.port),
         }
         async with stage(
-            folder, chips=2, start=False, own_process=True, environment=environment, **settings
+            folder, chips=chips, start=False, own_process=True, environment=environment, **settings
         ) as node:
             made = ClaimStage(node=node, plane=plane, root=root, kind=kind, holders=holders)
             await begin(made)

@@ -10,6 +10,7 @@ from msgspec import Struct
 from simulated.cluster.store import Object
 
 _EQUALS = re.compile(r'device\.(?:driver|attributes\["([^"]+)"\]\.(\w+)) == (?:"([^"]*)"|(\d+))')
+_HAS = re.compile(r'has\(device\.attributes\["([^"]+)"\]\.(\w+)\)')
 _KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
 
 
@@ -118,23 +119,31 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
 
 
 def selects(expression: str, each: Candidate) -> bool:
-    """Tell whether the CEL *expression* is true: comparisons with ==, joined by &&.
+    """Tell whether the CEL *expression* is true: ``has`` and comparisons with ==, joined by &&.
 
-    As in CEL, an attribute that a device does not have is an error.
+    As in CEL, what comes after a part that is false is not looked at, and to compare an attribute
+    that a device does not have is an error.
     """
-    for part in expression.split("&&"):
-        match = _EQUALS.fullmatch(part.strip())
-        if match is None:
-            raise ValueError(f"this scheduler does not know the expression {part.strip()!r}")
-        domain, name, text, number = match.groups()
-        if name is None:
-            found: object = each.driver
-        else:
-            key = name if domain == each.driver else f"{domain}/{name}"
-            attributes = each.device.get("attributes", {}) if each.driver == domain else {}
-            if key not in attributes:
-                raise KeyError(f"{each.device['name']} has no attribute {domain}/{name}")
-            (found,) = attributes[key].values()
-        if found != (int(number) if number is not None else text):
-            return False
-    return True
+    return all(_is_true(part.strip(), each) for part in expression.split("&&"))
+
+
+def _is_true(part: str, each: Candidate) -> bool:
+    if (match := _HAS.fullmatch(part)) is not None:
+        return _attribute(each, *match.groups()) is not None
+    match = _EQUALS.fullmatch(part)
+    if match is None:
+        raise ValueError(f"this scheduler does not know the expression {part!r}")
+    domain, name, text, number = match.groups()
+    found = each.driver if name is None else _attribute(each, domain, name)
+    if found is None:
+        raise KeyError(f"{each.device['name']} has no attribute {domain}/{name}")
+    return found == (int(number) if number is not None else text)
+
+
+def _attribute(each: Candidate, domain: str, name: str) -> object:
+    """Return the value of an attribute; names without a domain are of the driver's."""
+    attributes = each.device.get("attributes", {})
+    found = attributes.get(f"{domain}/{name}")
+    if found is None and domain == each.driver:
+        found = attributes.get(name)
+    return None if found is None else next(iter(found.values()))
