@@ -118,14 +118,17 @@ class TwoDoors(OneHolder):
         self, wishes: list[tuple[ResourceName, tuple[str, ...]]], shared: bool
     ) -> None:
         """The scheduler knows nothing of what pods that were force-deleted still have."""
-        number = len(self.claims)
-        claim = _Claim(
-            ref=ClaimRef("default", ClaimUid(f"claim-{number}"), f"name-{number}"),
-            wishes=[(resource, frozenset(map(DeviceId, ids))) for resource, ids in wishes],
+        claim = self._allocated(
+            [(resource, frozenset(map(DeviceId, ids))) for resource, ids in wishes]
         )
-        self.claims.append(claim)
         for _ in range(2 if shared else 1):
             self._new_pod(claim)
+
+    def _allocated(self, wishes: list[tuple[ResourceName, frozenset[DeviceId]]]) -> _Claim:
+        number = len(self.claims)
+        ref = ClaimRef("default", ClaimUid(f"claim-{number}"), f"name-{number}")
+        self.claims.append(_Claim(ref=ref, wishes=wishes))
+        return self.claims[-1]
 
     @rule(data=st.data(), crash=CRASH, then=CRASH)
     @precondition(lambda self: any(claim.users for claim in self.claims))
@@ -190,6 +193,23 @@ class TwoDoors(OneHolder):
                 self._all_exit(pod)
         if data.draw(MOSTLY):
             self.the_watcher_beats(None)
+
+    @rule(data=st.data(), same=st.booleans())
+    @precondition(lambda self: any(each.alive for each in self._users()))
+    def a_claim_is_followed_at_once_by_the_next(self, data: st.DataObject, same: bool) -> None:
+        """The next has the same devices, or is the same claim for another pod."""
+        first = data.draw(st.sampled_from([each for each in self._users() if each.alive]))
+        claim = first.claim
+        assert claim is not None
+        self._unprepare(claim, None)
+        for pod in claim.former:
+            if data.draw(st.booleans()):
+                self._all_exit(pod)
+        for _ in range(data.draw(st.integers(0, 3))):
+            self.the_watcher_beats(None)
+        following = claim if same else self._allocated(claim.wishes)
+        self._new_pod(following)
+        self._prepare(following, None, None)
 
     def _unprepare(self, claim: _Claim, crash: int | None) -> None:
         end = partial(end_claim, claim=claim.ref.uid, evidence="over", kubelet=ProcessId(7, 7))

@@ -1,5 +1,6 @@
 """Each guard of a signal, a reset or a free GPU, the edit that removes it, and the tests that then fail."""
 
+from guards.claims import CLAIM_GUARDS
 from guards.gpus import GPU_GUARDS
 from guards.guard import Edit, Guard
 
@@ -614,4 +615,5 @@ GUARDS = (
         tests=(f"{_GPU_NAMES}::test_an_index_that_is_anothers_since_the_boot_starts_nothing",),
     ),
     *GPU_GUARDS,
+    *CLAIM_GUARDS,
 )

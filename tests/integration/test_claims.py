@@ -24,6 +24,15 @@ _BOTH_DOORS: dict[str, Any] = {
 """The first chip comes by claims, the second one by the device plugin."""
 
 
+_AT_ONCE = {
+    "poll": "100ms",
+    "releasePoll": "50ms",
+    "unseenGrace": "300ms",
+    **dict.fromkeys(("letGoGrace", "orphanGrace", "termGrace", "killGrace"), "100ms"),
+}
+"""What is left of a pod is ended as soon as every guard agrees."""
+
+
 @pytest.fixture
 async def at(short_path: Path) -> AsyncIterator[ClaimStage]:
     async with claim_stage(short_path) as made:
@@ -190,11 +199,10 @@ async def test_what_a_claims_pod_left_behind_is_ended_while_its_end_waits(
     short_path: Path, both_doors: bool
 ) -> None:
     """Also where kubelet has no device plugin of ours, and so no checkpoint to ask it for."""
-    graces = dict.fromkeys(("letGoGrace", "orphanGrace", "termGrace", "killGrace"), "100ms")
     async with claim_stage(
         short_path,
         unprepare_wait="60s",
-        reclaim={"poll": "100ms", "releasePoll": "50ms", "unseenGrace": "300ms", **graces},
+        reclaim=_AT_ONCE,
         **(_BOTH_DOORS if both_doors else {}),
     ) as at:
         first = at.allocate("first", 0)
@@ -206,3 +214,18 @@ async def test_what_a_claims_pod_left_behind_is_ended_while_its_end_waits(
         await at.node.until(lambda: not orphan(), "the orphan to be gone")
         assert await at.node.locks() == {}
         assert any("ending pid" in each for each in await at.history(0))
+
+
+async def test_a_pod_with_another_claim_is_not_over(short_path: Path) -> None:
+    """Older kubelets unprepare a claim whose pod goes on (kubernetes#140212)."""
+    async with claim_stage(short_path, unprepare_wait="2s", reclaim=_AT_ONCE) as at:
+        first = at.allocate("first", 0)
+        second = at.allocate("second", 1, pods=first.pods)
+        await at.prepare(first, second)
+        lives = at.leaves_behind(first.pods[0], 0)
+        await at.node.until(lambda: _is_sighted(at), "its pod's cgroup to be seen")
+        assert await at.unprepare(first) == {"first": ""}
+        assert "kubelet counts its pod" in at.node.log
+        assert lives()
+        assert await at.unprepare(second) == {"second": ""}
+        await at.node.until(lambda: not lives(), "the orphan to be ended")

@@ -156,6 +156,7 @@ def test_a_claim_that_was_never_prepared_leaves_nothing_to_wait_for() -> None:
 def test_what_was_prepared_is_free_only_after_each_of_its_pods() -> None:
     draft = drafted(_unprepared(_prepared(Y, X)))
     for pod in (X, Y):
+        assert draft.locks, f"the end of {pod} was not waited for"
         lock = lock_of(draft.book, "d0")
         assert (lock.state, lock.pod, lock.allocation) == (LockState.RELEASING, pod, None)
         release(draft, lock, "nobody uses it")

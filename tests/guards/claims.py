@@ -1,0 +1,61 @@
+"""The guards of what is granted by claims: of a free device, and of what is left of a claim's pods."""
+
+from guards.guard import Edit, Guard
+
+_CLAIMS = "daemon/holdfast/model/book/claims.py"
+_PODS = "daemon/holdfast/model/book/pods.py"
+_IN_THE_BOOK = "tests/unit/test_claims_in_the_book.py"
+_AT_THE_DOOR = "tests/contract/test_claim_door.py"
+_ON_A_NODE = "tests/integration/test_claims.py"
+
+CLAIM_GUARDS = (
+    Guard(
+        name="claim-living",
+        why="a pod that has another claim is not over, whatever kubelet unprepares",
+        edits=(
+            Edit(_PODS, "    if has_claim:\n", "    if False:\n"),
+            Edit(_PODS, "if has_claim or view.counts(record.uid):", "if view.counts(record.uid):"),
+            Edit(_CLAIMS, "for uid in record.pods - counted:", "for uid in record.pods:"),
+            Edit(_CLAIMS, "if pod is None or book.holdings.of_pod(uid):", "if pod is None:"),
+        ),
+        tests=(f"{_ON_A_NODE}::test_a_pod_with_another_claim_is_not_over",),
+    ),
+    Guard(
+        name="claim-pods",
+        why="a device is free only after each of the pods that shared its claim",
+        edits=(Edit(_CLAIMS, "    other = _next_pod(draft.book, lock)\n", "    other = None\n"),),
+        tests=(f"{_IN_THE_BOOK}::test_what_was_prepared_is_free_only_after_each_of_its_pods",),
+    ),
+    Guard(
+        name="claim-late",
+        why="a Prepare that kubelet gave up on cannot come after its Unprepare",
+        edits=(Edit(_CLAIMS, "    _refuse_late(draft, wish)\n", "    pass\n"),),
+        tests=(f"{_AT_THE_DOOR}::test_unprepare_ends_the_prepare_that_waits",),
+    ),
+    Guard(
+        name="claim-unended",
+        why="kubelet's checkpoint, which has nothing of claims, ends none",
+        edits=(
+            Edit(
+                "daemon/holdfast/model/book/reconcile.py",
+                "if allocation.claim is not None:  # kubelet",
+                "if False:  # kubelet",
+            ),
+        ),
+        tests=(
+            f"{_IN_THE_BOOK}::test_kubelets_checkpoint_ends_no_claim_however_long_it_is_silent",
+        ),
+    ),
+    Guard(
+        name="claim-in-use",
+        why="a claim is prepared only when the kernel shows its devices free",
+        edits=(
+            Edit(
+                "daemon/holdfast/dra/preparing.py",
+                "        if blocked is not None:\n",
+                "        if False:\n",
+            ),
+        ),
+        tests=(f"{_AT_THE_DOOR}::test_a_process_that_has_the_device_is_waited_for",),
+    ),
+)
