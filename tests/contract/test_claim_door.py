@@ -56,8 +56,12 @@ class _Claims:
     def __init__(self) -> None:
         self.claims: dict[str, AllocatedClaim] = {}
         self.fails = ""
+        self.broken = ""
+        """The name of a claim that cannot even be read as one."""
 
     async def claim(self, namespace: str, name: str) -> AllocatedClaim:
+        if name == self.broken:
+            raise ValueError("no such thing was ever thought of")
         if self.fails:
             raise ApiServerError(self.fails)
         found = self.claims.get(f"{namespace}/{name}")
@@ -279,6 +283,17 @@ async def test_claims_of_one_call_do_not_wait_for_each_other(at: _AtTheDoor) -> 
         answers = await door.prepare([taken, free])
     assert answers[free.uid].error == ""
     assert "yet" in answers[taken.uid].error
+
+
+async def test_what_nobody_thought_of_fails_one_claim_of_a_call_alone(at: _AtTheDoor) -> None:
+    door, sound, broken = at.door(), at.allocate("one", 0), at.allocate("two", 1)
+    at.claims.broken = broken.name
+    answers = await door.prepare([broken, sound])
+    assert answers[sound.uid].error == ""
+    assert answers[broken.uid].error == (
+        "cannot prepare claim team/two (uid-of-two): ValueError: no such thing was ever thought "
+        "of; this is a bug in holdfast, see its log"
+    )
 
 
 async def test_what_its_only_pod_left_behind_is_in_the_way_of_its_next_sandbox(

@@ -5,11 +5,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
+import structlog
+
 from holdfast.dra.preparing import Preparing
 from holdfast.dra.unpreparing import Unpreparing
 from holdfast.model.dra.claims import Prepared
 from holdfast.model.ids import ClaimRef, ClaimUid
 from holdfast.runtime.clock import Clock
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -79,8 +83,7 @@ class ClaimDoor:
         async def act() -> Prepared:
             return await self._preparing.prepare(claim, until)
 
-        late = Prepared(error=f"cannot prepare claim {claim} yet: another call is about it")
-        return await self._in_turn(claim, until, act, late)
+        return await self._in_turn("prepare", claim, until, act, lambda text: Prepared(error=text))
 
     async def _end(self, claim: ClaimRef, until: float) -> str:
         for task in (under_way := [*self._under_way.get(claim.uid, ())]):
@@ -91,20 +94,33 @@ class ClaimDoor:
         async def act() -> str:
             return await self._unpreparing.unprepare(claim, until)
 
-        late = f"cannot unprepare claim {claim} yet: another call is about it"
-        return await self._in_turn(claim, until, act, late)
+        return await self._in_turn("unprepare", claim, until, act, lambda text: text)
 
     async def _in_turn(
-        self, claim: ClaimRef, until: float, act: Callable[[], Awaitable[T]], late: T
+        self,
+        verb: str,
+        claim: ClaimRef,
+        until: float,
+        act: Callable[[], Awaitable[T]],
+        error: Callable[[str], T],
     ) -> T:
-        """Return what *act* does once nobody else acts on *claim*, *late* if that is too late."""
+        """Return what *act* does once nobody else acts on *claim*, an *error* if that is too late.
+
+        What *act* raises is an *error*, too: it must not cost the other claims their answers.
+        """
         turn = self._turns.setdefault(claim.uid, asyncio.Lock())
         try:
             async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
                 await turn.acquire()
         except TimeoutError:
-            return late
+            return error(f"cannot {verb} claim {claim} yet: another call is about it")
         try:
             return await act()
+        except Exception as bug:
+            log.exception("claim failed", call=verb, claim=str(claim))
+            return error(
+                f"cannot {verb} claim {claim}: {type(bug).__name__}: {bug}; this is a bug in "
+                "holdfast, see its log"
+            )
         finally:
             turn.release()
