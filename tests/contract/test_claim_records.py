@@ -1,7 +1,7 @@
 """Claims beside kubelet's record and the API server: taken over, shared, and over when lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,11 @@ class _Server:
 
     has: ClaimRef | None = _REF
     down: bool = False
+    meanwhile: Callable[[], None] = lambda: None
+    """What happens on the node before the answer is there."""
 
     async def claim(self, namespace: str, name: str) -> AllocatedClaim:
+        self.meanwhile()
         if self.down:
             raise ApiServerError("cannot ask the API server")
         if self.has is None:
@@ -57,8 +60,22 @@ class _Scene:
     inventory: Watched[Any]
     cgroups: set[PodUid] = field(default_factory=set)
 
-    def record(self, *pods: PodUid, device: str = "tpu-d0", ref: ClaimRef = _REF) -> None:
-        write_record(self.state, ref, pods, device=device, driver="holdfast.dev", pool="node-1")
+    def record(
+        self,
+        *pods: PodUid,
+        device: str = "tpu-d0",
+        others: Collection[str] = (),
+        ref: ClaimRef = _REF,
+    ) -> None:
+        write_record(
+            self.state,
+            ref,
+            pods,
+            device=device,
+            driver="holdfast.dev",
+            pool="node-1",
+            others=others,
+        )
 
     async def prepare(self, *pods: PodUid) -> None:
         wish = Wish(
@@ -171,6 +188,23 @@ async def test_while_one_of_them_still_has_it_a_claim_is_not_over(at: _Scene, si
     assert at.held == [LockState.HELD]
 
 
+@pytest.mark.parametrize("sign", ["record", "cgroup"])
+async def test_what_appears_while_the_server_is_asked_counts(at: _Scene, sign: str) -> None:
+    await at.prepare(X)
+    at.record()
+    at.server.has = None
+
+    def appears() -> None:
+        if sign == "record":
+            at.record(X)
+        else:
+            at.cgroups = {X}
+
+    at.server.meanwhile = appears
+    await at.compare()
+    assert at.held == [LockState.HELD]
+
+
 async def test_a_pod_that_joined_without_a_call_is_learned_of(at: _Scene) -> None:
     await at.prepare(X)
     at.record(X, Y)
@@ -214,6 +248,39 @@ async def test_hardware_that_comes_late_brings_its_claim(at: _Scene) -> None:
     await at.ledger.book.until(lambda book: bool(book.claims))
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_hardware_that_comes_in_parts_is_all_taken_over(at: _Scene) -> None:
+    first, second = _NODE.devices
+    at.record(X, others=["tpu-d1"])
+    at.inventory.set(replace(_NODE, devices=(first,)))
+    await at.records.catch_up()
+    at.inventory.set(replace(_NODE, devices=(first, second)))
+    await at.records.catch_up()
+    await at.published()
+    book = at.ledger.book.value
+    assert {lock.device: lock.claim for lock in book.locks.values()} == {
+        first.name: _REF.uid,
+        second.name: _REF.uid,
+    }
+    assert {each.phase for each in book.allocations.values()} == {Phase.ACTIVE}
+    at.inventory.set(replace(_NODE, devices=(second,)))
+    await at.records.catch_up()
+    await at.published()
+    assert at.ledger.book.value == book
+
+
+@pytest.mark.parametrize("record", ["of unseen hardware", "damaged", "missing"])
+async def test_the_spec_of_a_claim_that_may_be_in_use_stays(at: _Scene, record: str) -> None:
+    """Kubelet prepares nothing again for a sandbox that lives, so its containers need the spec."""
+    if record == "of unseen hardware":
+        at.record(X, device="tpu-not-seen-yet")
+    elif record == "damaged":
+        at.state.write_text("{")
+    file = at.specs / f"holdfast.dev-claim_{_REF.uid}.json"
+    file.write_text("{}")
+    await at.compare()
+    assert file.exists()
 
 
 async def test_specs_of_claims_that_are_over_do_not_stay(at: _Scene) -> None:

@@ -9,15 +9,26 @@ from holdfast.model.ids import ClaimRef
 
 
 def write_record(
-    file: Path, claim: ClaimRef, pods: Collection[str], *, device: str, driver: str, pool: str
+    file: Path,
+    claim: ClaimRef,
+    pods: Collection[str],
+    *,
+    device: str,
+    driver: str,
+    pool: str,
+    others: Collection[str] = (),
 ) -> None:
-    """Let the record have *claim* for *pods*; without any it has none."""
+    """Let the record have *claim* for *pods*; without any it has none.
+
+    *others* are further devices of the claim.
+    """
+    devices = [{"PoolName": pool, "DeviceName": each} for each in (device, *others)]
     entry = {
         "ClaimUID": claim.uid,
         "ClaimName": claim.name,
         "Namespace": claim.namespace,
         "PodUIDs": {each: {} for each in pods},
-        "DriverState": {driver: {"Devices": [{"PoolName": pool, "DeviceName": device}]}},
+        "DriverState": {driver: {"Devices": devices}},
     }
     data = json.dumps(
         {

@@ -91,7 +91,11 @@ class ClaimRecords:
             await self._take_over(state)
             for record in self._live():
                 await self._look_for(record, state)
-            await self._specs.tidy([each.ref.uid for each in self._live()])
+            # Kubelet prepares nothing again for a sandbox that lives: a spec that the ledger knows
+            # nothing of stays for as long as a container may be started with it.
+            if state.state is CheckpointState.READ:
+                listed = [each.claim.uid for each in state.entries]
+                await self._specs.tidy([*listed, *(each.ref.uid for each in self._live())])
         except HoldfastError as error:
             log.warning("cannot compare claims with kubelet's record", reason=str(error))
 
@@ -107,14 +111,22 @@ class ClaimRecords:
         return [each for each in claims.values() if each.over_at is None]
 
     async def _take_over(self, state: ClaimState) -> None:
-        known = self._ledger.book.value.claims
         for entry in state.entries:
-            if entry.claim.uid in known:
-                await self._ledger.apply_if_changing(
-                    partial(share, claim=entry.claim.uid, pods=entry.pods)
-                )
-            elif (wish := self._wish(entry)) is not None:
+            await self._ledger.apply_if_changing(
+                partial(share, claim=entry.claim.uid, pods=entry.pods)
+            )
+            wish = self._wish(entry)
+            if wish is not None and self._lacks(wish):
                 await self._adopt(wish)
+
+    def _lacks(self, wish: Wish) -> bool:
+        """Tell whether the ledger has less of a claim than kubelet: some hardware comes late."""
+        book = self._ledger.book.value
+        record = book.claims.get(wish.ref.uid)
+        if record is not None and record.over_at is not None:
+            return False
+        had = (each.keys for each in book.holdings.of_claim(wish.ref.uid))
+        return not wish.keys <= frozenset().union(*had)
 
     async def _adopt(self, wish: Wish) -> None:
         try:
@@ -144,20 +156,25 @@ class ClaimRecords:
         )
 
     async def _look_for(self, record: ClaimRecord, state: ClaimState) -> None:
-        listed = _listed(record.ref.uid, state)
-        if listed is not False or await self._sight(record.pods):
+        if _listed(record.ref.uid, state) is not False or await self._sight(record.pods):
             return
         server = await self._on_server(record.ref)
-        reason = why_over(LostFacts(listed=listed, server=server, cgroups=False))
+        # The server may have taken seconds, in which kubelet can have begun with a pod.
+        listed = _listed(record.ref.uid, await self._read())
+        cgroups = bool(await self._sight(record.pods))
+        reason = why_over(LostFacts(listed=listed, server=server, cgroups=cgroups))
         if reason is None:
             return
         log.warning("claim lost", claim=str(record.ref), reason=reason)
 
-        def end(draft: Draft) -> None:
+        def end(draft: Draft) -> bool:
+            if draft.book.claims.get(record.ref.uid) != record:  # another pod uses it by now
+                return False
             end_claim(draft, record.ref.uid, f"claim {record.ref} is over: {reason}")
+            return True
 
-        await self._ledger.apply_or_log(end)
-        await self._specs.remove(record.ref.uid)
+        if await self._ledger.apply_or_log(end):
+            await self._specs.remove(record.ref.uid)
 
     async def _on_server(self, claim: ClaimRef) -> OnServer:
         try:
