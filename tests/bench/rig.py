@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -40,9 +41,19 @@ class Rig(Stage):
     look = 0.001
 
     def __init__(
-        self, folder: Path, place: Place, *, gpus: int, chips: int, **changes: object
+        self,
+        folder: Path,
+        place: Place,
+        *,
+        gpus: int,
+        chips: int,
+        variables: Mapping[str, str] | None = None,
+        **changes: object,
     ) -> None:
-        """Keep sockets in *folder*, whose path is short. The node has so many GPUs and chips."""
+        """Keep sockets in *folder*, whose path is short. The node has so many GPUs and chips.
+
+        *variables* are added to the daemon's environment.
+        """
         node, environment = _node(folder, gpus, chips)
         super().__init__(
             folder,
@@ -54,7 +65,7 @@ class Rig(Stage):
                 **changes,
             },
             times=KubeletTimes(finished=0.0),
-            environment=environment,
+            environment={**environment, **(variables or {})},
             state=place.state,
             python=place.python,
         )
@@ -101,7 +112,7 @@ class Rig(Stage):
 
 @contextlib.asynccontextmanager
 async def rig(
-    place: Place, *, gpus: int = 0, chips: int = CHIPS, **changes: object
+    place: Place, *, gpus: int = 0, chips: int = CHIPS, **changes: Any
 ) -> AsyncIterator[Rig]:
     """Yield a rig whose kubelet and daemon run and know each other."""
     # A unix socket's path has at most 107 bytes.

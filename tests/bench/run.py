@@ -75,6 +75,7 @@ _MEASURES: dict[Measure, tuple[str, ...]] = {
     crowded.scan: ("scan_5000", "scan_5000_loop_late"),
     crowded.waiting: ("gate_wait_cpu_percent",),
     slices.publish: ("dra_publish_64", "dra_health_to_taint"),
+    slices.memory: ("dra_rss_mib",),
     crowded.idle: ("idle_cpu_percent",),
     crowded.idle_many: ("idle_cpu_percent_256", "loop_stall_256"),
     crowded.idle_huge: ("idle_cpu_percent_5000",),

@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import json
 import shutil
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from bench.figures import Figure, Floor
-from bench.rig import Place
+from bench.rig import CHIPS, Place, Rig, resident_mib, rig
 from bench.worlds import ledger_in
 from holdfast.apiserver.access import Access, in_cluster
 from holdfast.apiserver.client import ApiServer
@@ -24,6 +26,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory, pci_key
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
 from holdfast.model.kubelet import Registration
+from holdfast.names import PLUGINS, PLUGINS_REGISTRY
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -33,12 +36,14 @@ from simulated.cluster.certificates import certificates
 from simulated.cluster.rules import Rules
 from simulated.cluster.store import Kind, Object, Selector, Store
 from simulated.cluster.store import Place as At
+from simulated.stage import running
 
 _DRIVER, _NODE, _TOKEN = "holdfast.dev", "node-1", "token"
 _TPU = ResourceName("google.com/tpu")
 _SLICES = Kind(group_version="resource.k8s.io/v1", plural="resourceslices")
 _DEVICES = 64
 _PUBLISH, _TAINT_P99 = 300.0, 1000.0
+_SETTLED = 2.0
 _FAULT = Fault(kind=FaultKind.ILL, text="of the bench")
 
 
@@ -47,18 +52,8 @@ async def publish(place: Place, *, rounds: int = 20) -> list[Figure]:
     published: list[float] = []
     bare: list[float] = []
     tainted: list[float] = []
-    account = place.state / "serviceaccount"
-    store = Store(Rules())
-    store.create(At(kind=Kind(group_version="v1", plural="nodes")), _node())
-    files = certificates(place.state / "pki")
-    api = cluster.ApiServer(store, files, token=_TOKEN, node=_NODE)
-    cluster.write_service_account(account, files, _TOKEN)
-    variables = {
-        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-        "KUBERNETES_SERVICE_PORT": str(api.port),
-    }
-    access = in_cluster(variables, account)
-    try:
+    with _cluster(place) as (store, account, variables):
+        access = in_cluster(variables, account)
         async with ledger_in(place.state) as ledger:
             for _ in range(rounds):
                 store.delete_collection(At(kind=_SLICES), Selector())
@@ -76,9 +71,6 @@ async def publish(place: Place, *, rounds: int = 20) -> list[Figure]:
                     tainted.append((time.perf_counter() - began) * 1000)
                 store.delete_collection(At(kind=_SLICES), Selector())
                 bare.append(_bare(access, body))
-    finally:
-        api.close()
-        shutil.rmtree(account)
     return [
         Figure(
             name="dra_publish_64",
@@ -95,6 +87,75 @@ async def publish(place: Place, *, rounds: int = 20) -> list[Figure]:
             note="from a fault in the inventory to its taint on the API server",
         ),
     ]
+
+
+async def memory(place: Place, *, n: int = 3) -> list[Figure]:
+    """Measure how much more memory the daemon has when its chips come by claims."""
+    without, more = [], []
+    for _ in range(n):
+        async with rig(place) as made:
+            await asyncio.sleep(_SETTLED)
+            without.append(resident_mib(made.process.pid))
+        more.append(await _with_claims(place) - without[-1])
+    return [
+        Figure(
+            name="dra_rss_mib",
+            samples=more,
+            unit="MiB",
+            reach=8.0,
+            floor=Floor(what="the same node by the device plugin, in all", samples=without),
+            note="VmRSS two seconds after the slices are there, above the device plugin's",
+        )
+    ]
+
+
+async def _with_claims(place: Place) -> float:
+    """Return the resident memory of a daemon whose chips come by claims, in MiB."""
+    with (
+        _cluster(place) as (store, account, variables),
+        tempfile.TemporaryDirectory(prefix="hf-", dir="/tmp") as folder,
+    ):
+        root = Path(folder) / "kl"
+        for name in (PLUGINS, PLUGINS_REGISTRY):
+            (root / name).mkdir(parents=True)
+        dra = {"nodeName": _NODE, "kubeletRoot": str(root), "serviceAccount": str(account)}
+        node = Rig(
+            Path(folder),
+            place,
+            gpus=0,
+            chips=CHIPS,
+            variables=variables,
+            tpu={"api": "dra"},
+            dra=dra,
+        )
+        async with running(node) as made:
+            made.start()
+            await made.until(lambda: _slices(store), "the slices to be published")
+            await asyncio.sleep(_SETTLED)
+            return resident_mib(made.process.pid)
+
+
+@contextlib.contextmanager
+def _cluster(place: Place) -> Iterator[tuple[Store, Path, dict[str, str]]]:
+    """Yield the store of an API server, a service account, and what names the server to a pod."""
+    account = place.state / "serviceaccount"
+    store = Store(Rules())
+    store.create(At(kind=Kind(group_version="v1", plural="nodes")), _node())
+    files = certificates(place.state / "pki")
+    api = cluster.ApiServer(store, files, token=_TOKEN, node=_NODE)
+    cluster.write_service_account(account, files, _TOKEN)
+    try:
+        yield (
+            store,
+            account,
+            {
+                "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+                "KUBERNETES_SERVICE_PORT": str(api.port),
+            },
+        )
+    finally:
+        api.close()
+        shutil.rmtree(account)
 
 
 @contextlib.asynccontextmanager
