@@ -86,3 +86,26 @@ async def test_each_kubelet_is_told_of_health_and_finds_the_slices_again(at: Cla
             now = {each["metadata"]["uid"] for each in at.plane.slices().values()}
             assert not now & before
             before = now
+
+
+async def test_the_node_is_ready_once_kubelet_and_the_scheduler_know_its_chips(
+    at: ClaimStage,
+) -> None:
+    async def failing() -> dict[str, str]:
+        status = await at.node.asked("status") or {"checks": []}
+        wanted = {f"registered {DRIVER}", "ResourceSlices"}
+        return {
+            each["name"]: each["reason"]
+            for each in status["checks"]
+            if each["name"] in wanted and not each["passes"]
+        }
+
+    async def only_kubelet_fails() -> bool:
+        return set(await failing()) == {f"registered {DRIVER}"}
+
+    async def all_is_well() -> bool:
+        return not await failing()
+
+    await at.node.until(only_kubelet_fails, "the slices to be there")
+    async with kubelet(at):
+        await at.node.until(all_is_well, "kubelet to register the driver")

@@ -15,6 +15,7 @@ from holdfast.model.node.readiness import (
     Rule,
     checkpoint,
     devices,
+    dra,
     first_look,
     hardware,
     judge_readiness,
@@ -55,6 +56,7 @@ _WELL = ReadinessFacts(
     watch=_GOOD,
     sighted=980.0,
     vendors=(Check(name="NVIDIA driver", passes=True),),
+    dra=(Check(name="ResourceSlices", passes=True),),
 )
 
 _CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
@@ -113,6 +115,12 @@ _CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
         {"vendors": (Check(name="NVIDIA driver", passes=False, reason="no NVML"),)},
         "NVIDIA driver",
         "no NVML",
+    ),
+    (
+        dra,
+        {"dra": (Check(name="ResourceSlices", passes=False, reason="HTTP 403"),)},
+        "ResourceSlices",
+        "HTTP 403",
     ),
     (specs, {"specs": "the disk is full"}, "CDI specs", "the disk is full"),
     (first_look, {"looked": False}, "first process scan", "has not finished"),

@@ -62,4 +62,5 @@ def _facts(parts: Parts) -> ReadinessFacts:
         sighted=look.full_scan_at,
         lacks=parts.lacks,
         vendors=tuple(check for each in parts.sources for check in each.checks()),
+        dra=() if parts.dra is None else tuple(parts.dra.checks()),
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.allocation.granting import Granting
-from holdfast.apiserver.access import Access, in_cluster, node_name
+from holdfast.apiserver.access import in_cluster, node_name
 from holdfast.apiserver.claims import ClaimsOnServer
 from holdfast.apiserver.client import ApiServer
 from holdfast.apiserver.resourceslices import NodeSlices
@@ -30,6 +30,7 @@ from holdfast.kubelet.folder import FolderWatch
 from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.leaving import LeavingFacts, why_driver_stays
 from holdfast.model.ids import PodUid
+from holdfast.model.node.readiness import Check
 from holdfast.names import CLAIM_STATE, PLUGINS, PLUGINS_REGISTRY
 
 if TYPE_CHECKING:
@@ -127,7 +128,9 @@ class Dra:
             clock=parts.clock,
             times=DriverTimes(),
         )
-        self.publisher = self._publisher(access)
+        slices = NodeSlices(self._slices, access, driver=self.driver, node=self.node)
+        self._mirror = SliceMirror(slices, clock=parts.clock)
+        self.publisher = self._publisher(slices)
 
     def advertised(self) -> Sequence[Advertised]:
         """Return the devices that the scheduler knows of."""
@@ -164,16 +167,23 @@ class Dra:
         """Bring the book in line with kubelet's record of claims, before anything is served."""
         await self.records.catch_up()
 
+    def checks(self) -> Iterator[Check]:
+        """Yield whether kubelet and the scheduler know of the driver and its devices."""
+        state = self.registrar.registration.value
+        problem = "" if state.registered else state.problem
+        yield Check(name=f"registered {self.driver}", passes=not problem, reason=problem)
+        problem = self.publisher.problem or self._mirror.problem
+        yield Check(name="ResourceSlices", passes=not problem, reason=problem)
+
     async def close(self) -> None:
         """Take our sockets away, then cut what is asked of the API server."""
         await self.registrar.close()
         await self.server.close()
         await self._slices.close()
 
-    def _publisher(self, access: Access) -> Publisher:
+    def _publisher(self, slices: NodeSlices) -> Publisher:
         parts = self._parts
         settings = parts.settings
-        slices = NodeSlices(self._slices, access, driver=self.driver, node=self.node)
         return Publisher(
             driver=self.driver,
             node=self.node,
@@ -189,7 +199,7 @@ class Dra:
                 withhold_after=min(settings.withhold_after, _MOST_DEBOUNCE),
             ),
             server=slices,
-            mirror=SliceMirror(slices, clock=parts.clock),
+            mirror=self._mirror,
             changes=(parts.scanner.inventory, parts.ledger.book),
             registration=self.registrar.registration,
             clock=parts.clock,

@@ -41,7 +41,8 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
     `resources` are all that kubelet is or was offered; `sockets` are the daemon's own, by what they
     serve; `lanes` says since when each is stuck; `sight` is what the last scan of all processes
     could not see. `lacks` names each permission or mount that the settings need and that is
-    missing, with the feature that is lost. `vendors` are the checks of the vendors' adapters.
+    missing, with the feature that is lost. `vendors` are the checks of the vendors' adapters,
+    `dra` those of Dynamic Resource Allocation, none without it.
     `checkpoint_missing`: there is none, as on a node that never ran a pod with a device.
     """
 
@@ -66,6 +67,7 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
     sighted: float | None = None
     lacks: Sequence[str] = ()
     vendors: Sequence[Check] = ()
+    dra: Sequence[Check] = ()
 
 
 Rule = Callable[[ReadinessFacts], Iterable[Check]]
@@ -88,6 +90,11 @@ def streams(facts: ReadinessFacts) -> Iterator[Check]:
         is_open = facts.kubelet.get(resource, Registration()).streams > 0
         reason = "" if is_open else "kubelet has no ListAndWatch stream open"
         yield _open(f"stream {resource}", passes=is_open, reason=reason)
+
+
+def dra(facts: ReadinessFacts) -> Iterator[Check]:
+    """Kubelet has the DRA driver registered, and the scheduler is told of its devices."""
+    yield from facts.dra
 
 
 def sockets(facts: ReadinessFacts) -> Iterator[Check]:
@@ -178,6 +185,7 @@ def privileges(facts: ReadinessFacts) -> Iterator[Check]:
 RULES: tuple[Rule, ...] = (
     registrations,
     streams,
+    dra,
     sockets,
     checkpoint,
     ledger,
