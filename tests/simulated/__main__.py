@@ -3,16 +3,22 @@
 import argparse
 import sys
 
-from simulated import gpustory, story
+from simulated import drastory, gpustory, story
 
 
 def main() -> int:
     """Tell the story; return 0 when every step of it happened."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--gpus", action="store_true", help="NVIDIA GPUs; needs a C compiler")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--gpus", action="store_true", help="NVIDIA GPUs; needs a C compiler")
+    which.add_argument("--dra", action="store_true", help="ResourceClaims; needs openssl")
     parser.add_argument("--keep", action="store_true", help="leave everything running at the end")
     options = parser.parse_args()
-    tell = gpustory.main if options.gpus else story.main
+    tell = story.main
+    if options.gpus:
+        tell = gpustory.main
+    elif options.dra:
+        tell = drastory.main
     return tell(keep=options.keep)
 
 

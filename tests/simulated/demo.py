@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.model.text import printable
+from simulated.dramanager import DraManager
 from simulated.node import SimulatedNode
 from simulated.pods import Phase, Pod, PodSpec
 from simulated.podworker import KubeletTimes
@@ -67,15 +68,21 @@ class Demo(Stage):
         toolkit: Callable[[Mapping[str, str]], Sequence[str]] | None = None,
         changes: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
+        cdi: Path | None = None,
+        dra: DraManager | None = None,
     ) -> None:
-        """Build everything below *folder*; *changes* are more settings, *toolkit* is as Runtime's."""
+        """Build everything below *folder*; *changes* are more settings.
+
+        *toolkit* and *cdi* are as Runtime's, *dra* is as Stage's.
+        """
         super().__init__(
             folder,
             node,
-            Runtime(node, toolkit=toolkit),
+            Runtime(node, toolkit=toolkit, cdi=cdi),
             settings={**_SETTINGS, **(changes or {})},
-            times=KubeletTimes(retry=3.0),
+            times=KubeletTimes(retry=3.0, sync=2.0, unprepare=2.0),
             environment=environment,
+            dra=dra,
         )
         self.resource = resource
         self._began = time.monotonic()

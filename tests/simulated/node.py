@@ -119,12 +119,16 @@ class SimulatedNode:
                 link.symlink_to(namespace)
         (folder / "cgroup").write_text(f"0::{cgroup}\n")
 
+    def remove_process(self, pid: int) -> None:
+        """Take a process that has ended off this node."""
+        shutil.rmtree(self.root.proc / str(pid), ignore_errors=True)
+
     def reboot(self, *, groups: Mapping[int, int] | None = None) -> None:
         """Begin another boot: no pod's process or cgroup is left; *groups* get other numbers."""
         for uid, members in list(self._members.items()):
             for pid in members:
                 _end(pid)
-                shutil.rmtree(self.root.proc / str(pid), ignore_errors=True)
+                self.remove_process(pid)
             self.remove_pod(uid)
         (self.root.proc / "sys/kernel/random/boot_id").write_text(f"{uuid4()}\n")
         renumbered = {
@@ -171,7 +175,7 @@ class SimulatedNode:
             dead = [pid for pid in members if not _lives(pid)]
             for pid in dead:
                 del members[pid]
-                shutil.rmtree(self.root.proc / str(pid), ignore_errors=True)
+                self.remove_process(pid)
             if dead:
                 self._write_members(uid)
 

@@ -14,6 +14,7 @@ import yaml
 
 from holdfast.control import ask
 from holdfast.errors import HoldfastError
+from simulated.dramanager import DraManager
 from simulated.kubelet import Kubelet
 from simulated.node import SimulatedNode
 from simulated.podworker import KubeletTimes
@@ -45,16 +46,17 @@ class Stage:
         environment: Mapping[str, str] | None = None,
         state: Path | None = None,
         python: Path | str = sys.executable,
+        dra: DraManager | None = None,
     ) -> None:
         """Build all below *folder*, whose path is short: a socket's may have 107 bytes.
 
         The daemon is run by *python*, with *environment* added to ours, and keeps its *state*
-        below *folder* unless told otherwise.
+        below *folder* unless told otherwise. Claims are kubelet's *dra*'s.
         """
         self.folder = folder
         self.node = node
         self.runtime = runtime
-        self.kubelet = Kubelet(folder / "dp", folder / "pr.sock", runtime, times=times)
+        self.kubelet = Kubelet(folder / "dp", folder / "pr.sock", runtime, times=times, dra=dra)
         self.state = state or folder / "state"
         self.config = folder / "config.yaml"
         self.settings: dict[str, Any] = {
