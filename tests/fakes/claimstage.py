@@ -161,6 +161,7 @@ async def claim_stage(
     kind: str = "tpu",
     chips: int = 2,
     unprepare_wait: str = "3s",
+    start: bool = True,
     **changes: Any,
 ) -> AsyncIterator[ClaimStage]:
     """Yield a node with *chips* whose driver is registered; the daemon can be killed."""
@@ -186,7 +187,8 @@ async def claim_stage(
             folder, chips=chips, start=False, own_process=True, environment=environment, **settings
         ) as node:
             made = ClaimStage(node=node, plane=plane, root=root, kind=kind, holders=holders)
-            await begin(made)
+            if start:
+                await begin(made)
             yield made
 
 

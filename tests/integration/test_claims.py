@@ -2,6 +2,8 @@
 
 import asyncio
 import shutil
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from fakes.claimrecord import write_record
 from fakes.claimstage import DRIVER, NAMESPACE, ClaimStage, begin, claim_stage
 from fakes.controlplane import NODE
+from fakes.stage import CHIPS, pod
 from holdfast.model.ids import ClaimRef, ClaimUid
 
 _BOTH_DOORS: dict[str, Any] = {
@@ -181,6 +184,41 @@ async def test_what_kubelet_has_prepared_is_held_although_the_ledger_was_lost(
     assert "claim taken over from kubelet's record" in at.node.log
 
 
+async def test_a_chip_that_a_pod_has_by_the_device_plugin_is_handed_over_at_its_end(
+    short_path: Path,
+) -> None:
+    async with claim_stage(short_path, start=False) as at:
+        at.node.settings["tpu"] = {"api": "device-plugin"}
+        at.node.start()
+        await at.node.until(lambda: len(at.node.healthy()) == 2, "the chips to be offered")
+        running = await at.node.run(pod("first"))
+        (chip,) = (CHIPS.index(each) for each in at.node.ids(running))
+        await at.node.stop()
+        at.node.settings["tpu"] = {"api": "dra"}
+        await begin(at)
+        await at.prepared(at.allocate("free", 1 - chip))
+        preparing = asyncio.create_task(at.prepared(at.allocate("taken", chip)))
+        await at.node.until(lambda: _queued(at), "the claim to wait")
+        await at.node.end(running)
+        assert await preparing
+
+
+async def test_a_chip_that_a_claim_has_is_offered_again_at_its_end(short_path: Path) -> None:
+    async with claim_stage(short_path) as at:
+        first = at.allocate("first", 0)
+        await at.prepared(first)
+        await at.node.stop()
+        at.node.settings["tpu"] = {"api": "device-plugin"}
+        await begin(at)
+        await at.node.until(
+            lambda: at.node.healthy() == {"0000:00:06.0"}, "the other chip to be offered"
+        )
+        assert "this node has no device" in (await at.prepare(at.allocate("late", 1)))["late"].error
+        assert await at.unprepare(first) == {"first": ""}
+        await at.node.until(lambda: len(at.node.healthy()) == 2, "both chips to be offered")
+        assert at.node.ever_unhealthy() == {"0000:00:05.0"}
+
+
 async def _held(at: ClaimStage) -> bool:
     return await at.node.locks() == {"0000:00:05.0": "held"}
 
@@ -207,8 +245,7 @@ async def test_what_a_claims_pod_left_behind_is_ended_while_its_end_waits(
     ) as at:
         first = at.allocate("first", 0)
         await at.prepared(first)
-        (pod,) = first.pods
-        orphan = at.leaves_behind(pod, 0)
+        orphan = at.leaves_behind(first.pods[0], 0)
         await at.node.until(lambda: _is_sighted(at), "its pod's cgroup to be seen")
         assert await at.unprepare(first) == {"first": ""}
         await at.node.until(lambda: not orphan(), "the orphan to be gone")
@@ -229,3 +266,12 @@ async def test_a_pod_with_another_claim_is_not_over(short_path: Path) -> None:
         assert lives()
         assert await at.unprepare(second) == {"second": ""}
         await at.node.until(lambda: not lives(), "the orphan to be ended")
+
+
+def test_without_hardware_behind_claims_nothing_of_dra_is_loaded() -> None:
+    code = (
+        "import sys, holdfast.app.daemon\n"
+        "print([name for name in sys.modules if 'dra' in name.split('.')])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"

@@ -1,6 +1,6 @@
 """Keeps kubelet's device lists true: from hardware, book and kubelet's own checkpoint to Offers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from holdfast.ledger.ages import LockAges
 from holdfast.ledger.ledger import Ledger
@@ -32,7 +32,8 @@ class Offering:
     ) -> None:
         """Withhold what is RELEASING for longer than *withhold_after* seconds.
 
-        Resources that are served *elsewhere*, by DRA, are not on any list.
+        Resources that are served *elsewhere*, by DRA, are on no list. While pods still have some
+        of their devices, kubelet is sent a list without any: else it would not tell of their end.
         """
         self._ledger = ledger
         self._inventory = inventory
@@ -59,10 +60,12 @@ class Offering:
             for resource in inventory.resources
             if not self._elsewhere(resource)
         }
+        left = frozenset(filter(self._elsewhere, _granted(book)))
         # A node has no use for the name of hardware that it does not have; but a name that kubelet
         # has heard stays, or kubelet would count its devices as lost.
         before = self.offers.value.devices
         devices = {name: each for name, each in lists.items() if each or name in before}
+        devices |= dict.fromkeys(left, ())
         self.offers.set(Offers(devices=devices, resend=self._resend))
 
     async def run(self) -> None:
@@ -113,3 +116,11 @@ class Offering:
             withheld=why_withheld(book.marks, device.keys) is not None,
         )
         return OfferedDevice(id=device.name.id, healthy=offered(facts), numa_node=device.numa_node)
+
+
+def _granted(book: Book) -> Iterator[ResourceName]:
+    """Yield the resources of which pods have devices by the device plugin."""
+    yield from (each.resource for each in book.allocations.values() if each.claim is None)
+    for lock in book.locks.values():
+        if lock.claim is None and lock.state is not LockState.FOREIGN:
+            yield lock.device.resource

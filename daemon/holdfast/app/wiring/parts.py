@@ -324,8 +324,11 @@ class Parts:
         self.sockets = OwnSockets(self.registrar, Path(self.settings.state_dir), clock=self.clock)
 
     def _dra(self) -> "Dra | None":
-        """Build the second door; nothing of it is loaded where no hardware is behind it."""
-        if not self.settings.has_dra():
+        """Build the second door; nothing of it is loaded where no hardware is behind it.
+
+        Or where it was, and claims have still to end: kubelet cannot end their pods without us.
+        """
+        if not (self.settings.has_dra() or self.ledger.book.value.claims):
             return None
         from holdfast.app.wiring.dra import Dra  # noqa: PLC0415 - see above
 

@@ -70,7 +70,7 @@ def offered(facts: OfferFacts) -> bool:
     lock = facts.lock
     if lock is None:
         return True
-    if lock.device != facts.name:
+    if lock.device != facts.name or lock.claim is not None:
         return False
     if lock.state is LockState.HELD:
         # No pod has it under this id: its pod has it under a former plugin's, or has just ended.
@@ -83,7 +83,8 @@ def has_or_awaits(name: DeviceName, book: Book, view: KubeletView) -> bool:
 
     While kubelet's checkpoint cannot be read, every pod whose Allocation has not ended may be one.
     """
-    ours = book.holdings.naming(name.resource, [name.id])
+    naming = book.holdings.naming(name.resource, [name.id])
+    ours = [each for each in naming if each.claim is None]
     if not view.readable:
         return bool(ours)
     return bool(view.pods_with(name)) or any(each.pod is None for each in ours)
