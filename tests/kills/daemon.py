@@ -2,11 +2,18 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 from msgspec import Struct, field
 
 from fakes.books import BOOT
-from holdfast.errors import HoldfastError
+from holdfast.allocation.sharedlook import SharedLook
+from holdfast.dra.door import ClaimReader
+from holdfast.dra.preparing import Node, Preparing, _NotYetError, _Waits
+from holdfast.dra.specs import ClaimSpecs
+from holdfast.dra.unpreparing import Unpreparing
+from holdfast.errors import ClaimRefusedError, HoldfastError
+from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger, open_ledger
@@ -14,7 +21,10 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Device, Inventory
+from holdfast.model.dra.advertised import plain
+from holdfast.model.dra.passage import results_for
 from holdfast.model.gate.gate import Passage, enter, who_calls, why_wait
+from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ProcessId
 from holdfast.model.reclaim.ending import EndFacts, why_spare
 from holdfast.model.use.free import Freedom, KernelFacts, judge_kernel
@@ -27,6 +37,7 @@ from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
+from kills.claims import DRIVER, NODE, Claim
 from kills.edges import (
     DaemonKilledError,
     InlineLane,
@@ -38,9 +49,10 @@ from kills.edges import (
     MemoryRuntimeFiles,
 )
 from kills.kubelet import Kubelet, Reader
-from kills.pods import TPU
+from kills.pods import CLAIMED, TPU
 
 OWN_PID = 4_999_999
+_PATIENCE = 120.0
 
 Judge = Callable[[EndFacts], str | None]
 
@@ -160,8 +172,54 @@ class Daemon:
             settings=settings,
             pending_timeout=60.0,
         )
+        self._open_second_door(ledger, reader)
         reader.read()
         await self._watcher.catch_up()
+
+    def _open_second_door(self, ledger: Ledger, reader: Reader) -> None:
+        clock, watcher = self._kubelet.kernel.clock, self._watcher
+        folder = self._state / "cdi"
+        folder.mkdir(exist_ok=True)
+        specs = ClaimSpecs(
+            SpecFolder(folder, prefix="claims"),
+            driver=DRIVER,
+            node_rdev=lambda _path: None,
+            lane=self.lane,
+        )
+        claimed = [each for each in self._inventory.devices if each.name.resource == CLAIMED]
+        self._preparing = Preparing(
+            driver=DRIVER,
+            pool=NODE,
+            claims=cast("ClaimReader", None),  # kubelet has read the claim
+            ledger=ledger,
+            node=Node(
+                inventory=Watched(self._inventory),
+                advertised=lambda: list(map(plain, claimed)),
+                serves=lambda resource: resource == CLAIMED,
+                look=SharedLook(
+                    self._look,
+                    locks=lambda: ledger.book.value.locks,
+                    clock=clock,
+                    exclusive_open=False,
+                ),
+                looked=watcher.looked,
+                obstacle=watcher.obstacle,
+                at_work=lambda _keys: "",
+                grant=lambda _resource, _devices, _inventory: ContainerGrant(),
+                stirred=watcher.nudges,
+            ),
+            specs=specs,
+            clock=clock,
+        )
+        self._unpreparing = Unpreparing(
+            ledger=ledger,
+            view=reader.view,
+            specs=specs,
+            obstacle=watcher.obstacle,
+            nudges=watcher.nudges,
+            clock=clock,
+            patience=_PATIENCE,
+        )
 
     async def end(self) -> None:
         """Let it die: what it had in memory is lost."""
@@ -207,6 +265,31 @@ class Daemon:
             return False
         try:
             return await self._pass(ledger, devices)
+        except DaemonKilledError:
+            await self.end()
+            return False
+
+    async def prepare(self, claim: Claim) -> bool:
+        """Try once, and leave it to kubelet to ask again."""
+        if self._ledger is None:
+            return False
+        try:
+            results = results_for(claim.read(), claim.ref, driver=DRIVER, pool=NODE)
+            return not (await self._preparing._try(claim.read(), results, _Waits())).error
+        except (_NotYetError, ClaimRefusedError) as reason:
+            self._kubelet.kernel.say(f"claim {claim} is not prepared: {reason}")
+            return False
+        except DaemonKilledError:
+            await self.end()
+            return False
+
+    async def unprepare(self, claim: Claim) -> bool:
+        """Try once, without waiting for its devices."""
+        if self._ledger is None:
+            return False
+        try:
+            now = self._kubelet.kernel.clock.monotonic()
+            return not await self._unpreparing.unprepare(claim.ref, now)
         except DaemonKilledError:
             await self.end()
             return False

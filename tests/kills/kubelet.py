@@ -6,9 +6,10 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from holdfast.model.ids import CheckpointId, DeviceId, PodUid
+from holdfast.model.ids import CheckpointId, DeviceId, DeviceName, PodUid
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.runtime.watched import Watched
+from kills.claims import Claims, Door
 from kills.kernel import Kernel, Process
 from kills.pods import TPU, Container, Pod, Runtime
 
@@ -16,7 +17,7 @@ _SERVICE = "/system.slice/kubelet.service"
 Entries = dict[tuple[PodUid, str], CheckpointEntry]
 
 
-class Plugin(Protocol):
+class Plugin(Door, Protocol):
     """What kubelet calls; False: refused, or nobody is there."""
 
     async def allocate(self, devices: frozenset[DeviceId]) -> bool:
@@ -31,8 +32,16 @@ class Plugin(Protocol):
 class Kubelet:
     """Admits, starts and ends pods; its checkpoint are what the daemon asks for."""
 
-    def __init__(self, kernel: Kernel, runtime: Runtime, devices: frozenset[DeviceId]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        runtime: Runtime,
+        devices: frozenset[DeviceId],
+        claimed: frozenset[DeviceName],
+    ) -> None:
+        """Have *devices* by the device plugin, and *claimed* by claims."""
         self.kernel = kernel
+        self.claims = Claims(kernel, claimed)
         self.runtime = runtime
         self.devices = devices
         self.pods: list[Pod] = []
@@ -50,6 +59,7 @@ class Kubelet:
     def start(self) -> None:
         self.process = self.kernel.spawn("kubelet", _SERVICE, lambda: "it is kubelet")
         self.allocated = {(each.pod, each.container): each for each in self.file or ()}
+        self.claims.forget_prepared()
         self.ready = self.api
 
     def end(self) -> None:
@@ -107,6 +117,7 @@ class Kubelet:
                 self._end_when_due(pod)
             elif pod.listed and self.runtime.up:
                 await self._run(pod, plugin)
+        await self.claims.unprepare(plugin)
 
     def end_pod(self, pod: Pod, *, leaks: bool) -> None:
         self.runtime.remove(pod, leaks=leaks)
@@ -125,6 +136,8 @@ class Kubelet:
 
     async def _run(self, pod: Pod, plugin: Plugin) -> None:
         if not self.runtime.lives(pod):
+            if not await self.claims.prepare(pod, plugin) or pod.over:
+                return
             for container in pod.containers:  # the runtime has lost them
                 container.running = False
             self.runtime.start_sandbox(pod)

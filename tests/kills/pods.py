@@ -12,6 +12,8 @@ from kills.edges import PODS
 from kills.kernel import INIT, NODE, Kernel, Process
 
 TPU = ResourceName("google.com/tpu")
+CLAIMED = ResourceName("example.com/claimed")
+"""What comes by claims alone; TPU comes by the device plugin."""
 _OPEN = frozenset({Grip.NODE, Grip.DEVICE_FD})
 _LEAKED = frozenset({Grip.DEVICE_FD})
 _SYSTEM = "/system.slice/containerd.service"
@@ -40,11 +42,19 @@ _MONITORS = ("qemu-system-x86", "qemu-kvm", "acme-vmm")
 class Container:
     name: str
     devices: frozenset[DeviceId]
+    """What it has by the device plugin."""
+    claimed: tuple[DeviceName, ...] = ()
+    """What it has by claims."""
     init: bool = False
     running: bool = False
     """Whether the runtime has it running."""
     done: bool = False
     processes: list[Process] = field(default_factory=list)
+
+    @property
+    def names(self) -> list[DeviceName]:
+        """Return everything that it may open."""
+        return [DeviceName(TPU, id_) for id_ in sorted(self.devices)] + sorted(self.claimed)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -76,6 +86,27 @@ class Pod:
 
     def __str__(self) -> str:
         return f"pod {self.uid[:8]} ({self.kind.value}{', static' if self.static else ''})"
+
+
+def some_containers(
+    rng: random.Random, free: list[DeviceId], claimed: tuple[DeviceName, ...]
+) -> list[Container]:
+    """Return the containers of a new pod that has all of *claimed* and some of *free*, if any."""
+    rng.shuffle(free)
+    number = min(len(free), rng.choice((1, 1, 2)))
+    sets = [frozenset(free[:number])] if free else []
+    if number > 1 and rng.random() < 0.5:
+        sets = [frozenset({id_}) for id_ in free[:number]]
+    if claimed and (not sets or rng.random() < 0.5):
+        sets.append(frozenset())
+    containers = [Container(name=f"main{n}", devices=devices) for n, devices in enumerate(sets)]
+    for each in containers[-1:]:
+        each.claimed = claimed
+    if sets and rng.random() < 0.2:
+        containers.insert(0, Container(name="init", devices=sets[0], init=True))
+    if sets and rng.random() < 0.2:
+        containers.append(Container(name="sidecar", devices=frozenset()))
+    return containers
 
 
 class Runtime:
@@ -150,8 +181,7 @@ class Runtime:
         opener = pod.sentry if pod.sentry is not None else next(iter(container.processes), None)
         if opener is None:
             return
-        for id_ in sorted(container.devices):
-            name = DeviceName(TPU, id_)
+        for name in container.names:
             if all(each is opener for each in kernel.holders(name)):
                 opener.grips[name] = _OPEN
                 for each in container.processes:
@@ -201,13 +231,12 @@ class Runtime:
         left = [each for each in container.processes if self.kernel.lives(each)]
         kept = self.rng.choice(left) if leaks and left and pod.kind not in SANDBOXED else None
         sentry = pod.sentry
-        for id_ in container.devices if sentry is not None else ():
-            grips = sentry.grips.pop(DeviceName(TPU, id_), None) if sentry is not None else None
+        for name in container.names:
+            grips = sentry.grips.pop(name, None) if sentry is not None else None
             if grips is not None and leaks and sentry is not None:
-                sentry.grips[DeviceName(TPU, id_)] = _LEAKED
+                sentry.grips[name] = _LEAKED
         if kept is not None:
-            for id_ in container.devices:
-                name = DeviceName(TPU, id_)
+            for name in container.names:
                 if all(each in left for each in self.kernel.holders(name)):
                     kept.grips[name] = _OPEN
             kept.deaf = self.rng.random() < 0.5

@@ -11,16 +11,21 @@ from uuid import UUID
 from msgspec import Struct
 
 from fakes.books import inventory, silicon
-from holdfast.model.ids import DeviceId, DeviceName, PodUid
+from holdfast.model.ids import DeviceId, PodUid
 from holdfast.model.use.holders import Grip
+from kills.claims import Claim
 from kills.daemon import Daemon, Guards
 from kills.kernel import Kernel, Process
 from kills.kubelet import Kubelet
-from kills.pods import TPU, Container, Kind, Pod, Runtime
+from kills.pods import CLAIMED, TPU, Kind, Pod, Runtime, some_containers
 from manual_clock import ManualClock
 
-_NODE = inventory({TPU: silicon(d0="a", d1="b", d2="c", d3="d")})
-_IDS = frozenset(device.name.id for device in _NODE.devices)
+_NODE = inventory(
+    {TPU: silicon(d0="a", d1="b", d2="c", d3="d"), CLAIMED: silicon(e0="e", e1="f", e2="g")}
+)
+_NAMES = frozenset(device.name for device in _NODE.devices)
+_IDS = frozenset(name.id for name in _NAMES if name.resource == TPU)
+_CLAIMED = frozenset(name for name in _NAMES if name.resource == CLAIMED)
 _SHM = Path("/dev/shm")  # the ledger is proved against power cuts elsewhere: here it is to be quick
 
 
@@ -43,7 +48,7 @@ class Story:
         self.clock = ManualClock()
         self.kernel = Kernel(rng, self.clock)
         self.runtime = Runtime(self.kernel)
-        self.kubelet = Kubelet(self.kernel, self.runtime, _IDS)
+        self.kubelet = Kubelet(self.kernel, self.runtime, _IDS, _CLAIMED)
         self.daemon = Daemon(
             state,
             kubelet=self.kubelet,
@@ -108,6 +113,12 @@ class Story:
     async def start(self, devices: frozenset[DeviceId]) -> bool:
         return await self.daemon.pass_gate(devices)
 
+    async def prepare(self, claim: Claim) -> bool:
+        return await self.daemon.prepare(claim)
+
+    async def unprepare(self, claim: Claim) -> bool:
+        return await self.daemon.unprepare(claim)
+
     # The course of things.
 
     async def _next(self) -> None:
@@ -116,6 +127,10 @@ class Story:
             await self._a_pod_comes()
         elif chance < 0.31:
             await self._the_daemon_dies_or_comes_back()
+        elif chance < 0.33:
+            await self._a_claim_in_use_is_unprepared()
+        elif chance < 0.38:
+            await self._a_claim_is_handed_on_too_early()
         else:
             self._something_happens_for_sure()
 
@@ -167,39 +182,37 @@ class Story:
 
     async def _a_pod_comes(self) -> None:
         rng = self.rng
-        back = self._some(lambda each: each.static and each.over)
-        again = back is not None and rng.random() < 0.5
-        if (
-            back is not None
-            and again
-            and any(each.uid == back.uid and not each.over for each in self.kubelet.pods)
-        ):
+        back = self._pod_that_comes_back()
+        static = back is not None or rng.random() < 0.3
+        claims = [] if static or rng.random() < 0.4 else self.kubelet.claims.for_a_pod()
+        free = [] if claims and rng.random() < 0.6 else self.kubelet.free()
+        claimed = tuple(name for each in claims for name in each.devices)
+        containers = some_containers(rng, free, claimed)
+        if not containers:
             return
-        free = self.kubelet.free()
-        if not free:
-            return
-        rng.shuffle(free)
-        number = min(len(free), rng.choice((1, 1, 2)))
-        sets = [frozenset(free[:number])]
-        if number > 1 and rng.random() < 0.5:
-            sets = [frozenset({id_}) for id_ in free[:number]]
-        containers = [Container(name=f"main{n}", devices=devices) for n, devices in enumerate(sets)]
-        if rng.random() < 0.2:
-            containers.insert(0, Container(name="init", devices=sets[0], init=True))
-        if rng.random() < 0.2:
-            containers.append(Container(name="sidecar", devices=frozenset()))
-        static = back.static if back is not None and again else rng.random() < 0.3
         name = f"{next(self._names):08x}" + "0" * 24
         pod = Pod(
-            uid=back.uid if back is not None and again else PodUid(self._uid(name, static=static)),
+            uid=back.uid if back is not None else PodUid(self._uid(name, static=static)),
             kind=rng.choice((Kind.CONTAINERD, Kind.CONTAINERD, Kind.CRIO, Kind.GVISOR, Kind.KATA)),
             static=static,
             grace=rng.choice((2.0, 30.0, 30.0, 3600.0)),
             containers=containers,
         )
+        for each in claims:
+            each.pods.append(pod)
         admitted = await self.kubelet.admit(pod, self)
-        devices = ", ".join(sorted(frozenset[DeviceId]().union(*sets)))
-        self._say(f"{pod} comes{' again' if again else ''} for {devices}: admitted={admitted}")
+        names = sorted({name.id for each in containers for name in each.names})
+        told = ", ".join([*names, *(f"claim {each}" for each in claims)])
+        again = "" if back is None else " again"
+        self._say(f"{pod} comes{again} for {told}: admitted={admitted}")
+
+    def _pod_that_comes_back(self) -> Pod | None:
+        """Return a static pod that is over, and has not come back already."""
+        back = self._some(lambda each: each.static and each.over)
+        if back is None or self.rng.random() < 0.5:
+            return None
+        lives = any(each.uid == back.uid and not each.over for each in self.kubelet.pods)
+        return None if lives else back
 
     @staticmethod
     def _uid(name: str, *, static: bool) -> str:
@@ -221,9 +234,13 @@ class Story:
     def _a_pod_is_deleted_by_force(self) -> None:
         pod = self._some(lambda each: each.listed and not each.over)
         if pod is not None and self.kubelet.api:
-            self._say(f"{pod} is deleted by force, grace {pod.grace:g} s")
-            pod.deadline = pod.deadline or self.clock.monotonic() + pod.grace
-            pod.wanted = pod.listed = False
+            self._delete_by_force(pod)
+
+    def _delete_by_force(self, pod: Pod) -> None:
+        self._say(f"{pod} is deleted by force, grace {pod.grace:g} s")
+        pod.deadline = pod.deadline or self.clock.monotonic() + pod.grace
+        pod.wanted = pod.listed = False
+        self.kubelet.claims.deleted_by_force(pod)
 
     def _a_container_exits(self) -> None:
         pod = self._some(lambda each: any(c.running for c in each.containers))
@@ -339,17 +356,24 @@ class Story:
         if self._foreign and self.rng.random() < 0.7:
             self.kernel.exit(self._foreign.pop())
             return
-        names = [
-            name
-            for name in (DeviceName(TPU, id_) for id_ in sorted(_IDS))
-            if not self.kernel.holders(name)
-        ]
+        names = [name for name in sorted(_NAMES) if not self.kernel.holders(name)]
         if names:
             place = self.rng.choice(("/user.slice/session-1.scope", "/machine.slice/vm"))
             process = self.kernel.spawn("qemu-system-x86", place, lambda: "it is the host's")
             process.grips[self.rng.choice(names)] = frozenset({Grip.NODE, Grip.DEVICE_FD})
             self._foreign.append(process)
             self._say(f"pid {process.id} on the host opens a device")
+
+    async def _a_claim_in_use_is_unprepared(self) -> None:
+        used = [each for each in self.kubelet.claims.shareable() if each.asked]
+        if used and self.kubelet.process is not None:
+            await self.kubelet.claims.unprepare_by_mistake(self.rng.choice(used), self)
+
+    async def _a_claim_is_handed_on_too_early(self) -> None:
+        """As the scheduler does once a pod is deleted by force: its successor comes at once."""
+        for pod in self.kubelet.claims.users():
+            self._delete_by_force(pod)
+        await self._a_pod_comes()
 
     async def _the_daemon_dies_or_comes_back(self) -> None:
         if not self.daemon.up:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from holdfast.model.book.claims import REMEMBERED
 from kills.daemon import Guards
 from kills.story import Story
 
@@ -52,6 +53,8 @@ class _Churn(Story):
         for pod in [each for each in self.kubelet.pods if not each.over]:
             self.kubelet.end_pod(pod, leaks=False)
         await self._calm()
+        for _ in range(12):  # claims that are over are remembered for ten minutes
+            await self._time_passes(REMEMBERED / 10)
         book = {str(uid) for uid in self.daemon._ledger.book.value.pods}  # type: ignore[union-attr]
         kept: dict[str, set[str]] = {}
         for name, value in _kept(self.daemon._watcher, set()):

@@ -1,0 +1,164 @@
+"""The claims of a story: what the scheduler allocates, and what kubelet has prepared of it."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
+from holdfast.model.dra.names import label
+from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName
+from kills.kernel import Kernel
+from kills.pods import Pod
+
+DRIVER, NODE = "holdfast.dev", "node"
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Claim:
+    """What was allocated at once. It is over when the last of its pods is."""
+
+    ref: ClaimRef
+    devices: tuple[DeviceName, ...]
+    pods: list[Pod] = field(default_factory=list)
+    allocated: bool = True
+    """Whether the scheduler gives its devices to nobody else."""
+    asked: bool = False
+    """Whether kubelet has ever asked for it to be prepared."""
+    granted: bool = False
+    """Whether its pods may use its devices: it was prepared, and not unprepared since."""
+
+    @property
+    def over(self) -> bool:
+        return all(each.over for each in self.pods)
+
+    def read(self) -> AllocatedClaim:
+        """Return what the API server has of it."""
+        return AllocatedClaim(
+            ref=self.ref,
+            results=tuple(
+                ClaimResult(request="chips", driver=DRIVER, pool=NODE, device=label(each))
+                for each in self.devices
+            ),
+            reserved_for={each.uid: f"pod-{each.uid[:8]}" for each in self.pods if not each.over},
+        )
+
+    def __str__(self) -> str:
+        return self.ref.name
+
+
+class Door(Protocol):
+    """What kubelet calls; False: an error, or nobody is there."""
+
+    async def prepare(self, claim: Claim) -> bool:
+        """Answer NodePrepareResources."""
+        ...
+
+    async def unprepare(self, claim: Claim) -> bool:
+        """Answer NodeUnprepareResources."""
+        ...
+
+
+class Claims:
+    """The scheduler, which goes by the API server alone, and kubelet's record of claims on disk."""
+
+    def __init__(self, kernel: Kernel, devices: frozenset[DeviceName]) -> None:
+        self._kernel = kernel
+        self._devices = devices
+        self._numbers = itertools.count(1)
+        self._prepared: set[Claim] = set()
+        """What kubelet knows to be prepared; in memory only."""
+        self.all: list[Claim] = []
+
+    def free(self) -> list[DeviceName]:
+        """Return what the scheduler takes for free: a pod deleted by force has nothing for it."""
+        taken = {name for each in self.all if each.allocated for name in each.devices}
+        return sorted(self._devices - taken)
+
+    def for_a_pod(self) -> list[Claim]:
+        """Return one claim or two for a new pod, which may share one with a pod that is there."""
+        rng, others, free = self._kernel.rng, self.shareable(), self.free()
+        if others and rng.random() < 0.3:
+            return [rng.choice(others)]
+        rng.shuffle(free)
+        sizes = rng.choice(((1,), (1,), (2,), (1, 1)))
+        chosen = [[free.pop() for _ in range(min(size, len(free)))] for size in sizes]
+        return [self._allocate(devices) for devices in chosen if devices]
+
+    def shareable(self) -> list[Claim]:
+        """Return the claims that one more pod can use."""
+        return [each for each in self.all if each.allocated and not each.over]
+
+    def users(self) -> list[Pod]:
+        """Return the pods of one claim that have its devices, none where there is no such claim."""
+        granted = [each for each in self.shareable() if each.granted]
+        chosen = self._kernel.rng.choice(granted).pods if granted else []
+        return [each for each in chosen if each.listed and not each.over]
+
+    def deleted_by_force(self, pod: Pod) -> None:
+        """Let the scheduler have what *pod* shares with no other pod that it knows of."""
+        for each in self._of(pod):
+            if not any(other.wanted or other.listed for other in each.pods):
+                each.allocated = False
+
+    def forget_prepared(self) -> None:
+        """Do as a kubelet that starts: every new sandbox has its claims prepared once more."""
+        self._prepared.clear()
+
+    async def prepare(self, pod: Pod, door: Door) -> bool:
+        """Prepare the claims of *pod*, before it has a sandbox."""
+        for each in self._of(pod):
+            if each in self._prepared:
+                continue
+            each.asked = True
+            if not await door.prepare(each):
+                return False
+            self._prepared.add(each)
+            self._kernel.say(f"claim {each} is prepared for {pod}")
+            each.granted = True
+            for line in self._wrong_with(each):
+                self._kernel.wrong.append(line)
+                self._kernel.say(f"WRONG {line}")
+        return True
+
+    async def unprepare(self, door: Door) -> None:
+        """Unprepare what is over, again and again until it is answered without an error."""
+        for each in [claim for claim in self.all if claim.over]:
+            self._prepared.discard(each)
+            if each.asked and not await door.unprepare(each):
+                continue
+            self._kernel.say(f"claim {each} is unprepared")
+            self.all.remove(each)
+
+    async def unprepare_by_mistake(self, claim: Claim, door: Door) -> None:
+        """Unprepare what its pods still use. From now on their runtime is their only witness."""
+        self._kernel.say(f"kubelet unprepares claim {claim}, which is in use")
+        for each in claim.pods:
+            each.forgotten = True
+        claim.granted = False
+        await door.unprepare(claim)
+
+    def _allocate(self, devices: Sequence[DeviceName]) -> Claim:
+        number = next(self._numbers)
+        uid = ClaimUid(f"claim-{number}")
+        claim = Claim(ref=ClaimRef("team", uid, f"chips-{number}"), devices=tuple(devices))
+        self.all.append(claim)
+        return claim
+
+    def _of(self, pod: Pod) -> list[Claim]:
+        return [each for each in self.all if pod in each.pods]
+
+    def _wrong_with(self, claim: Claim) -> Iterator[str]:
+        """Yield who else has a device of *claim*, which was just prepared.
+
+        What cannot be seen cannot be waited for, and a pod whose sandbox is made anew has its own.
+        """
+        for other in self.all:
+            if other.granted and other is not claim and not other.over:
+                for name in set(claim.devices) & set(other.devices):
+                    yield f"claim {claim} is prepared on {name.id}, which claim {other} has"
+        users = tuple(f"{each.cgroup}/" for each in claim.pods)
+        for name in claim.devices if not self._kernel.blind else ():
+            for each in self._kernel.holders(name):
+                if not f"{each.cgroup}/".startswith(users):
+                    yield f"claim {claim} is prepared on {name.id}, which pid {each.id} has open"
