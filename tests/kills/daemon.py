@@ -214,6 +214,7 @@ class Daemon:
         self._unpreparing = Unpreparing(
             ledger=ledger,
             view=reader.view,
+            ask=reader.ask,
             specs=specs,
             obstacle=watcher.obstacle,
             nudges=watcher.nudges,
