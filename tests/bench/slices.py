@@ -178,6 +178,7 @@ async def _publisher(
             lane=lane,
             clock=clock,
             withhold_after=3.0,
+            evict_lost=False,
         ),
         server=slices,
         mirror=SliceMirror(slices, clock=clock),

@@ -72,7 +72,14 @@ class Scene:
     """A publisher between a ledger, an inventory and an API server."""
 
     def __init__(
-        self, plane: ControlPlane, ledger: Ledger, folder: Path, clock: ManualClock, count: int
+        self,
+        plane: ControlPlane,
+        ledger: Ledger,
+        folder: Path,
+        clock: ManualClock,
+        count: int,
+        *,
+        evict_lost: bool,
     ) -> None:
         self.plane, self.ledger, self.clock = plane, ledger, clock
         self.lane = Lane("pool", deadline=30)
@@ -97,6 +104,7 @@ class Scene:
                 lane=self.lane,
                 clock=clock,
                 withhold_after=3.0,
+                evict_lost=evict_lost,
             ),
             server=slices,
             mirror=self.mirror,
@@ -183,13 +191,13 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    folder: Path, *, count: int = 2, minor: int = 36, plane: ControlPlane | None = None
+    folder: Path, *, count: int = 2, minor: int = 36, evict_lost: bool = False
 ) -> AsyncIterator[Scene]:
     clock = ManualClock()
     lane = Lane("ledger", deadline=30)
     ledger = await open_ledger(folder, lane, clock=clock, boot=BootId("boot"))
     with control_plane(folder / "plane", minor=minor) as made:
-        here = Scene(plane or made, ledger, folder, clock, count)
+        here = Scene(made, ledger, folder, clock, count, evict_lost=evict_lost)
         try:
             yield here
         finally:
@@ -276,6 +284,18 @@ async def test_health_and_marks_are_told_at_once(short_path: Path) -> None:
         await here.ledger.apply(lambda draft: draft.mark(replace(draft.book.marks, drain=mark)))
         await here.until(lambda: len(here.tainted()) == 2, "the drain of both")
         assert set(map(str, here.tainted()["tpu-0000-00-05-0"].values())) == {"drain"}
+
+
+@pytest.mark.parametrize(("evict", "effect"), [(False, "NoSchedule"), (True, "NoExecute")])
+async def test_hardware_that_is_gone_ends_its_pods_only_where_that_is_wanted(
+    short_path: Path, evict: bool, effect: str
+) -> None:
+    async with scene(short_path, evict_lost=evict) as here:
+        await here.published(2)
+        here.ill(0, Fault(kind=FaultKind.GONE, text="it fell off the bus"))
+        await here.until(here.tainted, "the taint")
+        (taint,) = here.devices()["tpu-0000-00-05-0"]["taints"]
+        assert (taint["value"], taint["effect"]) == ("gone", effect)
 
 
 async def test_a_slice_is_written_once_in_some_seconds_with_the_latest(short_path: Path) -> None:

@@ -35,7 +35,7 @@ class NodePool:
         lane: Lane,
         clock: Clock,
         withhold_after: float,
-        evict_lost: bool = False,
+        evict_lost: bool,
     ) -> None:
         """Tell of the devices whose resource *driver* serves.
 

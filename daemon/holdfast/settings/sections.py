@@ -240,6 +240,10 @@ class Dra(Section, frozen=True):
     for that time, and nobody else in the cluster is given its devices. After it the claim is over,
     and the devices are withheld until they are free. Raise it where leftover processes take longer
     to end."""
+    evict_lost: bool = False
+    """Whether pods are deleted whose device is gone, such as a GPU that fell off the bus: its taint
+    is then NoExecute, and Kubernetes' device-taint-eviction controller deletes them, unless they
+    tolerate it. Set it to true where nothing else notices that such pods do no work."""
 
 
 class Drift(Section, frozen=True):

@@ -197,6 +197,7 @@ class Dra:
                 lane=parts.host.lanes["discovery"],
                 clock=parts.clock,
                 withhold_after=min(settings.withhold_after, _MOST_DEBOUNCE),
+                evict_lost=settings.dra.evict_lost,
             ),
             server=slices,
             mirror=self._mirror,
