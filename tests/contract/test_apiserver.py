@@ -23,6 +23,7 @@ from holdfast.apiserver.watch import TooOldError
 from holdfast.apiserver.wire import Request
 from holdfast.errors import ApiServerError, ObjectGoneError
 from holdfast.model.dra.claims import ClaimResult, OpaqueConfig
+from holdfast.model.dra.outcomes import ApiOutcome
 from holdfast.model.dra.resourceslice import (
     AttributeValue,
     Quantity,
@@ -325,6 +326,27 @@ async def test_a_server_that_is_down_is_an_error_that_names_it(plane: ControlPla
     async with client(plane) as server:
         with pytest.raises(ApiServerError, match=r"cannot ask the API server at 127.0.0.1:\d+"):
             await server.ask(Request(about="it", path=("version",)), Node, deadline=1)
+
+
+async def test_how_each_request_ended_is_told_also_of_those_that_were_tried_again(
+    plane: ControlPlane,
+) -> None:
+    put_claim(plane)
+    ends: list[ApiOutcome] = []
+    async with client(plane) as server:
+        server.observe = ends.append
+        claims = ClaimsOnServer(server)
+        plane.server.be_rude(Rudeness(code=503))
+        await claims.claim("default", "one")
+        with pytest.raises(ApiServerError):
+            await claims.claim("default", "none")
+        plane.server.be_rude(Rudeness(cut=0, times=9))
+        with pytest.raises(ApiServerError):
+            await server.ask(Request(about="it", path=("version",)), Node, deadline=0.1)
+
+    assert ends[:3] == [ApiOutcome.FAILED, ApiOutcome.OK, ApiOutcome.GONE]
+    assert set(ends[3:]) <= {ApiOutcome.UNREACHABLE, ApiOutcome.TIMEOUT}
+    assert ends[3:]
 
 
 async def test_slices_are_made_changed_listed_and_removed(plane: ControlPlane) -> None:

@@ -5,12 +5,24 @@ import re
 import pytest
 from prometheus_client import generate_latest
 
+from fakes.books import WHOLE, X, drafted, silicon
 from holdfast.allocation.starts import StartOutcome
 from holdfast.model.book.book import Allocation, Book, Phase
+from holdfast.model.book.claims import Wish, end_claim
 from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, Inventory
-from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.dra.outcomes import ApiOutcome, PrepareOutcome, UnprepareOutcome, api_outcome
+from holdfast.model.dra.passage import enter
+from holdfast.model.ids import (
+    BootId,
+    ClaimRef,
+    ClaimUid,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    ResourceName,
+)
 from holdfast.model.kubelet import Registration
 from holdfast.model.node.memory import Memory
 from holdfast.model.nvidia.gpu import GpuEvent, GpuEventKind
@@ -18,6 +30,7 @@ from holdfast.model.nvidia.xids import labels_of
 from holdfast.telemetry.metrics import Metrics
 
 _TPU = ResourceName("google.com/tpu")
+_CLAIMS = [ClaimRef("team", ClaimUid(f"uid-{number}"), f"claim-{number}") for number in range(2)]
 
 
 def _shown(metrics: Metrics) -> str:
@@ -180,7 +193,9 @@ def test_a_total_counted_elsewhere_never_falls_even_when_its_count_starts_over()
 
     for count in (2, 5, 5, 1):
         metrics.kubelet.show(
-            {_TPU: Registration(registered=True, streams=1, registrations=count)}, questions=count
+            {_TPU: Registration(registered=True, streams=1, registrations=count)},
+            drivers={"holdfast.dev": Registration(registrations=count)},
+            questions=count,
         )
 
     shown = _shown(metrics)
@@ -188,6 +203,9 @@ def test_a_total_counted_elsewhere_never_falls_even_when_its_count_starts_over()
     assert "holdfast_kubelet_questions_total 6.0" in shown
     assert 'holdfast_kubelet_streams{resource="google.com/tpu"} 1.0' in shown
     assert 'holdfast_kubelet_registered{resource="google.com/tpu"} 1.0' in shown
+    assert 'holdfast_kubelet_registered{resource="holdfast.dev"} 0.0' in shown
+    assert 'holdfast_kubelet_registrations_total{resource="holdfast.dev"} 6.0' in shown
+    assert 'holdfast_kubelet_streams{resource="holdfast.dev"}' not in shown
 
 
 def test_a_lane_shows_how_long_it_has_been_overdue() -> None:
@@ -283,3 +301,61 @@ def test_events_of_gpus_are_counted_by_what_clears_them() -> None:
         ('clears="ignored",kind="single-bit-ecc",xid=""', 1),
     ]:
         assert f"holdfast_gpu_events_total{{{labels}}} {count}.0" in shown
+
+
+def test_claims_are_counted_by_phase_and_those_that_are_over_are_not() -> None:
+    metrics = Metrics()
+    draft = drafted()
+    for number, ref in enumerate(_CLAIMS):
+        devices = {WHOLE: silicon(**{f"d{number}": f"{number}"})}
+        wish = Wish(ref=ref, pods={X: "train"}, devices=devices)
+        assert enter(draft, wish, "the kernel shows nobody") is None
+    end_claim(draft, _CLAIMS[0].uid, "over")
+
+    metrics.claims.show(draft.book, slices_failing_for=12.0)
+
+    shown = _shown(metrics)
+    assert 'holdfast_claims{phase="prepared"} 1.0' in shown
+    assert 'holdfast_claims{phase="unpreparing"} 1.0' in shown
+    assert 'holdfast_claims{phase="preparing"} 0.0' in shown
+    assert "holdfast_resource_slices_failing_seconds 12.0" in shown
+
+
+def test_what_became_of_claims_slices_and_requests_is_counted() -> None:
+    metrics = Metrics()
+    metrics.claims.prepared(PrepareOutcome.WAITING, 40.0)
+    metrics.claims.unprepared(UnprepareOutcome.HELD, 0.1)
+    metrics.claims.wrote_slice(True)
+    metrics.claims.wrote_slice(False)
+    metrics.claims.asked_server(ApiOutcome.TIMEOUT)
+
+    shown = _shown(metrics)
+    assert 'holdfast_claim_prepare_seconds_sum{outcome="waiting"} 40.0' in shown
+    assert 'holdfast_claim_prepare_seconds_count{outcome="refused"} 0.0' in shown
+    assert 'holdfast_claim_unprepare_seconds_count{outcome="held"} 1.0' in shown
+    assert 'holdfast_resource_slice_writes_total{outcome="written"} 1.0' in shown
+    assert 'holdfast_resource_slice_writes_total{outcome="failed"} 1.0' in shown
+    assert 'holdfast_api_requests_total{outcome="timeout"} 1.0' in shown
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (200, ApiOutcome.OK),
+        (201, ApiOutcome.OK),
+        (400, ApiOutcome.INVALID),
+        (401, ApiOutcome.UNAUTHORIZED),
+        (403, ApiOutcome.FORBIDDEN),
+        (404, ApiOutcome.GONE),
+        (409, ApiOutcome.CONFLICT),
+        (410, ApiOutcome.GONE),
+        (422, ApiOutcome.INVALID),
+        (429, ApiOutcome.BUSY),
+        (500, ApiOutcome.FAILED),
+        (503, ApiOutcome.FAILED),
+    ],
+)
+def test_each_status_of_the_api_server_is_one_of_few_outcomes(
+    status: int, outcome: ApiOutcome
+) -> None:
+    assert api_outcome(status) is outcome

@@ -11,9 +11,11 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from holdfast.allocation.starts import PASSES, StartOutcome
 from holdfast.model.book.book import Phase
+from holdfast.model.book.claims import ClaimPhase
 from holdfast.model.book.drift import Drift
 from holdfast.model.book.locks import LockState
 from holdfast.model.devices import FaultKind
+from holdfast.model.dra.outcomes import ApiOutcome, PrepareOutcome, UnprepareOutcome
 from holdfast.model.nvidia.gpu import GpuEventKind
 from holdfast.model.nvidia.xids import Cure
 from holdfast.model.reclaim.plan import ReclaimStep
@@ -51,6 +53,10 @@ def test_the_page_and_the_daemon_have_the_same_metrics_with_the_same_types_and_l
         ("holdfast_allocations", Phase),
         ("holdfast_gate_refusals_total", set(StartOutcome) - PASSES),
         ("holdfast_gate_wait_seconds", PASSES),
+        ("holdfast_claims", set(ClaimPhase) - {ClaimPhase.OVER}),
+        ("holdfast_claim_prepare_seconds", PrepareOutcome),
+        ("holdfast_claim_unprepare_seconds", UnprepareOutcome),
+        ("holdfast_api_requests_total", ApiOutcome),
         ("holdfast_drift", Drift),
         ("holdfast_gpu_events_total", GpuEventKind),
         ("holdfast_reclaim_steps_total", set(ReclaimStep) - {ReclaimStep.WAIT}),

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http import HTTPStatus
 from typing import TypeVar
@@ -13,6 +13,7 @@ from msgspec import Struct
 from holdfast.apiserver.access import Access
 from holdfast.apiserver.wire import Answer, Request, Wire
 from holdfast.errors import ApiServerError, LaneStuckError, ObjectGoneError
+from holdfast.model.dra.outcomes import ApiOutcome, api_outcome
 from holdfast.model.text import printable
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
@@ -63,6 +64,8 @@ class ApiServer:
         self._lane = Lane(name, deadline=_LAST_PAUSE)
         self._clock = clock
         self._under_way: Request | None = None
+        self.observe: Callable[[ApiOutcome], None] = lambda _outcome: None
+        """Hears how each request ended, every one that was tried again included."""
 
     async def ask(self, request: Request, kind: type[T], *, deadline: float) -> T:
         """Return the answer to *request* as a *kind*; within *deadline* seconds.
@@ -102,12 +105,19 @@ class ApiServer:
 
     async def _once(self, request: Request, left: float) -> Answer:
         try:
-            return await self._lane.run(partial(self._exchange, request, left), deadline=left)
-        except (LaneStuckError, asyncio.CancelledError):
+            answer = await self._lane.run(partial(self._exchange, request, left), deadline=left)
+        except (LaneStuckError, asyncio.CancelledError) as error:
             # Without this a server that sends a byte now and then would keep the lane.
             if self._under_way is request:
                 self._wire.abort()
+            if isinstance(error, LaneStuckError):
+                self.observe(ApiOutcome.TIMEOUT)
             raise
+        except ApiServerError:
+            self.observe(ApiOutcome.UNREACHABLE)
+            raise
+        self.observe(api_outcome(answer.status))
+        return answer
 
     def _exchange(self, request: Request, left: float) -> Answer:
         self._under_way = request

@@ -33,8 +33,8 @@ class ClaimDoor:
         longest: float = LONGEST,
     ) -> None:
         """Answer each call within *longest* seconds."""
-        self._preparing = preparing
-        self._unpreparing = unpreparing
+        self.preparing = preparing
+        self.unpreparing = unpreparing
         self._clock = clock
         self._longest = longest
         self._under_way: dict[ClaimUid, set[asyncio.Task[Prepared]]] = {}
@@ -62,10 +62,6 @@ class ClaimDoor:
         found = await asyncio.gather(*(self._end(each, until) for each in claims))
         return dict(zip((each.uid for each in claims), found, strict=True))
 
-    def release(self, claim: ClaimUid) -> None:
-        """Let *claim* be over at its next Unprepare: a person released its devices by hand."""
-        self._unpreparing.release(claim)
-
     def _start(self, claim: ClaimRef, until: float) -> asyncio.Task[Prepared]:
         task = asyncio.create_task(self._prepare(claim, until), name=f"prepare {claim.uid}")
         mine = self._under_way.setdefault(claim.uid, set())
@@ -81,7 +77,7 @@ class ClaimDoor:
 
     async def _prepare(self, claim: ClaimRef, until: float) -> Prepared:
         async def act() -> Prepared:
-            return await self._preparing.prepare(claim, until)
+            return await self.preparing.prepare(claim, until)
 
         return await self._in_turn("prepare", claim, until, act, lambda text: Prepared(error=text))
 
@@ -92,7 +88,7 @@ class ClaimDoor:
             await asyncio.wait(under_way)
 
         async def act() -> str:
-            return await self._unpreparing.unprepare(claim, until)
+            return await self.unpreparing.unprepare(claim, until)
 
         return await self._in_turn("unprepare", claim, until, act, lambda text: text)
 

@@ -26,6 +26,7 @@ from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.cdi import Handed, device, kind
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, Prepared, PreparedDevice
+from holdfast.model.dra.outcomes import PrepareOutcome
 from holdfast.model.dra.passage import (
     enter,
     in_the_way,
@@ -107,6 +108,8 @@ class Preparing:
         self._node = node
         self._specs = specs
         self._clock = clock
+        self.observe: Callable[[PrepareOutcome, float], None] = lambda _outcome, _seconds: None
+        """Hears how each claim's Prepare ended, and after how many seconds."""
 
     async def prepare(self, claim: ClaimRef, until: float) -> Prepared:
         """Return the devices, or why they cannot be used yet, at *until* (monotonic) at the latest.
@@ -120,14 +123,19 @@ class Preparing:
                 prepared = await self._wait(claim, waits)
         except TimeoutError:
             text = f"cannot prepare claim {claim} yet: {waits.reason} (kubelet will ask again)"
-            return self._refused(claim, text, began)
+            return self._refused(claim, text, began, PrepareOutcome.WAITING)
         except ClaimRefusedError as error:
-            return self._refused(claim, f"cannot prepare claim {claim}: {error}", began)
+            text = f"cannot prepare claim {claim}: {error}"
+            return self._refused(claim, text, began, PrepareOutcome.REFUSED)
+        self.observe(PrepareOutcome.PREPARED, self._clock.monotonic() - began)
         waited = round(self._clock.monotonic() - began, 3)
         log.info("claim prepared", claim=str(claim), waited=waited)
         return prepared
 
-    def _refused(self, claim: ClaimRef, text: str, began: float) -> Prepared:
+    def _refused(
+        self, claim: ClaimRef, text: str, began: float, outcome: PrepareOutcome
+    ) -> Prepared:
+        self.observe(outcome, self._clock.monotonic() - began)
         waited = round(self._clock.monotonic() - began, 3)
         log.warning("claim not prepared", claim=str(claim), reason=text, waited=waited)
         return Prepared(error=text)

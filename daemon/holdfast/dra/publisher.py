@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -98,8 +98,14 @@ class Publisher:
         """Whether the API server keeps taints, as far as it has shown."""
         self.counters_kept = True
         """Whether it keeps the counters of devices that share hardware."""
+        self.observe: Callable[[bool], None] = lambda _written: None
+        """Hears of each write of a slice whether it succeeded."""
         self.problem = ""
         """Why the slices are not as they should be; empty while they are."""
+        self.failing_since: float | None = None
+        """Since when there has been a problem, in monotonic seconds."""
+        self.agreed_at: float | None = None
+        """When the server last had what it should have, in monotonic seconds."""
 
     @property
     def offered(self) -> tuple[str, ...] | None:
@@ -142,6 +148,7 @@ class Publisher:
         )
         stored = self._mirror.slices.value
         if stored is None:
+            self._report(self._mirror.problem)
             return _LOOK
         found = writes(
             () if self._withdrawn.value else contents(facts),
@@ -152,7 +159,8 @@ class Publisher:
             generation=self._generation,
         )
         if not found.names:
-            self.problem = self._mirror.problem
+            self._report(self._mirror.problem)
+            self.agreed_at = now
             return pause
         # Slices of a new generation are of use only together, so they wait for each other.
         due = max(self._written.get(name, -_EVER) + self._write_every for name in found.names)
@@ -176,7 +184,7 @@ class Publisher:
             self._failed(error, found)
         else:
             self._retries = backoff(_FIRST_RETRY, _LAST_RETRY)
-            self.problem = ""
+            self._report("")
             log.info(
                 "ResourceSlices published",
                 slices=sorted(found.names),
@@ -190,6 +198,7 @@ class Publisher:
         except ObjectGoneError:
             log.debug("ResourceSlice was deleted by others", slice=stored.metadata.name)
         self._mirror.gone(stored)
+        self.observe(True)
 
     def _note_write(self, name: str) -> None:
         self._written[name] = self._clock.monotonic()
@@ -200,6 +209,7 @@ class Publisher:
         self._generation = max(self._generation, spec.pool.generation)
         self._accepted[name] = Accepted(sent=sent, stored=stored.spec.content)
         self._mirror.stored(stored)
+        self.observe(True)
         taints, counters = dropped(sent, stored.spec.content)
         if taints or counters:
             self.taints_kept = self.taints_kept and not taints
@@ -228,8 +238,16 @@ class Publisher:
             raise _ChangedMindError from error
         if str(error) != self.problem:
             log.warning("cannot publish ResourceSlices", reason=str(error))
-        self.problem = str(error)
+        self._report(str(error))
+        self.observe(False)
         self._not_before = self._clock.monotonic() + next(self._retries)
+
+    def _report(self, problem: str) -> None:
+        self.problem = problem
+        if not problem:
+            self.failing_since = None
+        elif self.failing_since is None:
+            self.failing_since = self._clock.monotonic()
 
     async def _owner_uid(self) -> str:
         self._owner = self._owner or await self._server.node_uid()

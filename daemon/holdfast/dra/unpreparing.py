@@ -11,6 +11,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
 from holdfast.model.book.claims import end_claim, locks_of
 from holdfast.model.book.draft import Draft
+from holdfast.model.dra.outcomes import UnprepareOutcome
 from holdfast.model.gate.gate import belongs_to
 from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, ProcessId
 from holdfast.model.kubelet import KubeletView
@@ -56,12 +57,25 @@ class Unpreparing:
         self._clock = clock
         self._patience = patience
         self._released: set[ClaimUid] = set()
+        self.observe: Callable[[UnprepareOutcome, float], None] = lambda _outcome, _seconds: None
+        """Hears how each claim's Unprepare ended, and after how many seconds."""
 
     async def unprepare(self, claim: ClaimRef, until: float) -> str:
         """Return why *claim* is not over yet at *until* (monotonic), empty where it is.
 
         A claim that we know nothing of is over.
         """
+        began = self._clock.monotonic()
+        text = await self._unprepare(claim, until)
+        outcome = UnprepareOutcome.FREE
+        if text:
+            outcome = UnprepareOutcome.WAITING
+        elif locks_of(self._ledger.book.value, claim.uid):
+            outcome = UnprepareOutcome.HELD
+        self.observe(outcome, self._clock.monotonic() - began)
+        return text
+
+    async def _unprepare(self, claim: ClaimRef, until: float) -> str:
         kubelet = self._view.value.kubelet
         try:
             book = await self._end(claim, kubelet)

@@ -28,7 +28,7 @@ class KubeletMetrics:
         )
         self._registered = current(
             "holdfast_kubelet_registered",
-            "1 while the resource is registered with kubelet, else 0.",
+            "1 while the resource or the DRA driver is registered with kubelet, else 0.",
             ["resource"],
         )
         self._streams = current(
@@ -52,11 +52,14 @@ class KubeletMetrics:
         self,
         registrations: Mapping[ResourceName, Registration],
         *,
+        drivers: Mapping[str, Registration],
         questions: int,
     ) -> None:
-        """Show the registrations and the totals."""
-        self._registered.show({(name,): each.registered for name, each in registrations.items()})
+        """Show the registrations, those of DRA *drivers* by their names, and the totals."""
+        every: dict[str, Registration] = {str(name): each for name, each in registrations.items()}
+        every |= drivers
+        self._registered.show({(name,): each.registered for name, each in every.items()})
         self._streams.show({(name,): each.streams for name, each in registrations.items()})
-        for name, each in registrations.items():
+        for name, each in every.items():
             self._registrations.reached(each.registrations, name)
         self._questions.reached(questions)

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 import holdfast
 from holdfast.allocation.starts import PASSES, StartOutcome
 from holdfast.runtime.stalls import Stalls
+from holdfast.telemetry.claims import ClaimMetrics
 from holdfast.telemetry.kubelet import KubeletMetrics
 from holdfast.telemetry.locks import LockMetrics
 from holdfast.telemetry.memory import MemoryMetrics
@@ -26,6 +27,7 @@ class Metrics:
         histogram = partial(Histogram, registry=registry)
         self.locks = LockMetrics(registry)
         self.kubelet = KubeletMetrics(registry)
+        self.claims = ClaimMetrics(registry)
         self.memory = MemoryMetrics(registry)
         self.node = NodeMetrics(registry, version=holdfast.__version__, stalls=stalls or Stalls())
         self._gate = histogram(

@@ -101,7 +101,7 @@ class _Hand:
         )
         self._parts.resetter.retry(what.device)
         if begun.claim is not None and self._parts.dra is not None:
-            self._parts.dra.door.release(begun.claim)
+            self._parts.dra.door.unpreparing.release(begun.claim)
         if begun.follows:
             self._parts.watcher.nudge()
         report = self._done("released by hand", asker, begun.text, device=what.device, pod=typed)

@@ -21,6 +21,12 @@ def registrations(parts: Parts) -> dict[ResourceName, Registration]:
     return dict.fromkeys(parts.offering.offers.value.devices, Registration()) | dict(known)
 
 
+def drivers(parts: Parts) -> dict[str, Registration]:
+    """Return the registration of the DRA driver by its name, where there is one."""
+    dra = parts.dra
+    return {} if dra is None else {dra.driver: dra.registrar.registration.value}
+
+
 def _facts(parts: Parts) -> ReadinessFacts:
     inventory = parts.scanner.inventory.value
     offered = tuple(parts.offering.offers.value.devices)

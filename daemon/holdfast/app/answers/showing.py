@@ -2,7 +2,7 @@
 
 import math
 
-from holdfast.app.answers.readiness import registrations
+from holdfast.app.answers.readiness import drivers, registrations
 from holdfast.app.wiring.parts import Parts
 from holdfast.telemetry.metrics import Metrics
 
@@ -16,6 +16,12 @@ def observe(parts: Parts, metrics: Metrics) -> None:
     parts.reclaimer.observe = lambda step, outcome: metrics.reclaimed(step.value, outcome)
     parts.resetter.observe = metrics.reclaimed
     parts.leaks.observe = lambda outcome: metrics.reclaimed("sandbox", outcome)
+    if (dra := parts.dra) is not None:
+        dra.door.preparing.observe = metrics.claims.prepared
+        dra.door.unpreparing.observe = metrics.claims.unprepared
+        dra.publisher.observe = metrics.claims.wrote_slice
+        for server in dra.servers:
+            server.observe = metrics.claims.asked_server
 
 
 def show(parts: Parts, metrics: Metrics) -> None:
@@ -26,8 +32,11 @@ def show(parts: Parts, metrics: Metrics) -> None:
     metrics.locks.show(inventory, book, looked=looked, now=parts.clock.wall())
     metrics.kubelet.show(
         registrations(parts),
+        drivers=drivers(parts),
         questions=parts.reader.view.value.questions,
     )
+    failing = None if parts.dra is None else parts.dra.publisher.failing_since
+    metrics.claims.show(book, slices_failing_for=_since(failing, now))
     metrics.show_waiting(parts.gate.starts.count)
     metrics.node.show_lanes(
         {name: lane.latency for name, lane in parts.host.lanes.items()},

@@ -132,6 +132,11 @@ class Dra:
         self._mirror = SliceMirror(slices, clock=parts.clock)
         self.publisher = self._publisher(slices)
 
+    @property
+    def servers(self) -> tuple[ApiServer, ...]:
+        """Return every connection to the API server."""
+        return self.server, self._slices
+
     def advertised(self) -> Sequence[Advertised]:
         """Return the devices that the scheduler knows of."""
         devices = self._parts.scanner.inventory.value.devices
@@ -173,6 +178,8 @@ class Dra:
         problem = "" if state.registered else state.problem
         yield Check(name=f"registered {self.driver}", passes=not problem, reason=problem)
         problem = self.publisher.problem or self._mirror.problem
+        if self.publisher.agreed_at is None and not problem:
+            problem = "not published yet"
         yield Check(name="ResourceSlices", passes=not problem, reason=problem)
 
     async def close(self) -> None:

@@ -1,0 +1,70 @@
+"""What a fleet sees of claims: readiness and metrics of the real daemon, also without a server."""
+
+import asyncio
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from fakes.claimstage import DRIVER, ClaimStage, claim_stage
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _read(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")
+    }
+
+
+async def _checks(at: ClaimStage) -> dict[str, dict[str, Any]]:
+    status = await at.node.asked("status") or {}
+    return {each["name"]: each for each in status["checks"]}
+
+
+async def test_a_fleet_sees_claims_slices_and_the_api_server(short_path: Path) -> None:
+    port = _free_port()
+    async with claim_stage(short_path, http={"port": port, "address": "127.0.0.1"}) as at:
+
+        async def published() -> bool:
+            return bool((await _checks(at))["ResourceSlices"]["passes"])
+
+        await at.node.until(published, "the slices to be published")
+        assert f"registered {DRIVER}" in await _checks(at)
+        first = at.allocate("first", 0)
+        await at.prepared(first)
+        await at.prepare(at.allocate("wrong", device="tpu-gone"))
+        await at.unprepare(first)
+        await at.prepared(at.allocate("second", 1))
+
+        async def shown() -> bool:
+            seen = await asyncio.to_thread(_read, port)
+            return seen['holdfast_claims{phase="prepared"}'] == 1
+
+        await at.node.until(shown, "the claims to be shown")
+        seen = await asyncio.to_thread(_read, port)
+        assert seen['holdfast_claim_prepare_seconds_count{outcome="prepared"}'] == 2
+        assert seen['holdfast_claim_prepare_seconds_count{outcome="refused"}'] == 1
+        assert seen['holdfast_claim_unprepare_seconds_count{outcome="free"}'] == 1
+        assert seen['holdfast_resource_slice_writes_total{outcome="written"}'] >= 1
+        assert seen['holdfast_api_requests_total{outcome="ok"}'] >= 4
+        assert seen["holdfast_resource_slices_failing_seconds"] == 0
+        assert seen[f'holdfast_kubelet_registered{{resource="{DRIVER}"}}'] in {0, 1}
+        labels = "".join(seen)
+        assert first.uid not in labels
+        assert first.pods[0] not in labels
+
+        at.plane.server.close()
+        await at.node.until_problem("ResourceSlices", "cannot ask the API server")
+
+        async def failing() -> bool:
+            seen = await asyncio.to_thread(_read, port)
+            return seen["holdfast_resource_slices_failing_seconds"] > 0
+
+        await at.node.until(failing, "the failure to be shown")
