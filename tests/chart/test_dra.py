@@ -72,7 +72,10 @@ def test_kubelets_folders_are_mounted_where_kubelet_has_them() -> None:
         "type": "Directory",
     }
     assert volumes["dra-driver"]["path"] == "/var/lib/k0s/kubelet/plugins/tpu.example.com"
-    assert settings(objects(values)).dra.kubelet_root == "/var/lib/k0s/kubelet"
+    found = settings(objects(values)).dra
+    assert found.kubelet_root == "/var/lib/k0s/kubelet"
+    # Through the node's first process, as a file alone cannot be mounted: kubelet replaces it.
+    assert found.claim_file() == "/proc/1/root/var/lib/k0s/kubelet/dra_manager_state"
     mounts = {each["name"]: each for each in container(values)["volumeMounts"]}
     for name in ("plugins-registry", "dra-driver"):
         # Kubelet connects to the path that it is told.

@@ -94,6 +94,7 @@ def _dra(settings: Settings) -> Iterator[str]:
     for key, text in {
         "dra.kubeletRoot": dra.kubelet_root,
         "dra.serviceAccount": dra.service_account,
+        "dra.claimState": dra.claim_file(),
     }.items():
         if not PurePosixPath(text).is_absolute():
             yield f"{key}: {text!r} is not an absolute path"

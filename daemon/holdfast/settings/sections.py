@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.names import CLAIM_STATE
 from holdfast.settings.hardware import Gpu, Pool, Tpu
 from holdfast.settings.types import Count, Duration, Interval, Port, Section
 
@@ -232,6 +233,10 @@ class Dra(Section, frozen=True):
     kubelet_root: str = "/var/lib/kubelet"
     """Kubelet's root folder, with its folders plugins and plugins_registry and its record of
     claims. Change it when kubelet runs with another --root-dir."""
+    claim_state: str = ""
+    """Kubelet's record of claims, dra_manager_state, as the daemon's process sees it. Empty: the
+    one in kubeletRoot. Set it where that folder is not mounted: the chart sets a path below
+    /proc/1/root, because the folder has the volumes of every pod."""
     service_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
     """The folder with the token and the CA by which the API server is asked. Change it when they
     are mounted at another place."""
@@ -244,6 +249,10 @@ class Dra(Section, frozen=True):
     """Whether pods are deleted whose device is gone, such as a GPU that fell off the bus: its taint
     is then NoExecute, and Kubernetes' device-taint-eviction controller deletes them, unless they
     tolerate it. Set it to true where nothing else notices that such pods do no work."""
+
+    def claim_file(self) -> str:
+        """Return the path of kubelet's record of claims."""
+        return self.claim_state or f"{self.kubelet_root}/{CLAIM_STATE}"
 
 
 class Drift(Section, frozen=True):

@@ -1,5 +1,7 @@
 """What can be wrong with what claims need: kubelet's folders, the driver's sockets, the API server."""
 
+import binascii
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,14 @@ from simulated.cluster.store import Place
 
 _DRA = ("--set", "tpu.api=dra")
 _DRIVER = "holdfast.dev"
+_CLAIMS = json.dumps(
+    {
+        "kind": "DRACheckpoint",
+        "apiVersion": "checkpoint.dra.kubelet.k8s.io/v1",
+        "ClaimInfoStateList": None,
+    }
+)
+_RECORD = json.dumps({"Data": _CLAIMS, "Checksum": binascii.crc32(_CLAIMS.encode())})
 
 
 @pytest.fixture
@@ -92,6 +102,17 @@ def test_another_root_of_kubelet_is_looked_at_where_it_is(claims: NodeTree) -> N
 
     assert set(told.bad("dra")) == {"registry", "driver-folder"}
     assert "/data/kubelet/plugins_registry is not there" in told.of("dra", "registry")["reason"]
+
+
+def test_where_claims_are_served_kubelets_record_of_them_must_be_seen(
+    claims: NodeTree,
+) -> None:
+    assert claims.told(*_DRA).bad("kubelet") == {"claim-state": "WARN"}
+    assert claims.told().bad("kubelet") == {}
+    # In a copied node it is where kubelet writes it, whatever the daemon reads it through.
+    elsewhere = ("--set", "dra.claimState=/proc/1/root/var/lib/kubelet/dra_manager_state")
+    claims.write("var/lib/kubelet/dra_manager_state", _RECORD)
+    assert claims.told(*_DRA, *elsewhere).bad("kubelet") == {}
 
 
 # From here on the node is live: real sockets, and real processes behind them.

@@ -31,7 +31,7 @@ from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.leaving import LeavingFacts, why_driver_stays
 from holdfast.model.ids import PodUid
 from holdfast.model.node.readiness import Check
-from holdfast.names import CLAIM_STATE, PLUGINS, PLUGINS_REGISTRY
+from holdfast.names import PLUGINS, PLUGINS_REGISTRY
 
 if TYPE_CHECKING:
     from holdfast.app.wiring.parts import Parts
@@ -107,7 +107,7 @@ class Dra:
         self.records = ClaimRecords(
             driver=self.driver,
             pool=self.node,
-            state=Path(dra.kubelet_root) / CLAIM_STATE,
+            state=Path(dra.claim_file()),
             claims=claims,
             ledger=parts.ledger,
             inventory=parts.scanner.inventory,
@@ -147,7 +147,7 @@ class Dra:
 
     async def why_stays(self) -> tuple[str, ...]:
         """Return what still needs the driver; it has to leave the node after every claim."""
-        path = Path(self._parts.settings.dra.kubelet_root) / CLAIM_STATE
+        path = Path(self._parts.settings.dra.claim_file())
         record = await self._parts.host.lanes["kubelet"].run(lambda: read(path))
         # Kubelet makes the file at its first start with DRA.
         unread = "" if record.state is CheckpointState.MISSING else record.problem

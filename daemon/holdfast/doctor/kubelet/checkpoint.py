@@ -61,16 +61,22 @@ def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
 
 
 def claim_findings(node: Node) -> Iterator[Finding]:
-    """Yield what was found of kubelet's record of claims; nothing where there is none to be seen.
+    """Yield what was found of kubelet's record of claims; nothing where nobody misses it.
 
     Raises HostError without permission.
     """
-    home = Path(node.settings.kubelet.pod_resources_socket).parent.parent
-    path = node.path(str(home / CLAIM_STATE))
+    path = _claim_state(node)
     try:
         content = read_bytes(path)
         if content is None:
-            return  # no DRA on this node, or its folder is not mounted where the daemon runs
+            if node.settings.has_dra():
+                yield _CLAIM_STATE.warn(
+                    f"{path} is not there: holdfast cannot tell which pods use which claims, and "
+                    "finds no claim that kubelet never unprepared",
+                    remedy="start kubelet, which makes it; if the doctor runs in a container, set "
+                    "dra.claimState to where it is seen, as the chart does",
+                )
+            return
         claims = claimstate.parse(content)
     except HostError as error:
         if isinstance(error.__cause__, PermissionError):
@@ -87,6 +93,16 @@ def claim_findings(node: Node) -> Iterator[Finding]:
     else:
         pods = len({pod for each in claims for pod in each.pods})
         yield _CLAIM_STATE.ok(f"{path} tells of {len(claims)} claims that {pods} pods use")
+
+
+def _claim_state(node: Node) -> Path:
+    """Return where kubelet's record of claims is: a copied node has it where kubelet writes it."""
+    if not node.settings.has_dra():
+        return node.path(
+            str(Path(node.settings.kubelet.pod_resources_socket).parents[1] / CLAIM_STATE)
+        )
+    dra = node.settings.dra
+    return node.path(dra.claim_file() if node.live else f"{dra.kubelet_root}/{CLAIM_STATE}")
 
 
 def stranger(resource: str, id_: str, settings: Settings) -> bool:

@@ -57,7 +57,8 @@ whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the conta
 {{- $socket := printf "%s/pod-resources/kubelet.sock" $kubelet -}}
 {{- $ours := dict "host" (dict "cgroup" "/host/cgroup") "kubelet" (dict "podResourcesSocket" $socket) -}}
 {{- if .Values.dra.enabled -}}
-{{- $_ := set $ours "dra" (dict "kubeletRoot" $kubelet) -}}
+{{- $state := printf "/proc/1/root%s/dra_manager_state" $kubelet -}}
+{{- $_ := set $ours "dra" (dict "kubeletRoot" $kubelet "claimState" $state) -}}
 {{- end -}}
 {{- mustMergeOverwrite $ours (deepCopy (default dict .Values.config)) | toYaml -}}
 {{- end -}}
