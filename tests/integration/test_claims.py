@@ -263,6 +263,9 @@ async def test_a_pod_with_another_claim_is_not_over(short_path: Path) -> None:
         await at.node.until(lambda: _is_sighted(at), "its pod's cgroup to be seen")
         assert await at.unprepare(first) == {"first": ""}
         assert "kubelet counts its pod" in at.node.log
+        by_hand = await at.node.asked("releasable", device="google.com/tpu/0000:00:05.0")
+        assert by_hand is not None
+        assert "kubelet counts pod" in by_hand["refusal"]
         assert lives()
         assert await at.unprepare(second) == {"second": ""}
         await at.node.until(lambda: not lives(), "the orphan to be ended")
@@ -275,3 +278,27 @@ def test_without_hardware_behind_claims_nothing_of_dra_is_loaded() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+async def test_after_a_reboot_a_claim_is_prepared_anew_with_the_nodes_of_this_boot(
+    at: ClaimStage,
+) -> None:
+    """Kubelet asks again; the folder of specs is empty, and groups have other numbers."""
+    first = at.allocate("first", 0)
+    names = await at.prepared(first)
+    (before,) = at.spec(first)["devices"]
+    at.node.kill()
+    group = int(at.path(0).name)
+    at.node.node.reboot(groups={group: group + 40})
+    at.spec_file(first).unlink()
+    await begin(at)
+    assert await at.prepared(first) == names
+    (after,) = at.spec(first)["devices"]
+    paths = [
+        {each["path"] for each in device["containerEdits"]["deviceNodes"]}
+        for device in (before, after)
+    ]
+    assert f"/dev/vfio/{group}" in paths[0]
+    assert f"/dev/vfio/{group + 40}" in paths[1]
+    assert await at.unprepare(first) == {"first": ""}
+    assert await at.node.locks() == {}

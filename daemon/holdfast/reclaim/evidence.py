@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from holdfast.kubelet.reader import KubeletReader
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import PodRecord
+from holdfast.model.book.claims import has_claim
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
@@ -99,8 +100,10 @@ class Evidence:
         """
         if self._ledger.book.value.locks.get(lock.device) != lock or lock.pod is None:
             return False
-        view = self._reader.view.value
-        return warrant.by_hand is ByHand.FORCE or not _may_count(view, lock.pod)
+        if warrant.by_hand is ByHand.FORCE:
+            return True
+        counted = _may_count(self._reader.view.value, lock.pod)
+        return not (counted or has_claim(self._ledger.book.value, lock.pod))
 
     def judging(self, lock: DeviceLock, warrant: Warrant) -> Judge:
         """Return a judge of the processes of the lock's pod, by all that is known at this moment.

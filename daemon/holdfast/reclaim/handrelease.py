@@ -10,6 +10,7 @@ from holdfast.host.use.look import Look
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
 from holdfast.model.book.byhand import Target
+from holdfast.model.book.claims import has_claim
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import Asker
@@ -87,7 +88,7 @@ class HandRelease:
             pod=book.pods.get(lock.pod),
             kernel=kernel,
             blockers=in_the_way(kernel.holders or (), lock.pod, members),
-            counted=None if view is None else view.counts(lock.pod),
+            counted=None if view is None else view.counts(lock.pod) or has_claim(book, lock.pod),
             at_work=may_be_at_work(members, state),
         )
 

@@ -219,6 +219,11 @@ def pods_of_claims(book: Book, *, over: bool) -> frozenset[PodUid]:
     )
 
 
+def has_claim(book: Book, pod: PodUid) -> bool:
+    """Tell whether *pod* uses a claim that is not over: then it is not over itself."""
+    return any(each.over_at is None and pod in each.pods for each in book.claims.values())
+
+
 def drop_old_claims(draft: Draft) -> None:
     """Forget the claims that were over long ago, and of which no lock is left."""
     left = {lock.claim for lock in draft.locks.values()}
