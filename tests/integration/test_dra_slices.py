@@ -80,6 +80,7 @@ class Scene:
         count: int,
         *,
         evict_lost: bool,
+        publishes: bool,
     ) -> None:
         self.plane, self.ledger, self.clock = plane, ledger, clock
         self.lane = Lane("pool", deadline=30)
@@ -111,6 +112,7 @@ class Scene:
             changes=(self.inventory, ledger.book),
             registration=self.registration,
             clock=clock,
+            publishes=publishes,
         )
         self.task = asyncio.create_task(self.publisher.run())
 
@@ -191,13 +193,18 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    folder: Path, *, count: int = 2, minor: int = 36, evict_lost: bool = False
+    folder: Path,
+    *,
+    count: int = 2,
+    minor: int = 36,
+    evict_lost: bool = False,
+    publishes: bool = True,
 ) -> AsyncIterator[Scene]:
     clock = ManualClock()
     lane = Lane("ledger", deadline=30)
     ledger = await open_ledger(folder, lane, clock=clock, boot=BootId("boot"))
     with control_plane(folder / "plane", minor=minor) as made:
-        here = Scene(made, ledger, folder, clock, count, evict_lost=evict_lost)
+        here = Scene(made, ledger, folder, clock, count, evict_lost=evict_lost, publishes=publishes)
         try:
             yield here
         finally:
@@ -426,12 +433,13 @@ async def test_hardware_that_comes_and_goes_changes_the_pool_as_one(short_path: 
         assert [*here.plane.slices()] == [FIRST]
 
 
-async def test_handing_the_pool_back_removes_every_slice(short_path: Path) -> None:
-    async with scene(short_path, count=8) as here:
-        await here.published(11)
-        await here.passes(WRITE_EVERY)
-        await here.publisher.withdraw()
-        assert here.plane.slices() == {}
+async def test_where_the_hardware_went_back_to_the_device_plugin_slices_are_removed(
+    short_path: Path,
+) -> None:
+    async with scene(short_path, count=8, publishes=False) as here:
+        for name in (FIRST, COUNTERS):
+            here.plane.store.create(Place(kind=SLICES), left_over(name))
+        await here.until(lambda: here.plane.slices() == {}, "the slices to go")
         here.ill(0, BROKEN)
         await here.passes(60)
         assert here.plane.slices() == {}
@@ -444,6 +452,19 @@ async def test_gpus_that_are_not_enumerated_yet_are_waited_for(short_path: Path)
         assert here.writes == []
         here.inventory.set(Inventory(resources=(TPU,), devices=chips(2)))
         await here.published(2)
+
+
+def left_over(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
+        "spec": {
+            "driver": DRIVER,
+            "nodeName": NODE,
+            "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 2},
+        },
+    }
 
 
 def slice_at(name: str) -> Place:

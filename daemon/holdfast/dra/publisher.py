@@ -69,9 +69,13 @@ class Publisher:
         changes: Sequence[Watched[Any]],
         registration: Watched[Registration],
         clock: Clock,
+        publishes: bool = True,
         write_every: float = WRITE_EVERY,
     ) -> None:
         """Publish *pool* for *driver* on *node*, anew when one of *changes* has changed.
+
+        Where it *publishes* nothing, because the hardware went back to the device plugin, slices
+        that are left are removed.
 
         A second *registration* in our life says that kubelet has restarted and has deleted all
         slices of its node.
@@ -89,7 +93,7 @@ class Publisher:
         self._accepted: dict[str, Accepted] = {}
         self._generation = 0
         self._owner = ""
-        self._withdrawn: Watched[bool] = Watched(False)
+        self._publishes = publishes
         self._not_before = 0.0
         self._retries = backoff(_FIRST_RETRY, _LAST_RETRY)
         self._began = clock.monotonic()
@@ -122,14 +126,9 @@ class Publisher:
             tasks.create_task(self._mirror.run(), name="slices on the server")
             tasks.create_task(self._publish(), name="slices")
 
-    async def withdraw(self) -> None:
-        """Remove every slice of ours, and return once the server has none; publish none again."""
-        self._withdrawn.set(True)
-        await self._mirror.slices.until(lambda slices: slices == {})
-
     async def _publish(self) -> None:
         while True:
-            changes = Changes((*self._changes, self._withdrawn))
+            changes = Changes(self._changes)
             self._note_registration()
             try:
                 pause = await self._step()
@@ -151,7 +150,7 @@ class Publisher:
             self._report(self._mirror.problem)
             return _LOOK
         found = writes(
-            () if self._withdrawn.value else contents(facts),
+            contents(facts) if self._publishes else (),
             stored,
             driver=self._driver,
             node=self._node,

@@ -211,6 +211,7 @@ class Dra:
             changes=(parts.scanner.inventory, parts.ledger.book),
             registration=self.registrar.registration,
             clock=parts.clock,
+            publishes=settings.has_dra(),
         )
 
     async def _with_cgroup(self, pods: Collection[PodUid]) -> Collection[PodUid]:
