@@ -106,7 +106,7 @@ async def driver_side(
     """Yield a driver that serves and registers below *root*."""
     clock, paths, lane = SystemClock(), PathWatcher(), Lane("kubelet", deadline=5.0)
     door = Deciding()
-    claims = ClaimServer(door, clock=clock, deadline=deadline)
+    claims = ClaimServer(door, deadline=deadline)
 
     def watch(folder: Path, prefix: str) -> FolderWatch:
         return FolderWatch(folder=folder, prefix=prefix, paths=paths, lane=lane, interval=0.05)

@@ -12,11 +12,9 @@ from holdfast._pb.dra.v1 import api_pb2
 from holdfast._pb.dra.v1beta1 import api_pb2 as beta_pb2
 from holdfast.dra.door import Door
 from holdfast.errors import HoldfastError
-from holdfast.kubelet.plugin import Observe
 from holdfast.model.dra.claims import Prepared, PreparedDevice
 from holdfast.model.ids import ClaimRef, ClaimUid
 from holdfast.model.text import printable
-from holdfast.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -35,21 +33,12 @@ class ClaimServer:
     call would tell the pod's owner nothing, and kubelet that nothing was done.
     """
 
-    def __init__(
-        self,
-        door: Door,
-        *,
-        clock: Clock,
-        observe: Observe = lambda _call, _code, _seconds: None,
-        deadline: float = 43.0,
-    ) -> None:
+    def __init__(self, door: Door, *, deadline: float = 43.0) -> None:
         """Ask *door*, which decides within 40 s; kubelet gives up after 45.
 
         After *deadline* seconds its call is cancelled, and each claim gets an error.
         """
         self._door = door
-        self._clock = clock
-        self._observe = observe
         self._deadline = deadline
 
     def add_to(self, server: aio.Server) -> None:
@@ -99,18 +88,9 @@ class ClaimServer:
         self, call: str, claims: Iterable[api_pb2.Claim], ask: _Ask
     ) -> dict[ClaimUid, Prepared]:
         """Return an answer for each of *claims*, whatever becomes of *ask*."""
-        began = self._clock.monotonic()
         asked = {ClaimUid(each.uid): _claim(each) for each in claims}
-        try:
-            known, missing = await self._asked(call, list(asked.values()), ask)
-        except asyncio.CancelledError:
-            self._observed(call, grpc.StatusCode.CANCELLED, began)
-            raise
-        answers = {uid: known.get(uid) or Prepared(error=missing) for uid in asked}
-        refused = any(answer.error for answer in answers.values())
-        code = grpc.StatusCode.FAILED_PRECONDITION if refused else grpc.StatusCode.OK
-        self._observed(call, code, began)
-        return answers
+        known, missing = await self._asked(call, list(asked.values()), ask)
+        return {uid: known.get(uid) or Prepared(error=missing) for uid in asked}
 
     async def _asked(
         self, call: str, claims: list[ClaimRef], ask: _Ask
@@ -133,9 +113,6 @@ class ClaimServer:
                 f"cannot answer {call}: {type(error).__name__}: {error}; this is a bug in "
                 "holdfast, see its log"
             )
-
-    def _observed(self, call: str, code: grpc.StatusCode, began: float) -> None:
-        self._observe(call, code.name, self._clock.monotonic() - began)
 
 
 def _claim(claim: api_pb2.Claim) -> ClaimRef:

@@ -94,7 +94,7 @@ class Dra:
             ),
             clock=parts.clock,
         )
-        service = ClaimServer(self.door, clock=parts.clock)
+        service = ClaimServer(self.door)
         health = HealthServer(
             pool=self.node,
             serves=settings.is_dra,
