@@ -40,6 +40,7 @@ from holdfast.model.book.reconcile import (
     Observed,
     changes_with_time,
     reconcile,
+    without_retired,
 )
 from holdfast.model.ids import NO_CHECKPOINT, BootId, CheckpointId, DeviceId, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView, ListedPod
@@ -666,3 +667,41 @@ def test_a_kubelet_that_is_not_known_let_go_of_nobody() -> None:
     book = book_of(allocated(_D0, pod=X), note)
     after = _after(book, seen(kubelet=None), sightings={X: _LIVING})
     assert after.allocations == book.allocations
+
+
+_SEEN_BEFORE = PodRecord(uid=X, boot=BOOT, cgroup="/kubepods/pod", inode=7)
+
+
+@pytest.mark.parametrize(
+    ("record", "sighting", "over"),
+    [
+        (_SEEN_BEFORE, None, True),
+        (_SEEN_BEFORE, _EMPTY, False),
+        (PodRecord(uid=X, boot=BOOT), None, False),
+        (replace(_SEEN_BEFORE, boot=BootId("former")), None, True),
+        (None, None, True),
+        (None, _EMPTY, False),
+    ],
+)
+def test_once_its_hardware_comes_by_claims_a_pod_without_a_cgroup_is_over(
+    record: PodRecord | None, sighting: PodSighting | None, over: bool
+) -> None:
+    """Nothing makes kubelet write its checkpoint then, and it admits no pod with the resource."""
+    book = Book(pods={} if record is None else {X: record})
+    sightings = {} if sighting is None else {X: sighting}
+    here, elsewhere = entry(X, "d0"), entry(X, "h0", resource=HALF)
+    view = without_retired(
+        seen(here, elsewhere), book, sightings, BOOT, is_retired=lambda each: each == WHOLE
+    )
+    assert view.entries == ((elsewhere,) if over else (here, elsewhere))
+    assert view.retired == ({X} if over else set())
+    served = without_retired(seen(here), book, sightings, BOOT, is_retired=lambda _: False)
+    assert served == seen(here)
+
+
+def test_a_pod_of_the_former_api_is_over_by_what_is_left_of_it() -> None:
+    book = book_of(allocated(_D0, pod=X, active=True))
+    view = replace(seen(), retired=frozenset({X}))
+    lock = _after(book, view).locks[name("d0")]
+    assert lock.state is LockState.RELEASING
+    assert lock.evidence == f"pod {X} has no cgroup, and the hardware comes by claims now"

@@ -98,6 +98,8 @@ class KubeletView(Struct, frozen=True, kw_only=True, dict=True):
     """What the last List said; empty before the first one."""
     registered: Mapping[ResourceName, frozenset[DeviceId]] = field(default_factory=dict)
     """The devices that kubelet's checkpoint says are healthy, by resource, whoever sent them."""
+    retired: frozenset[PodUid] = frozenset()
+    """Pods of which entries were left out: they are over, and nothing made kubelet write so."""
 
     @property
     def unreadable(self) -> bool:

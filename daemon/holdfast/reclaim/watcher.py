@@ -5,7 +5,7 @@ reclaimer acts.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 from msgspec import Struct
@@ -17,9 +17,15 @@ from holdfast.model.book.book import Book
 from holdfast.model.book.claims import release
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
 from holdfast.model.book.pods import PodSighting
-from holdfast.model.book.reconcile import Observed, changes_with_time, reconcile
+from holdfast.model.book.reconcile import (
+    Observed,
+    changes_with_time,
+    reconcile,
+    without_retired,
+)
 from holdfast.model.devices import Inventory
-from holdfast.model.ids import DeviceName, PodUid
+from holdfast.model.ids import DeviceName, PodUid, ResourceName
+from holdfast.model.kubelet import KubeletView
 from holdfast.model.use.free import FormerPod, Freedom, KernelFacts, ReleaseFacts, judge_release
 from holdfast.model.use.holders import held_by
 from holdfast.reclaim.evidence import Uncounted
@@ -73,8 +79,12 @@ class Watcher:
         clock: Clock,
         settings: Reclaim,
         pending_timeout: float,
+        is_retired: Callable[[ResourceName], bool] = lambda _resource: False,
     ) -> None:
-        """Have *reclaimer* act on what is not free, and *resetter* check what was forced."""
+        """Have *reclaimer* act on what is not free, and *resetter* check what was forced.
+
+        *is_retired* tells which resources kubelet hears nothing of by its device plugins.
+        """
         self._ledger = ledger
         self._inventory = inventory
         self._reader = reader
@@ -85,6 +95,7 @@ class Watcher:
         self._clock = clock
         self._settings = settings
         self._pending_timeout = pending_timeout
+        self._is_retired = is_retired
         self._endings = Endings(clock)
         self._uncounted = Uncounted(clock)
         self._users = Users(ledger=ledger, inventory=inventory, kernel=kernel, clock=clock)
@@ -174,7 +185,7 @@ class Watcher:
 
     async def _reconcile(self, sightings: Sightings) -> None:
         observed = Observed(
-            view=self._reader.view.value,
+            view=self._view(sightings),
             inventory=self._inventory.value,
             boot=self._ledger.boot,
             sightings=sightings,
@@ -278,7 +289,7 @@ class Watcher:
     def _former_pod(self, lock: DeviceLock, book: Book, sightings: Sightings) -> FormerPod | None:
         if lock.pod is None:
             return None
-        view, record = self._reader.view.value, book.pods.get(lock.pod)
+        view, record = self._view(sightings), book.pods.get(lock.pod)
         sighting, boot = sightings.get(lock.pod), self._ledger.boot
         rebooted = record is not None and record.boot != boot
         replaced = (
@@ -297,6 +308,12 @@ class Watcher:
             uncounted_for=self._uncounted.seconds(
                 lock.pod, counted=False if unreadable else counted
             ),
+        )
+
+    def _view(self, sightings: Sightings) -> KubeletView:
+        view, book = self._reader.view.value, self._ledger.book.value
+        return without_retired(
+            view, book, sightings, self._ledger.boot, is_retired=self._is_retired
         )
 
     def _locks(self) -> tuple[DeviceLock, ...]:

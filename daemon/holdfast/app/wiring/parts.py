@@ -233,6 +233,7 @@ class Parts:
             clock=self.clock,
             settings=settings,
             pending_timeout=self.settings.allocate.pending_timeout,
+            is_retired=self.settings.is_dra,
         )
         self.hand = HandRelease(
             ledger=self.ledger,

@@ -1,10 +1,11 @@
 """Reconciles the book with kubelet: the pod of each Allocation, and which have ended."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from holdfast.model.book.book import Allocation, Book, Phase, same_holder
+from holdfast.model.book.book import Allocation, Book, Phase, PodRecord, same_holder
 from holdfast.model.book.claims import drop_old_claims
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
@@ -12,7 +13,7 @@ from holdfast.model.book.pods import PodSighting, note_pods
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
 from holdfast.model.devices import Inventory
-from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid
+from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 
 LONGEST_START = 600.0
@@ -40,6 +41,33 @@ def changes_with_time(book: Book) -> bool:
         each.pod is None and each.phase is Phase.PENDING for each in book.allocations.values()
     )
     return any(unnamed) or any(each.over_at is not None for each in book.claims.values())
+
+
+def without_retired(
+    view: KubeletView,
+    book: Book,
+    sightings: Mapping[PodUid, PodSighting],
+    boot: BootId,
+    *,
+    is_retired: Callable[[ResourceName], bool],
+) -> KubeletView:
+    """Return *view* without the entries of retired resources whose pods have no cgroup any more.
+
+    A resource is retired when its hardware came by the device plugin and comes by claims now. Then
+    nothing makes kubelet write its checkpoint, which names a pod that is over until it does; and it
+    admits no pod that would begin to use the resource. A pod that was seen in this boot, and has
+    had no cgroup yet, may be about to get one.
+    """
+    without = {entry.pod for entry in view.entries if is_retired(entry.resource)} - sightings.keys()
+    gone = frozenset(pod for pod in without if not _may_begin(book.pods.get(pod), boot))
+    if not gone:
+        return view
+    left = (each for each in view.entries if each.pod not in gone or not is_retired(each.resource))
+    return replace(view, entries=tuple(left), retired=gone)
+
+
+def _may_begin(record: PodRecord | None, boot: BootId) -> bool:
+    return record is not None and record.boot == boot and record.cgroup is None
 
 
 def reconcile(draft: Draft, observed: Observed) -> None:
@@ -193,6 +221,8 @@ def over(facts: AllocationFacts) -> str | None:
 def _identified(allocation: Allocation, pod: PodUid, facts: AllocationFacts) -> str | None:
     if facts.view.counts(pod):
         return None
+    if pod in facts.view.retired:
+        return f"pod {pod} has no cgroup, and the hardware comes by claims now"
     if allocation.phase is Phase.PENDING and not facts.started:
         # The image may still be pulled while the sandbox exists, unless kubelet itself gave
         # the pod up. What is left in it is waited for like any former pod's.
