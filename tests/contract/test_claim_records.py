@@ -131,6 +131,7 @@ async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
             node_rdev=lambda _path: None,
             lane=lane,
         ),
+        clock=SystemClock(),
         lane=lane,
     )
     made = _Scene(

@@ -6,7 +6,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from fakes.claimstage import DRIVER, ClaimStage, claim_stage
+from fakes.claimrecord import write_record
+from fakes.claimstage import DRIVER, NAMESPACE, ClaimStage, begin, claim_stage
+from fakes.controlplane import NODE
+from holdfast.model.ids import ClaimRef, ClaimUid
 
 
 def _free_port() -> int:
@@ -68,3 +71,31 @@ async def test_a_fleet_sees_claims_slices_and_the_api_server(short_path: Path) -
             return seen["holdfast_resource_slices_failing_seconds"] > 0
 
         await at.node.until(failing, "the failure to be shown")
+
+
+async def test_a_claim_that_kubelet_has_lost_is_drift_until_it_is_found_again(
+    short_path: Path,
+) -> None:
+    async with claim_stage(short_path, drift={"settle": "100ms", "beat": "200ms"}) as at:
+        record = at.root / "dra_manager_state"
+        first, other = at.allocate("first", 0), at.allocate("other", 1)
+        await at.prepared(first)
+        ref, lost = (ClaimRef(NAMESPACE, ClaimUid(each.uid), each.name) for each in (first, other))
+        write_record(record, lost, other.pods, device="", driver="other.dev", pool=NODE)
+        await _start_anew(at)
+        await at.node.until(lambda: _drift(at, "claim-not-recorded"), "the drift to be told")
+        write_record(record, ref, first.pods, device=at.label(0), driver=DRIVER, pool=NODE)
+        await _start_anew(at)
+        await at.node.for_some_beats()
+        assert not await _drift(at, "claim-not-recorded")
+
+
+async def _drift(at: ClaimStage, kind: str) -> bool:
+    status = await at.node.asked("status") or {"drift": []}
+    return any(each["kind"] == kind for each in status["drift"])
+
+
+async def _start_anew(at: ClaimStage) -> None:
+    """Have kubelet's record read now: at each start it is, and then once a minute."""
+    at.node.kill()
+    await begin(at)

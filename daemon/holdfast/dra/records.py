@@ -22,6 +22,7 @@ from holdfast.model.dra.passage import by_resource
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.kubelet import ClaimEntry
 from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 
@@ -47,6 +48,7 @@ class ClaimRecords:
         sight: Callable[[Collection[PodUid]], Awaitable[Collection[PodUid]]],
         specs: ClaimSpecs,
         lane: Lane,
+        clock: Clock,
         every: float = EVERY,
     ) -> None:
         """Read kubelet's record at *state*; *sight* returns which of some pods have a cgroup."""
@@ -60,9 +62,14 @@ class ClaimRecords:
         self._sight = sight
         self._specs = specs
         self._lane = lane
+        self._clock = clock
         self._every = every
         self.problem = ""
         """Why kubelet's record cannot be read; empty while it can."""
+        self.entries: tuple[ClaimEntry, ...] | None = None
+        """What it had when it was last read; None where it could not be."""
+        self.read_at = 0.0
+        """When that reading began, in seconds since the machine booted."""
 
     async def catch_up(self) -> None:
         """Take over what kubelet has recorded and the ledger has not.
@@ -100,7 +107,10 @@ class ClaimRecords:
             log.warning("cannot compare claims with kubelet's record", reason=str(error))
 
     async def _read(self) -> ClaimState:
+        began = self._clock.uptime()
         state = await self._lane.run(partial(read, self._state))
+        self.entries = state.entries if state.state is CheckpointState.READ else None
+        self.read_at = began
         if state.problem != self.problem and self._live():
             log.warning("kubelet's record of claims", problem=state.problem or "readable again")
         self.problem = state.problem

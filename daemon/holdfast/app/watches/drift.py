@@ -1,6 +1,6 @@
 """Reports each disagreement between the ledger, kubelet's checkpoint and the kernel once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 from msgspec import Struct, field
@@ -9,6 +9,11 @@ from msgspec.structs import asdict, replace
 from holdfast.allocation.preference import Preference
 from holdfast.ledger.ages import LockAges
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.claimdrift import (
+    ClaimDriftFacts,
+    claim_disagreements,
+    claims_undecided,
+)
 from holdfast.model.book.drift import (
     Disagreement,
     DriftFacts,
@@ -82,8 +87,10 @@ class DriftWatch:
         clock: Clock,
         settings: Drift,
         pending_timeout: float,
+        claims: Callable[[], ClaimDriftFacts | None] = lambda: None,
     ) -> None:
-        """Compare what the other parts publish."""
+        """Compare what the other parts publish; *claims* returns None where there is no DRA."""
+        self._claims = claims
         self._ledger = ledger
         self._view = view
         self._inventory = inventory
@@ -112,9 +119,12 @@ class DriftWatch:
         now = self._clock.monotonic()
         elapsed, self._compared_at = now - self._compared_at, now
         facts = self._facts()
-        found = disagreements(facts)
+        found, claims = disagreements(facts), self._claims()
+        if claims is not None:
+            found += claim_disagreements(claims)
         for each, seen in self._seen.items():
-            if each not in found and undecided(each, facts):
+            unclear = undecided(each, facts) or claims_undecided(each, claims)
+            if each not in found and unclear:
                 self._seen[each] = _Seen(first=seen.first + elapsed, last=seen.last + elapsed)
         for each in found:
             first = self._seen[each].first if each in self._seen else now

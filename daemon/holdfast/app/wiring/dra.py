@@ -27,6 +27,7 @@ from holdfast.host.pci.sysfs import Sysfs
 from holdfast.kubelet.checkpoint import CheckpointState
 from holdfast.kubelet.claimstate import read
 from holdfast.kubelet.folder import FolderWatch
+from holdfast.model.book.claimdrift import ClaimDriftFacts
 from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.leaving import LeavingFacts, why_driver_stays
 from holdfast.model.ids import PodUid
@@ -115,6 +116,7 @@ class Dra:
             sight=self._with_cgroup,
             specs=self.specs,
             lane=host.lanes["kubelet"],
+            clock=parts.clock,
         )
         root = Path(dra.kubelet_root)
         self._plugins = self._watch(root / PLUGINS / self.driver, "")
@@ -143,6 +145,18 @@ class Dra:
         is_dra = self._parts.settings.is_dra
         return self._parts.sources.advertised(
             each for each in devices if is_dra(each.name.resource)
+        )
+
+    def drift_facts(self) -> ClaimDriftFacts:
+        """Return what the ledger and kubelet say of claims."""
+        return ClaimDriftFacts(
+            book=self._parts.ledger.book.value,
+            boot=self._parts.ledger.boot,
+            driver=self.driver,
+            pool=self.node,
+            entries=self.records.entries,
+            read_at=self.records.read_at,
+            devices={each.name: each.devices for each in self.advertised()},
         )
 
     async def why_stays(self) -> tuple[str, ...]:

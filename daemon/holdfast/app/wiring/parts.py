@@ -318,6 +318,7 @@ class Parts:
             clock=self.clock,
             settings=self.settings.drift,
             pending_timeout=self.settings.allocate.pending_timeout,
+            claims=lambda: None if self.dra is None else self.dra.drift_facts(),
         )
         self.memory = MemoryWatch(
             MemoryReader(self.host.root), lane=self.host.lanes["pods"], clock=self.clock

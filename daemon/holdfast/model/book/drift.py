@@ -29,8 +29,26 @@ class Drift(Enum):
     """The ledger has a device for a pod that kubelet does not have."""
     NOT_OUR_LIST = "not-our-list"
     """Kubelet has other devices of our resource than we sent: another plugin serves its name."""
+    CLAIM_NOT_RECORDED = "claim-not-recorded"
+    """The ledger has a claim prepared that kubelet has not recorded: nobody will unprepare it."""
+    CLAIM_UNKNOWN = "claim-unknown"
+    """Kubelet has a claim prepared that the ledger does not have."""
+    CLAIM_OTHER_DEVICES = "claim-other-devices"
+    """The ledger and kubelet have different devices prepared for a claim."""
     HELD_BY_ANOTHER = "held-by-another"
     """By the kernel, somebody else uses a device than who it was granted to."""
+
+
+_WITHOUT_CHECKPOINT = frozenset(
+    each.value
+    for each in (
+        Drift.HELD_BY_ANOTHER,
+        Drift.CLAIM_NOT_RECORDED,
+        Drift.CLAIM_UNKNOWN,
+        Drift.CLAIM_OTHER_DEVICES,
+    )
+)
+"""The kinds of which kubelet's checkpoint is no side."""
 
 
 class Disagreement(Struct, frozen=True, kw_only=True, order=True):
@@ -92,7 +110,7 @@ def comparable(view: KubeletView) -> bool:
 
 def undecided(each: Disagreement, facts: DriftFacts) -> bool:
     """Return whether *facts* neither confirm a disagreement nor show that it has ended."""
-    if each.kind == Drift.HELD_BY_ANOTHER.value:  # kubelet's checkpoint is no side of it
+    if each.kind in _WITHOUT_CHECKPOINT:
         return False
     if each.kind == Drift.NOT_OUR_LIST.value and not facts.list_answered:
         return True

@@ -1,0 +1,124 @@
+"""Where the ledger and kubelet's record of claims part, and what looks like it and is nothing."""
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.books import BOOT, UPTIME, WHOLE, X, Y, drafted, name, silicon
+from holdfast.model.book.book import Book
+from holdfast.model.book.claimdrift import (
+    ClaimDriftFacts,
+    claim_disagreements,
+    claims_undecided,
+)
+from holdfast.model.book.claims import Wish, end_claim, enlist
+from holdfast.model.book.drift import Disagreement, Drift
+from holdfast.model.dra.passage import enter
+from holdfast.model.ids import BootId, ClaimRef, ClaimUid
+from holdfast.model.kubelet import ClaimEntry
+
+_REF = ClaimRef("team", ClaimUid("claim-1"), "one")
+_WISH = Wish(ref=_REF, pods={X: "train"}, devices={WHOLE: silicon(d0="a")})
+_ENTRY = ClaimEntry(
+    claim=_REF, pods=frozenset({X}), devices={"holdfast.dev": (("node-1", "tpu-d0"),)}
+)
+
+
+def _book(*, prepared: bool = True, over: bool = False) -> Book:
+    draft = drafted()
+    assert (enter(draft, _WISH, "free") if prepared else enlist(draft, _WISH)) is None
+    if over:
+        end_claim(draft, _REF.uid, "kubelet unprepared it")
+    return draft.book
+
+
+_AGREED = ClaimDriftFacts(
+    book=_book(),
+    boot=BOOT,
+    driver="holdfast.dev",
+    pool="node-1",
+    entries=(_ENTRY,),
+    read_at=UPTIME + 1.0,
+    devices={"tpu-d0": (name("d0"),), "tpu-d1": (name("d1"),), "2x1": (name("d0"), name("d1"))},
+)
+_OTHER = replace(_ENTRY, devices={"holdfast.dev": (("node-1", "tpu-d1"),)})
+
+
+def _kinds(facts: ClaimDriftFacts) -> list[str]:
+    return [each.kind for each in claim_disagreements(facts)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"entries": ()}, Drift.CLAIM_NOT_RECORDED),
+        ({"book": Book()}, Drift.CLAIM_UNKNOWN),
+        ({"entries": (_OTHER,)}, Drift.CLAIM_OTHER_DEVICES),
+        (
+            {"entries": (replace(_ENTRY, devices={"holdfast.dev": (("node-1", "2x1"),)}),)},
+            Drift.CLAIM_OTHER_DEVICES,
+        ),
+        ({"entries": (), "read_at": 0.0, "boot": BootId("boot-2")}, Drift.CLAIM_NOT_RECORDED),
+    ],
+)
+def test_each_disagreement_about_a_claim_is_found(changes: dict[str, object], kind: Drift) -> None:
+    assert _kinds(replace(_AGREED, **changes)) == [kind.value]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"entries": None},
+        {"entries": (), "read_at": UPTIME - 1.0},
+        {"entries": (), "book": _book(prepared=False)},
+        {"entries": (), "book": _book(over=True)},
+        {"book": _book(over=True)},
+        {"entries": (replace(_ENTRY, devices={}),)},
+        {"entries": (replace(_ENTRY, devices={"holdfast.dev": ()}),)},
+        {"entries": (_OTHER,), "devices": {"tpu-d0": (name("d0"),)}},
+        {"book": Book(), "entries": (replace(_ENTRY, pods=frozenset()),)},
+        {"book": Book(), "entries": (replace(_ENTRY, devices={"other.dev": (("p", "d"),)}),)},
+        {
+            "book": Book(),
+            "entries": (replace(_ENTRY, devices={"holdfast.dev": (("node-2", "tpu-d0"),)}),),
+        },
+        {"entries": (replace(_ENTRY, pods=frozenset({X, Y})),)},
+    ],
+    ids=[
+        "agreed",
+        "unread",
+        "read before it was prepared",
+        "not prepared yet",
+        "over",
+        "unprepared, and kubelet has not written that yet",
+        "no answer yet",
+        "no device yet",
+        "a device that has left the node",
+        "no pod any more",
+        "another driver's",
+        "another node's",
+        "shared by one pod more",
+    ],
+)
+def test_what_is_no_disagreement_is_not_called_one(changes: dict[str, object]) -> None:
+    assert _kinds(replace(_AGREED, **changes)) == []
+
+
+def test_both_sides_and_what_to_do_are_told() -> None:
+    (found,) = claim_disagreements(replace(_AGREED, entries=(_OTHER,)))
+    assert found == Disagreement(
+        kind="claim-other-devices",
+        subject="claim team/one (claim-1)",
+        one=f"the ledger has {name('d0')} prepared for it",
+        other=f"kubelet's record has {name('d1')}",
+        advice="delete its pods; it is prepared again for the next ones",
+    )
+
+
+def test_a_record_that_cannot_be_read_ends_no_disagreement() -> None:
+    (found,) = claim_disagreements(replace(_AGREED, entries=()))
+    assert claims_undecided(found, replace(_AGREED, entries=None))
+    assert not claims_undecided(found, _AGREED)
+    assert not claims_undecided(found, None)
+    other = replace(found, kind=Drift.HELD_BY_ANOTHER.value)
+    assert not claims_undecided(other, replace(_AGREED, entries=None))
