@@ -8,6 +8,7 @@ _ENDING = "daemon/holdfast/model/reclaim/ending.py"
 _ENDS = "daemon/holdfast/reclaim/reclaimer.py"
 _PODS = "daemon/holdfast/reclaim/pods.py"
 _PROCFS = "daemon/holdfast/host/proc/procfs.py"
+_BY_HAND = "daemon/holdfast/model/reclaim/handrelease.py"
 _EVIDENCE = "daemon/holdfast/reclaim/evidence.py"
 _CGROUPS = "daemon/holdfast/host/cgroup/cgroups.py"
 _PIDFD = "daemon/holdfast/host/proc/pidfd.py"
@@ -28,6 +29,7 @@ _PROMISE = "daemon/holdfast/model/gate/promise.py"
 _GPU_PROMISE = "daemon/holdfast/model/nvidia/promise.py"
 _RESETS = "tests/integration/test_reset.py"
 _LAST = "tests/integration/test_leaks_judged_last.py"
+_CLAIMS = "tests/integration/test_claims_by_hand.py"
 _SIGNALS = "tests/integration/test_signals_hit_nobody_else.py"
 _FORGETS = "tests/integration/test_kubelet_forgets.py"
 _SANDBOXES = "tests/integration/test_sandboxes.py"
@@ -277,6 +279,18 @@ GUARDS = (
             f"{_SIGNALS}::test_a_manifest_put_back_between_scan_and_signal_saves_its_pod",
             f"{_SIGNALS}::test_a_manifest_put_back_after_kubelets_answer_saves_its_pod",
         ),
+    ),
+    Guard(
+        name="prepared-claim",
+        why="the pods of a claim that kubelet has not unprepared live: no word releases its devices",
+        edits=(
+            Edit(
+                _BY_HAND,
+                "if facts.claim is not None and facts.claim.over_at is None:",
+                "if False:",
+            ),
+        ),
+        tests=(f"{_CLAIMS}::test_what_a_claim_has_is_not_released_before_kubelet_unprepares_it",),
     ),
     Guard(
         name="answer",

@@ -151,6 +151,8 @@ async def test_people_are_told_of_claims_and_who_waits_for_whom(at: ClaimStage) 
     debug = await at.node.asked("debug")
     assert debug is not None
     assert debug["claims"] == status["claims"]
+    assert debug["dra"]["driver"] == DRIVER
+    assert debug["dra"]["slices"]["problem"] == ""
     await at.unprepare(second)
     assert (await preparing)["second"].error
     moves = await at.node.asked("history", limit=100) or ()

@@ -36,7 +36,7 @@ from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.queue import settle
 from holdfast.model.book.reconcile import Observed, reconcile
 from holdfast.model.dra.passage import enter, why_not_yet
-from holdfast.model.gate.gate import Caller, Passage, why_wait
+from holdfast.model.gate.gate import Caller, Passage, why_held, why_wait
 from holdfast.model.ids import BootId, ClaimRef, ClaimUid, DeviceId, PodUid, ResourceName
 
 _C = ClaimUid("claim-1")
@@ -253,3 +253,14 @@ def test_the_cgroups_of_all_pods_of_a_claim_are_remembered() -> None:
 def test_names_of_devices_stay_apart_by_resource() -> None:
     draft = drafted(_prepared())
     assert draft.locks.keys() == {name("d0")}
+
+
+def test_a_start_of_nobody_known_waits_behind_a_claim_and_is_told_which() -> None:
+    draft = drafted()
+    draft.mark(Marks(drain=Mark(asker=Asker(uid=0, pid=1), at=NOW)))
+    assert enlist(draft, _wish()) is None
+    passage = Passage(resource=WHOLE, asked=frozenset({DeviceId("d0")}), devices=silicon(d0="ab"))
+    assert why_held(passage, Caller(), draft.book) == (
+        "it is not known whose container this is, and pod team/name-of-pod-x (pod-x) by claim "
+        "team/two-chips waits for the same hardware"
+    )

@@ -77,6 +77,7 @@ def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
             "looked": parts.watcher.looked.is_set(),
             "holders": as_json(parts.kernel.holders),
         },
+        "dra": _dra(parts, now),
         "resets": parts.resetter.stuck,
         "scan": {
             "last": as_json(parts.look.last_scan),
@@ -96,6 +97,30 @@ def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
             {"since": since, **as_json(each)} for each, since in parts.drift.standing.items()
         ],
         "adapters": {each.name: as_json(each.state()) for each in parts.sources},
+    }
+
+
+def _dra(parts: Parts, now: float) -> dict[str, Any] | None:
+    dra = parts.dra
+    if dra is None:
+        return None
+    publisher = dra.publisher
+    return {
+        "driver": dra.driver,
+        "pool": dra.node,
+        "registration": as_json(dra.registrar.registration.value),
+        "slices": {
+            "problem": publisher.problem,
+            "agreedAgo": _ago(publisher.agreed_at, now),
+            "failingFor": _ago(publisher.failing_since, now),
+            "taintsKept": publisher.taints_kept,
+            "countersKept": publisher.counters_kept,
+            "untainted": as_json(publisher.offered),
+        },
+        "kubeletsRecord": {
+            "problem": dra.records.problem,
+            "claims": as_json(dra.records.entries),
+        },
     }
 
 

@@ -269,7 +269,7 @@ def _held_by_another(facts: DriftFacts) -> Iterator[Disagreement]:
             granted = (
                 "holdfast granted it to nobody"
                 if lock.state is LockState.FOREIGN
-                else f"the ledger has it for {facts.book.pod(lock.pod)}"
+                else f"the ledger has it for {facts.book.holder(lock)}"
             )
             yield Disagreement(
                 kind=Drift.HELD_BY_ANOTHER.value,

@@ -94,7 +94,7 @@ def why_held(passage: Passage, caller: Caller, book: Book) -> str | None:
         if others:
             return (
                 "it is not known whose container this is, and "
-                f"{book.pod(others[0].pod)} waits for the same hardware"
+                f"{book.holder(others[0])} waits for the same hardware"
             )
     return None
 
