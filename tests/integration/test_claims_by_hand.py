@@ -57,12 +57,12 @@ async def test_what_a_claim_has_is_not_released_before_kubelet_unprepares_it(
     first = at.allocate("first", 0)
     await at.prepared(first)
     held = at.opens(first.pods[0], 0)
-    for words in (["--yes"], ["--force", "--pod", "pod-of-first-0"]):
+    for words in (["--force", "--pod", "pod-of-first-0"], ["--yes"]):
         done = await _holdfast(at, "release", _CHIP, *words)
+        assert held.lives
         assert done.returncode == 1
         assert f"by claim team/first ({first.uid})" in done.stdout
         assert "delete the pods that use the claim" in done.stderr
-    assert held.lives
     assert await at.node.locks() == {_CHIP: "held"}
 
 
