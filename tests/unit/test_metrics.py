@@ -343,6 +343,7 @@ def test_what_became_of_claims_slices_and_requests_is_counted() -> None:
     [
         (200, ApiOutcome.OK),
         (201, ApiOutcome.OK),
+        (300, ApiOutcome.INVALID),
         (400, ApiOutcome.INVALID),
         (401, ApiOutcome.UNAUTHORIZED),
         (403, ApiOutcome.FORBIDDEN),

@@ -19,7 +19,8 @@ def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
     """
     holdings = draft.holdings
     queue = _in_turn(
-        holdings, holdings.allocations.values() if near is None else holdings.connected(near)
+        holdings,
+        holdings.allocations.values() if near is None else holdings.connected(near),
     )
     wanted: set[HardwareKey] = set()
     for allocation in queue:
