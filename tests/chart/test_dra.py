@@ -198,6 +198,14 @@ def test_what_stays_with_the_device_plugin_has_no_class(
     assert set(_classes(values)) == names
 
 
+def test_claims_that_are_left_can_end_after_the_hardware_went_back_to_the_device_plugin() -> None:
+    values = {"dra": {"enabled": True}}
+
+    assert pod(values)["automountServiceAccountToken"] is True
+    assert one(objects(values), "ClusterRole")
+    assert _classes(values) == {}
+
+
 def test_rights_are_given_to_no_account_that_other_pods_have() -> None:
     values = {**_DRA, "serviceAccount": {"create": False}}
     with pytest.raises(RefusedError, match=r"serviceAccount\.name: with dra\.enabled"):

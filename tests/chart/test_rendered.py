@@ -390,6 +390,14 @@ def test_the_notes_say_that_a_reset_takes_a_privileged_container() -> None:
     assert "config.reclaim.reset has no effect" not in _notes({**values, "privileged": True})
 
 
+def test_the_notes_say_what_is_served_by_claims_and_when_nothing_is() -> None:
+    served: Values = {"dra": {"enabled": True}, "config": {"tpu": {"api": "dra"}}}
+
+    assert "By claims (DRA): google.com/tpu." in _notes(served)
+    assert "no hardware is served by DRA" in _notes({"dra": {"enabled": True}})
+    assert "DRA" not in _notes({})
+
+
 def test_the_notes_have_three_commands_to_check_an_installation() -> None:
     commands = [line.strip() for line in _notes({}).splitlines() if line.startswith("    ")]
     assert [each.split(" -- ")[-1] for each in commands] == [

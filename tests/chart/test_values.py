@@ -97,7 +97,6 @@ def _at(path: str, value: object) -> dict[str, Any]:
             "/seccompProfile",
         ),
         ("config.http.address", "127.0.0.1", "config.http.address: a pod's address"),
-        ("dra.enabled", True, "dra.enabled: no hardware is served by DRA; set config.tpu.api"),
         ("config.tpu.api", "dra", "the api of google.com/tpu is dra.*; set dra.enabled: true"),
         ("config.gpu.api", "dra", "the api of nvidia.com/gpu is dra.*; set dra.enabled: true"),
         (

@@ -31,10 +31,10 @@ def test_each_row_of_the_comparison_is_shown_or_says_not_yet() -> None:
 
 
 def test_the_page_knows_every_taint_with_its_value() -> None:
-    section = _PAGE.partition("## What a taint means")[2].partition("\n## ")[0]
+    section = _PAGE.partition("### What a taint means")[2].partition("\n##")[0]
     values = {state.value for state in LockState if withholds(state, for_claim=False)}
 
     for value in (*values, "drain", "uncommitted"):
         assert f"`{value}`" in section
     for key in (HELD, UNHEALTHY):
-        assert f"`holdfast.dev/{key}`" in section
+        assert f"`<driver>/{key}`" in section

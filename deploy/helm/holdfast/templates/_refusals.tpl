@@ -30,9 +30,6 @@
 {{- $told = append $told "config.http.address: a pod's address is not known before it runs; leave it empty, or set hostNetwork" -}}
 {{- end -}}
 {{- $claimed := include "holdfast.claimed" . | fromJsonArray -}}
-{{- if and .Values.dra.enabled (not $claimed) -}}
-{{- $told = append $told "dra.enabled: no hardware is served by DRA; set config.tpu.api, config.gpu.api or config.pools[].api to dra" -}}
-{{- end -}}
 {{- if and $claimed (not .Values.dra.enabled) -}}
 {{- $told = append $told (printf "config: the api of %s is dra, which needs rights and mounts; set dra.enabled: true" (join ", " $claimed)) -}}
 {{- end -}}
