@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from bench import allocate, beat, crowded, daemon, gpu_health, preference, slices
+from bench import allocate, beat, claims, crowded, daemon, gpu_health, preference, slices
 from bench.figures import Figure, brief, save, show
 from bench.growth import SIZES
 from bench.rig import Place
@@ -75,7 +75,8 @@ _MEASURES: dict[Measure, tuple[str, ...]] = {
     crowded.scan: ("scan_5000", "scan_5000_loop_late"),
     crowded.waiting: ("gate_wait_cpu_percent",),
     slices.publish: ("dra_publish_64", "dra_health_to_taint"),
-    slices.memory: ("dra_rss_mib",),
+    claims.prepare: ("dra_prepare_free", "dra_unprepare_to_free"),
+    claims.memory: ("dra_rss_mib",),
     crowded.idle: ("idle_cpu_percent",),
     crowded.idle_many: ("idle_cpu_percent_256", "loop_stall_256"),
     crowded.idle_huge: ("idle_cpu_percent_5000",),
