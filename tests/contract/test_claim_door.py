@@ -431,6 +431,18 @@ async def test_nobody_passes_before_the_node_was_looked_at_or_while_it_is_reset(
     assert at.files == []
 
 
+async def test_what_cannot_be_recorded_is_neither_prepared_nor_over(at: _AtTheDoor) -> None:
+    door, free, had = at.door(), at.allocate("one", 0), at.allocate("two", 1)
+    await _one(door, had)
+    for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+        (at.folder.parent / "state" / name).unlink()
+    assert "yet: it cannot be recorded: cannot write the ledger" in (await _one(door, free)).error
+    told = (await door.unprepare([had]))[had.uid]
+    assert "yet: its end cannot be recorded: cannot write the ledger" in told
+    assert (at.state(0), at.state(1)) == (LockState.FREE, LockState.HELD)
+    assert at.files == ["holdfast.dev-claim_uid-of-two.json"]
+
+
 async def test_without_the_folder_of_specs_nothing_is_prepared(at: _AtTheDoor) -> None:
     claim = at.allocate("one", 0)
     at.folder.rmdir()

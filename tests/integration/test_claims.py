@@ -276,10 +276,26 @@ async def test_a_pod_with_another_claim_is_not_over(short_path: Path) -> None:
 def test_without_hardware_behind_claims_nothing_of_dra_is_loaded() -> None:
     code = (
         "import sys, holdfast.app.daemon\n"
-        "print([name for name in sys.modules if 'dra' in name.split('.')])"
+        "rooms = ('holdfast.dra', 'holdfast.apiserver', 'holdfast.app.wiring.dra')\n"
+        "print([name for name in sys.modules if name.startswith(rooms)])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+async def test_claims_that_are_left_stop_no_daemon_that_has_no_service_account(
+    at: ClaimStage,
+) -> None:
+    await at.prepared(at.allocate("first", 0))
+    await at.node.stop()
+    at.node.settings["tpu"] = {"api": "device-plugin"}
+    (at.plane.account / "token").unlink()
+    at.node.start()
+    await at.node.until(
+        lambda: at.node.healthy() == {"0000:00:06.0"}, "the other chip to be offered"
+    )
+    assert "cannot serve the claims that are left" in at.node.log
+    assert await at.node.locks() == {"0000:00:05.0": "held"}
 
 
 async def test_after_a_reboot_a_claim_is_prepared_anew_with_the_nodes_of_this_boot(

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from holdfast.allocation.allocator import Allocator
 from holdfast.allocation.cdi import CdiSpecs, SpecWriter
@@ -14,6 +13,7 @@ from holdfast.allocation.preference import Preference
 from holdfast.app.watches.drift import DriftWatch
 from holdfast.app.watches.memory import MemoryWatch
 from holdfast.app.watches.own_sockets import OwnSockets
+from holdfast.app.wiring.doors import is_silent, second_door
 from holdfast.app.wiring.hosts import Hosts
 from holdfast.app.wiring.lacks import lacks
 from holdfast.discovery.scanner import Scanner
@@ -57,9 +57,6 @@ from holdfast.vendors.nvidia.adapter import nvidia
 from holdfast.vendors.tpu.adapter import tpus
 from holdfast.vendors.vfio.adapter import pools
 
-if TYPE_CHECKING:
-    from holdfast.app.wiring.dra import Dra
-
 VENDORS: tuple[Vendor, ...] = (
     tpus,
     pools,
@@ -102,7 +99,7 @@ class Parts:
         self._build_reclaim()
         self._build_allocation(called)
         self._build_watches()
-        self.dra = self._dra()
+        self.dra = second_door(self)
 
     def _build_discovery(self, vendors: Iterable[Vendor], count: Count) -> None:
         settings, host = self.settings, self.host
@@ -325,17 +322,6 @@ class Parts:
         )
         self.sockets = OwnSockets(self.registrar, Path(self.settings.state_dir), clock=self.clock)
 
-    def _dra(self) -> "Dra | None":
-        """Build the second door; nothing of it is loaded where no hardware is behind it.
-
-        Or where it was, and claims have still to end: kubelet cannot end their pods without us.
-        """
-        if not (self.settings.has_dra() or self.ledger.book.value.claims):
-            return None
-        from holdfast.app.wiring.dra import Dra  # noqa: PLC0415 - see above
-
-        return Dra(self)
-
     @property
     def _by_name(self) -> bool:
         return self.settings.device_list_strategy == "cdi"
@@ -384,13 +370,7 @@ class Parts:
         return self.offering.offers.value
 
     def _silent(self) -> bool:
-        """Tell whether nothing of ours comes by the device plugin: all of it is behind claims."""
-        if not self.settings.has_dra() or self.offering.offers.value.devices:
-            return False
-        book = self.ledger.book.value
-        plugins = [each.claim is None for each in book.allocations.values()]
-        plugins += [lock.claim is None and lock.pod is not None for lock in book.locks.values()]
-        return not any(plugins)
+        return is_silent(self.settings, self.offering.offers.value, self.ledger.book.value)
 
     def _pod_changed(self, pod: PodUid) -> None:
         self.watcher.pod_changed(pod)

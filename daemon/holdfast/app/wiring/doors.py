@@ -1,0 +1,45 @@
+"""Which of the two doors, the device plugin and DRA, this daemon has to serve."""
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from holdfast.errors import ApiServerError
+from holdfast.model.book.book import Book
+from holdfast.model.book.offers import Offers
+from holdfast.settings import Settings
+
+if TYPE_CHECKING:
+    from holdfast.app.wiring.dra import Dra
+    from holdfast.app.wiring.parts import Parts
+
+log = structlog.get_logger(__name__)
+
+
+def second_door(parts: "Parts") -> "Dra | None":
+    """Build DRA's part over *parts*; nothing of it is loaded where no hardware is behind it.
+
+    Or where it was, and claims have still to end: kubelet cannot end their pods without us. Raises
+    ApiServerError outside of a pod, unless that is all.
+    """
+    wanted = parts.settings.has_dra()
+    if not (wanted or parts.ledger.book.value.claims):
+        return None
+    from holdfast.app.wiring.dra import Dra  # noqa: PLC0415 - see above
+
+    try:
+        return Dra(parts)
+    except ApiServerError as error:
+        if wanted:
+            raise
+        log.warning("cannot serve the claims that are left", reason=str(error))
+        return None
+
+
+def is_silent(settings: Settings, offers: Offers, book: Book) -> bool:
+    """Tell whether nothing of ours comes by the device plugin: all of it is behind claims."""
+    if not settings.has_dra() or offers.devices:
+        return False
+    plugins = [each.claim is None for each in book.allocations.values()]
+    plugins += [lock.claim is None and lock.pod is not None for lock in book.locks.values()]
+    return not any(plugins)
