@@ -154,15 +154,15 @@ async def test_an_error_that_names_somebody_is_one_line(folder: Path) -> None:
     _one_line(line)
 
 
-async def test_the_doctors_page_has_its_own_lines_alone(tmp_path: Path) -> None:
-    (tmp_path / "etc/containerd").mkdir(parents=True)
+async def test_the_doctors_page_has_its_own_lines_alone(short_path: Path) -> None:
+    (short_path / "etc/containerd").mkdir(parents=True)
     hostile = "a\x1b[2J\u202eb\nFAIL  forged"
     # A file of the node's can have any name, and say anything.
-    (tmp_path / "etc/containerd/config.toml").write_text(f"imports = [{json.dumps(hostile)}]\n")
-    (tmp_path / "etc/containerd" / hostile).write_text("x = [")
+    (short_path / "etc/containerd/config.toml").write_text(f"imports = [{json.dumps(hostile)}]\n")
+    (short_path / "etc/containerd" / hostile).write_text("x = [")
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "holdfast", "doctor", "--root", str(tmp_path)],
+        [sys.executable, "-m", "holdfast", "doctor", "--root", str(short_path)],
         capture_output=True,
         text=True,
         check=False,
@@ -173,7 +173,9 @@ async def test_the_doctors_page_has_its_own_lines_alone(tmp_path: Path) -> None:
     assert not any(line.startswith("FAIL") for line in lines)
 
 
-def test_a_line_of_the_demo_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_of_the_demo_is_one_line(
+    short_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stage = Demo.__new__(Demo)
     stage._began = 0.0
     stage.say(_HOSTILE)
@@ -186,8 +188,8 @@ def test_a_line_of_the_demo_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("error", [GateRefusedError, ValueError])
-async def test_kubelet_is_given_one_line(tmp_path: Path, error: type[Exception]) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+async def test_kubelet_is_given_one_line(short_path: Path, error: type[Exception]) -> None:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         side.deciding.fail = error(f"cannot start: pid 7 ({_HOSTILE}) holds it")
         with pytest.raises(aio.AioRpcError) as told:

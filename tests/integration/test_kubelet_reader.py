@@ -31,8 +31,13 @@ from simulated.kubelet import Kubelet
 from waiting import until
 
 
-async def test_the_books_follow_the_checkpoint_as_it_is_renamed_into_place(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
+async def test_the_books_follow_the_checkpoint_as_it_is_renamed_into_place(
+    short_path: Path,
+) -> None:
+    async with (
+        kubelet_below(short_path) as kubelet,
+        kubelet_side(short_path, interval=60.0) as side,
+    ):
         await registered(side)
         await kubelet.give("u1", TPU, "a")
         await until(lambda: side.reader.view.value.counts(PodUid("u1")))
@@ -41,8 +46,11 @@ async def test_the_books_follow_the_checkpoint_as_it_is_renamed_into_place(tmp_p
         assert side.reader.view.value.readable
 
 
-async def test_a_refresh_sees_what_was_written_a_moment_ago(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
+async def test_a_refresh_sees_what_was_written_a_moment_ago(short_path: Path) -> None:
+    async with (
+        kubelet_below(short_path) as kubelet,
+        kubelet_side(short_path, interval=60.0) as side,
+    ):
         await registered(side)
         for number in range(20):
             kubelet.forget()
@@ -53,9 +61,9 @@ async def test_a_refresh_sees_what_was_written_a_moment_ago(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["missing", "not for us to read"])
 async def test_a_checkpoint_that_stays_unreadable_is_no_news_at_each_look(
-    tmp_path: Path, *, is_there: bool
+    short_path: Path, *, is_there: bool
 ) -> None:
-    async with kubelet_side(tmp_path) as side:
+    async with kubelet_side(short_path) as side:
         if is_there:
             (side.folder / KUBELET_CHECKPOINT).mkdir(parents=True)  # opens for nobody
         first = await side.reader.refresh()
@@ -66,8 +74,10 @@ async def test_a_checkpoint_that_stays_unreadable_is_no_news_at_each_look(
         assert side.reader.view.version == news, "whoever waits for a change would never rest"
 
 
-async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(
+    short_path: Path,
+) -> None:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         await kubelet.give("u1", TPU, "a")
         await kubelet.give("u2", TPU, "b")
@@ -87,9 +97,9 @@ async def test_a_question_drops_the_pods_that_are_over_and_names_the_others(tmp_
 
 
 async def test_an_allocation_by_kubelet_is_followed_by_a_question_that_tells_the_pods_name(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         await until(lambda: side.reader.view.value.questions == 1)
         await kubelet.give("u1", TPU, "a")
@@ -101,8 +111,8 @@ async def test_an_allocation_by_kubelet_is_followed_by_a_question_that_tells_the
                 await asyncio.sleep(2.5)
 
 
-async def test_no_question_is_asked_while_an_allocate_is_in_flight(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+async def test_no_question_is_asked_while_an_allocate_is_in_flight(short_path: Path) -> None:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         await until(lambda: side.reader.view.value.questions == 1)
         lists = kubelet.pod_resources.lists
@@ -118,7 +128,7 @@ async def test_no_question_is_asked_while_an_allocate_is_in_flight(tmp_path: Pat
 
 
 async def test_an_allocate_that_comes_while_kubelet_is_dialled_is_answered_before_list(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
     dialling, may_go_on = threading.Event(), threading.Event()
     hold = [False]
@@ -130,8 +140,8 @@ async def test_an_allocate_that_comes_while_kubelet_is_dialled_is_answered_befor
             may_go_on.wait(20.0)
 
     async with (
-        kubelet_below(tmp_path) as kubelet,
-        kubelet_side(tmp_path, dialled=dialled) as side,
+        kubelet_below(short_path) as kubelet,
+        kubelet_side(short_path, dialled=dialled) as side,
     ):
         await registered(side)
         await until(lambda: side.reader.view.value.questions == 1)
@@ -150,8 +160,8 @@ async def test_an_allocate_that_comes_while_kubelet_is_dialled_is_answered_befor
         assert not kubelet.pod_resources.lists_while_allocating
 
 
-async def test_many_wishes_make_few_questions(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+async def test_many_wishes_make_few_questions(short_path: Path) -> None:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         began = time.monotonic()
         while kubelet.pod_resources.lists < 3:
@@ -161,12 +171,12 @@ async def test_many_wishes_make_few_questions(tmp_path: Path) -> None:
         assert time.monotonic() - began > 0.9 * least, "there are two pauses between three"
 
 
-async def test_while_locks_are_held_kubelet_is_asked_now_and_then(tmp_path: Path) -> None:
+async def test_while_locks_are_held_kubelet_is_asked_now_and_then(short_path: Path) -> None:
     times = Question(min_interval=Duration(0.05), idle_interval=Interval(0.2))
     held = [False]
     async with (
-        kubelet_below(tmp_path) as kubelet,
-        kubelet_side(tmp_path, questions=times, active=lambda: held[0]) as side,
+        kubelet_below(short_path) as kubelet,
+        kubelet_side(short_path, questions=times, active=lambda: held[0]) as side,
     ):
         await registered(side)
         await until(lambda: side.reader.view.value.questions >= 1)
@@ -178,9 +188,9 @@ async def test_while_locks_are_held_kubelet_is_asked_now_and_then(tmp_path: Path
 
 @pytest.mark.parametrize("trouble", ["down", "busy"])
 async def test_a_list_that_fails_answers_no_question_and_keeps_what_is_known(
-    tmp_path: Path, trouble: str
+    short_path: Path, trouble: str
 ) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         await kubelet.give("u1", TPU, "a")
         assert await side.reader.answered_after(SystemClock().uptime(), 10.0)
@@ -197,10 +207,10 @@ async def test_a_list_that_fails_answers_no_question_and_keeps_what_is_known(
         ) in view.problem
 
 
-async def test_a_kubelet_that_does_not_write_answers_no_question(tmp_path: Path) -> None:
+async def test_a_kubelet_that_does_not_write_answers_no_question(short_path: Path) -> None:
     async with (
-        kubelet_below(tmp_path) as kubelet,
-        kubelet_side(tmp_path, questions=Question(timeout=Interval(0.3))) as side,
+        kubelet_below(short_path) as kubelet,
+        kubelet_side(short_path, questions=Question(timeout=Interval(0.3))) as side,
     ):
         await registered(side)
         assert await side.reader.answered_after(SystemClock().uptime(), 10.0)
@@ -215,8 +225,10 @@ async def test_a_kubelet_that_does_not_write_answers_no_question(tmp_path: Path)
         assert view.problem == ""
 
 
-async def test_a_question_during_which_kubelet_was_replaced_does_not_count(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path), kubelet_side(tmp_path) as side:
+async def test_a_question_during_which_kubelet_was_replaced_does_not_count(
+    short_path: Path,
+) -> None:
+    async with kubelet_below(short_path), kubelet_side(short_path) as side:
         await registered(side)
         view = await side.reader.answered_after(SystemClock().uptime(), 10.0)
         assert view is not None
@@ -229,14 +241,14 @@ async def test_a_question_during_which_kubelet_was_replaced_does_not_count(tmp_p
 
 @pytest.mark.parametrize("harm", ["missing", "truncated", "garbage", "another version"])
 async def test_a_checkpoint_that_cannot_be_read_is_told_and_its_last_content_kept(
-    tmp_path: Path, harm: str
+    short_path: Path, harm: str
 ) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         await kubelet.give("u1", TPU, "a")
         assert await side.reader.answered_after(SystemClock().uptime(), 10.0)
         kubelet.devices.writes = False
-        path = tmp_path / "dp" / "kubelet_internal_checkpoint"
+        path = short_path / "dp" / "kubelet_internal_checkpoint"
         whole = path.read_bytes()
         temporary = path.with_name(".x")
         if harm == "missing":
@@ -256,29 +268,29 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_and_its_last_content_kep
         await until(lambda: side.reader.view.value.readable)
 
 
-async def test_pod_resources_lists_pods_without_devices_too(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path) as kubelet:
+async def test_pod_resources_lists_pods_without_devices_too(short_path: Path) -> None:
+    async with kubelet_below(short_path) as kubelet:
         kubelet.count(TPU, "a", "b", name="with")
         kubelet.count(TPU, name="without")
-        async with PodResources(tmp_path / "pr.sock", deadline=5.0).connected() as list_pods:
+        async with PodResources(short_path / "pr.sock", deadline=5.0).connected() as list_pods:
             pods = await list_pods()
         assert [(pod.name, len(pod.devices)) for pod in pods] == [("with", 2), ("without", 0)]
 
 
 async def test_a_list_of_pods_that_is_too_large_is_not_blamed_on_other_clients(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
-    async with kubelet_below(tmp_path) as kubelet:
+    async with kubelet_below(short_path) as kubelet:
         kubelet.count(TPU, "a", name="x" * (17 << 20))
-        async with PodResources(tmp_path / "pr.sock", deadline=5.0).connected() as list_pods:
+        async with PodResources(short_path / "pr.sock", deadline=5.0).connected() as list_pods:
             with pytest.raises(KubeletError, match="at most 16 MiB: there are too many pods"):
                 await list_pods()
 
 
 async def test_a_kubelet_that_takes_connections_and_says_nothing_is_given_up_in_time(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
-    path = tmp_path / "pr.sock"
+    path = short_path / "pr.sock"
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(path))
         mute.listen()
@@ -305,10 +317,13 @@ async def test_traffic_is_quiet_only_after_a_calm_while() -> None:
 
 
 async def test_what_kubelet_wrote_after_its_answer_is_no_complete_answer_any_more(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
     never = Question(settle=Duration(3600), idle_interval=Interval(3600))
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, questions=never) as side:
+    async with (
+        kubelet_below(short_path) as kubelet,
+        kubelet_side(short_path, questions=never) as side,
+    ):
         await registered(side)
         side.reader.ask("a test")
         await until(lambda: side.reader.view.value.answered)
@@ -317,9 +332,9 @@ async def test_what_kubelet_wrote_after_its_answer_is_no_complete_answer_any_mor
         assert not side.reader.view.value.answered
 
 
-async def test_an_answer_is_read_when_kubelet_has_written_all_of_it(tmp_path: Path) -> None:
+async def test_an_answer_is_read_when_kubelet_has_written_all_of_it(short_path: Path) -> None:
     # A write that was under way already may be the first that is seen.
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, calm=1.0) as side:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path, calm=1.0) as side:
         await registered(side)
         await until(lambda: side.reader.view.value.questions)
         await kubelet.give("u1", TPU, "a")
@@ -332,11 +347,14 @@ async def test_an_answer_is_read_when_kubelet_has_written_all_of_it(tmp_path: Pa
 
 
 async def test_a_pod_that_comes_during_a_question_leaves_no_name_for_its_devices(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
     # It may have the devices of a pod that List still named.
     never = Question(settle=Duration(3600), idle_interval=Interval(3600))
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, questions=never) as side:
+    async with (
+        kubelet_below(short_path) as kubelet,
+        kubelet_side(short_path, questions=never) as side,
+    ):
         await registered(side)
         await kubelet.give("u1", TPU, "a")
         answer = await _asked_and_not_answered(side, kubelet)

@@ -38,10 +38,10 @@ async def test_two_resources_never_share_a_socket_name() -> None:
 
 
 async def test_each_resource_is_served_then_registered_with_the_right_options(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
-    async with kubelet_below(tmp_path) as kubelet:
-        async with kubelet_side(tmp_path, resources=(TPU, OTHER)) as side:
+    async with kubelet_below(short_path) as kubelet:
+        async with kubelet_side(short_path, resources=(TPU, OTHER)) as side:
             await until(lambda: side.registered(TPU) and side.registered(OTHER))
             names = [each.resource_name for each in kubelet.registrations]
             assert sorted(names) == sorted((TPU, OTHER)), "each at the first try"
@@ -50,25 +50,25 @@ async def test_each_resource_is_served_then_registered_with_the_right_options(
             for plugin in kubelet.devices.endpoints.values():
                 assert plugin.pre_start
                 assert plugin.prefers
-            assert (tmp_path / "dp" / SOCKET).stat().st_mode & 0o777 == 0o600
-        assert sorted(each.name for each in (tmp_path / "dp").iterdir() if each.is_socket()) == [
+            assert (short_path / "dp" / SOCKET).stat().st_mode & 0o777 == 0o600
+        assert sorted(each.name for each in (short_path / "dp").iterdir() if each.is_socket()) == [
             "kubelet.sock"
         ]
 
 
-async def test_a_resource_that_comes_into_the_offers_later_is_registered(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path), kubelet_side(tmp_path) as side:
+async def test_a_resource_that_comes_into_the_offers_later_is_registered(short_path: Path) -> None:
+    async with kubelet_below(short_path), kubelet_side(short_path) as side:
         await registered(side)
         side.offer(OTHER, chips("x"))
         await until(lambda: side.registered(OTHER))
 
 
 async def test_a_resource_that_leaves_the_offers_is_an_empty_list_until_it_comes_back(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
     # As when a GPU's MIG profile is changed: kubelet would count devices that it is not told to
     # be gone, and a socket that is closed, as capacity for a long time.
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
 
         def told() -> list[str] | None:
             messages = kubelet.messages.get(OTHER)
@@ -85,18 +85,21 @@ async def test_a_resource_that_leaves_the_offers_is_an_empty_list_until_it_comes
         assert [each.resource_name for each in kubelet.registrations].count(OTHER) == 1
 
 
-async def test_a_new_kubelet_sock_is_registered_with_at_once(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path, interval=60.0) as side:
+async def test_a_new_kubelet_sock_is_registered_with_at_once(short_path: Path) -> None:
+    async with (
+        kubelet_below(short_path) as kubelet,
+        kubelet_side(short_path, interval=60.0) as side,
+    ):
         await registered(side)
         await kubelet.restart()
         await registered(side, times=2)
-        assert (tmp_path / "dp" / SOCKET).is_socket()
+        assert (short_path / "dp" / SOCKET).is_socket()
 
 
 async def test_a_kubelet_that_is_down_for_a_while_is_registered_with_when_it_is_back(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         await kubelet.stop()
         await until(lambda: "cannot register" in side.problem(), what="a problem")
@@ -104,8 +107,8 @@ async def test_a_kubelet_that_is_down_for_a_while_is_registered_with_when_it_is_
         await registered(side, times=2)
 
 
-async def test_the_end_of_a_stream_is_followed_by_a_new_registration(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+async def test_the_end_of_a_stream_is_followed_by_a_new_registration(short_path: Path) -> None:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         for times in (2, 3):
             await kubelet.end_stream()
@@ -113,28 +116,28 @@ async def test_the_end_of_a_stream_is_followed_by_a_new_registration(tmp_path: P
 
 
 async def test_a_registration_does_not_wait_for_our_own_socket_to_answer_us(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
     # On an overloaded node our own answer comes after our patience, which is over at once here.
     times = RegistrationTimes(register=12.0, own_answer=-1.0)
-    async with kubelet_below(tmp_path), kubelet_side(tmp_path, enrolment=times) as side:
+    async with kubelet_below(short_path), kubelet_side(short_path, enrolment=times) as side:
         await registered(side)
         with pytest.raises(KubeletError, match="cannot reach our own socket"):
             await side.registrar.answers(TPU)
 
 
-async def test_the_removal_of_our_socket_makes_a_new_one_and_registers_it(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path), kubelet_side(tmp_path) as side:
+async def test_the_removal_of_our_socket_makes_a_new_one_and_registers_it(short_path: Path) -> None:
+    async with kubelet_below(short_path), kubelet_side(short_path) as side:
         await registered(side)
-        (tmp_path / "dp" / SOCKET).unlink()
+        (short_path / "dp" / SOCKET).unlink()
         await registered(side, times=2)
-        assert (tmp_path / "dp" / SOCKET).is_socket()
+        assert (short_path / "dp" / SOCKET).is_socket()
 
 
 async def test_a_kubelet_that_closes_each_stream_at_once_is_asked_less_and_less_often(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         kubelet.ends_streams = True
         await until(lambda: len(kubelet.registrations) >= 5)
         began, count = time.monotonic(), len(kubelet.registrations)
@@ -144,41 +147,41 @@ async def test_a_kubelet_that_closes_each_stream_at_once_is_asked_less_and_less_
         await registered(side)
 
 
-async def test_a_refusal_is_told_in_kubelets_own_words_and_tried_again(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path) as kubelet:
+async def test_a_refusal_is_told_in_kubelets_own_words_and_tried_again(short_path: Path) -> None:
+    async with kubelet_below(short_path) as kubelet:
         kubelet.refusal = 'the ResourceName "tpu" is invalid'
-        async with kubelet_side(tmp_path) as side:
+        async with kubelet_side(short_path) as side:
             await until(lambda: 'the ResourceName "tpu" is invalid' in side.problem())
             kubelet.refusal = ""
             await registered(side)
 
 
 async def test_a_kubelet_that_never_answers_is_given_up_and_its_successor_registered_with(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
-    async with kubelet_below(tmp_path) as kubelet:
+    async with kubelet_below(short_path) as kubelet:
         kubelet.silent = True
-        async with kubelet_side(tmp_path, enrolment=RegistrationTimes(register=0.3)) as side:
+        async with kubelet_side(short_path, enrolment=RegistrationTimes(register=0.3)) as side:
             await until(lambda: "DEADLINE_EXCEEDED" in side.problem(), what=side.problem())
             kubelet.silent = False
             await registered(side)
 
 
-async def test_a_pending_registration_is_dropped_when_kubelet_is_replaced(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path) as kubelet:
+async def test_a_pending_registration_is_dropped_when_kubelet_is_replaced(short_path: Path) -> None:
+    async with kubelet_below(short_path) as kubelet:
         kubelet.silent = True
-        async with kubelet_side(tmp_path) as side:
-            await until((tmp_path / "dp" / SOCKET).exists)
+        async with kubelet_side(short_path) as side:
+            await until((short_path / "dp" / SOCKET).exists)
             kubelet.silent = False
             await kubelet.restart()
             await registered(side)
 
 
-async def test_after_a_refusal_another_kubelet_is_registered_with_at_once(tmp_path: Path) -> None:
+async def test_after_a_refusal_another_kubelet_is_registered_with_at_once(short_path: Path) -> None:
     hours = RegistrationTimes(register=12.0, first_delay=3600.0, last_delay=3600.0)
-    async with kubelet_below(tmp_path) as kubelet:
+    async with kubelet_below(short_path) as kubelet:
         kubelet.refusal = "not now"
-        async with kubelet_side(tmp_path, enrolment=hours) as side:
+        async with kubelet_side(short_path, enrolment=hours) as side:
             await until(lambda: "not now" in side.problem())
             kubelet.refusal = ""
             await kubelet.restart()
@@ -198,12 +201,12 @@ class NotedWatches(PathWatcher):
 
 
 async def test_a_folder_made_in_anothers_place_with_its_inode_number_is_watched_anew(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
     paths = NotedWatches()
     with contextlib.closing(Lane("kubelet", deadline=5.0)) as lane:
         watch = FolderWatch(
-            folder=tmp_path, prefix="holdfast-", paths=paths, lane=lane, interval=3600.0
+            folder=short_path, prefix="holdfast-", paths=paths, lane=lane, interval=3600.0
         )
         await watch.refresh()
         task = asyncio.create_task(watch.run())
@@ -216,61 +219,61 @@ async def test_a_folder_made_in_anothers_place_with_its_inode_number_is_watched_
     paths.close()
 
 
-async def test_a_folder_that_is_made_later_is_found(tmp_path: Path) -> None:
-    async with kubelet_side(tmp_path, interval=0.05) as side:
+async def test_a_folder_that_is_made_later_is_found(short_path: Path) -> None:
+    async with kubelet_side(short_path, interval=0.05) as side:
         await until(lambda: "there is no folder" in side.problem())
-        async with kubelet_below(tmp_path):
+        async with kubelet_below(short_path):
             await registered(side)
 
 
-async def test_a_folder_that_vanishes_and_comes_back_is_served_again(tmp_path: Path) -> None:
-    folder = tmp_path / "dp"
-    async with kubelet_side(tmp_path, interval=0.05) as side:
-        async with kubelet_below(tmp_path):
+async def test_a_folder_that_vanishes_and_comes_back_is_served_again(short_path: Path) -> None:
+    folder = short_path / "dp"
+    async with kubelet_side(short_path, interval=0.05) as side:
+        async with kubelet_below(short_path):
             await registered(side)
-        folder.rename(tmp_path / "gone")
+        folder.rename(short_path / "gone")
         await until(lambda: "there is no folder" in side.problem())
-        async with kubelet_below(tmp_path):
+        async with kubelet_below(short_path):
             await registered(side, times=2)
             assert (folder / SOCKET).is_socket()
 
 
-async def test_a_folder_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_written_is_named_with_the_reason(short_path: Path) -> None:
     folder = Path("/proc/self/fdinfo")  # a folder that refuses even root
     plugin = bare_plugin(Deciding())
     with pytest.raises(KubeletError, match="cannot serve google.com/tpu at /proc/self/fdinfo/.*: "):
         await PluginServer(folder=folder, prefix="holdfast", plugin=plugin).start()
 
 
-async def test_a_path_too_long_for_a_socket_is_refused_with_the_path(tmp_path: Path) -> None:
-    folder = tmp_path / ("d" * 100)
+async def test_a_path_too_long_for_a_socket_is_refused_with_the_path(short_path: Path) -> None:
+    folder = short_path / ("d" * 100)
     folder.mkdir()
     with pytest.raises(KubeletError, match="longer than the 107 bytes"):
         await PluginServer(folder=folder, prefix="holdfast", plugin=bare_plugin(Deciding())).start()
 
 
 async def test_a_stale_socket_is_replaced_and_another_ones_socket_is_left_alone(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
-    stale = tmp_path / SOCKET
+    stale = short_path / SOCKET
     stale.touch()
-    first = PluginServer(folder=tmp_path, prefix="holdfast", plugin=bare_plugin(Deciding()))
+    first = PluginServer(folder=short_path, prefix="holdfast", plugin=bare_plugin(Deciding()))
     await first.start()
     await first.answers(2.0)
-    second = PluginServer(folder=tmp_path, prefix="holdfast", plugin=bare_plugin(Deciding()))
+    second = PluginServer(folder=short_path, prefix="holdfast", plugin=bare_plugin(Deciding()))
     await second.start()
     await first.close()
     await second.answers(2.0)
     await second.close()
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
     with pytest.raises(KubeletError, match="cannot reach our own socket"):
         await second.answers(2.0)
 
 
-async def test_a_stop_lets_an_allocate_in_flight_be_answered(tmp_path: Path) -> None:
+async def test_a_stop_lets_an_allocate_in_flight_be_answered(short_path: Path) -> None:
     async with (
-        kubelet_below(tmp_path) as kubelet,
-        kubelet_side(tmp_path) as side,
+        kubelet_below(short_path) as kubelet,
+        kubelet_side(short_path) as side,
     ):
         await registered(side)
         side.deciding.hold.clear()

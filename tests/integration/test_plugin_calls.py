@@ -27,11 +27,11 @@ from waiting import until
 
 
 async def test_only_changes_of_its_own_list_and_wishes_to_resend_are_sent_on_a_stream(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
     async with (
-        kubelet_below(tmp_path) as kubelet,
-        kubelet_side(tmp_path, resources=(TPU, OTHER)) as side,
+        kubelet_below(short_path) as kubelet,
+        kubelet_side(short_path, resources=(TPU, OTHER)) as side,
     ):
         await until(lambda: side.registered(TPU) and side.registered(OTHER))
         await until(lambda: kubelet.messages.get(TPU) and kubelet.messages.get(OTHER))
@@ -50,8 +50,8 @@ async def test_only_changes_of_its_own_list_and_wishes_to_resend_are_sent_on_a_s
         assert kubelet.messages[OTHER][0] == kubelet.messages[OTHER][1]
 
 
-async def test_many_changes_at_once_reach_kubelet_as_the_latest_list(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+async def test_many_changes_at_once_reach_kubelet_as_the_latest_list(short_path: Path) -> None:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         await until(lambda: kubelet.messages.get(TPU))
         for number in range(50):
@@ -61,9 +61,9 @@ async def test_many_changes_at_once_reach_kubelet_as_the_latest_list(tmp_path: P
 
 
 async def test_allocate_answers_once_for_each_container_with_all_of_the_grant(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         request = dp.AllocateRequest()
         request.container_requests.add(devices_ids=["a"])
@@ -101,9 +101,9 @@ async def test_allocate_answers_once_for_each_container_with_all_of_the_grant(
     ],
 )
 async def test_each_error_has_one_code_and_its_own_text(
-    tmp_path: Path, error: Exception, code: grpc.StatusCode
+    short_path: Path, error: Exception, code: grpc.StatusCode
 ) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         side.deciding.fail = error
         with pytest.raises(aio.AioRpcError) as allocate:
@@ -119,9 +119,9 @@ async def test_each_error_has_one_code_and_its_own_text(
 
 
 async def test_a_preference_is_never_an_error_and_always_as_many_answers_as_questions(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         request = dp.PreferredAllocationRequest()
         for size in (2, 0, -3):
@@ -137,10 +137,10 @@ async def test_a_preference_is_never_an_error_and_always_as_many_answers_as_ques
         assert [list(each.deviceIDs) for each in answer.container_responses] == [["b", "a"], [], []]
 
 
-async def test_a_decision_that_never_comes_is_answered_all_the_same(tmp_path: Path) -> None:
+async def test_a_decision_that_never_comes_is_answered_all_the_same(short_path: Path) -> None:
     async with (
-        kubelet_below(tmp_path) as kubelet,
-        kubelet_side(tmp_path, gate_deadline=0.2, allocate_deadline=0.2) as side,
+        kubelet_below(short_path) as kubelet,
+        kubelet_side(short_path, gate_deadline=0.2, allocate_deadline=0.2) as side,
     ):
         await registered(side)
         side.deciding.hold.clear()
@@ -151,8 +151,8 @@ async def test_a_decision_that_never_comes_is_answered_all_the_same(tmp_path: Pa
             await kubelet.give("u", TPU, "a")
 
 
-async def test_a_start_that_kubelet_gives_up_is_cancelled_at_the_gate(tmp_path: Path) -> None:
-    async with kubelet_below(tmp_path) as kubelet, kubelet_side(tmp_path) as side:
+async def test_a_start_that_kubelet_gives_up_is_cancelled_at_the_gate(short_path: Path) -> None:
+    async with kubelet_below(short_path) as kubelet, kubelet_side(short_path) as side:
         await registered(side)
         side.deciding.hold.clear()
         with pytest.raises(aio.AioRpcError, match="Deadline"):
@@ -162,7 +162,7 @@ async def test_a_start_that_kubelet_gives_up_is_cancelled_at_the_gate(tmp_path: 
         await until(lambda: side.deciding.cancelled == 1)
 
 
-async def test_an_allocate_that_kubelet_gives_up_is_still_carried_out(tmp_path: Path) -> None:
+async def test_an_allocate_that_kubelet_gives_up_is_still_carried_out(short_path: Path) -> None:
     finished: list[bool] = []
 
     class Slow(Deciding):
@@ -176,7 +176,7 @@ async def test_an_allocate_that_kubelet_gives_up_is_still_carried_out(tmp_path: 
     slow, traffic = Slow(), Traffic()
     slow.hold.clear()
     plugin = bare_plugin(slow, traffic)
-    server = PluginServer(folder=tmp_path, prefix="holdfast", plugin=plugin)
+    server = PluginServer(folder=short_path, prefix="holdfast", plugin=plugin)
     await server.start()
     async with aio.insecure_channel(f"unix://{server.path}") as channel:
         request = dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest()])
@@ -190,10 +190,10 @@ async def test_an_allocate_that_kubelet_gives_up_is_still_carried_out(tmp_path: 
 
 
 async def test_the_end_of_a_stream_from_before_tells_nothing_of_the_present_registration(
-    tmp_path: Path,
+    short_path: Path,
 ) -> None:
     plugin = bare_plugin(Deciding())
-    server = PluginServer(folder=tmp_path, prefix="holdfast", plugin=plugin)
+    server = PluginServer(folder=short_path, prefix="holdfast", plugin=plugin)
     await server.start()
     async with aio.insecure_channel(f"unix://{server.path}") as channel:
         stub = dp_grpc.DevicePluginStub(channel)
