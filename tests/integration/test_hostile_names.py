@@ -58,6 +58,7 @@ _SEEN = {
     "kernel": _HOSTILE,
     "holders": [_HOSTILE],
     "others": [_HOSTILE],
+    "claim": _HOSTILE,
     "refusal": "",
     "forced": False,
     "fence": 1,
@@ -73,6 +74,7 @@ _STATUS = {
         {"kind": _HOSTILE, "subject": _HOSTILE, "one": _HOSTILE, "other": "b", "advice": _HOSTILE}
     ],
     "byHand": [_MARK],
+    "claims": [{"claim": _HOSTILE, "phase": _HOSTILE, "pods": [_HOSTILE], "waits": _HOSTILE}],
 }
 _ROW = {"resource": _HOSTILE, "id": _HOSTILE, "model": _HOSTILE, "reasons": [_HOSTILE, _HOSTILE]}
 _LOCK = {"device": _HOSTILE, "state": _HOSTILE, "pod": _HOSTILE, "reason": _HOSTILE}
@@ -119,7 +121,7 @@ async def _holdfast(folder: Path, *arguments: str) -> subprocess.CompletedProces
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        (["status"], 7),
+        (["status"], 9),
         (["devices"], 2),
         (["locks"], 2),
         (["holders"], 2),
