@@ -59,7 +59,7 @@ def test_each_example_makes_objects_that_kubernetes_takes_and_a_configuration_th
 
     for each in found:
         if each["kind"] != "PodMonitor":
-            kubernetes_validate.validate(each, "1.33", strict=True)
+            kubernetes_validate.validate(each, "1.34", strict=True)
     settings(found)
 
 
@@ -77,6 +77,18 @@ def test_the_example_of_gke_reads_what_the_runtime_says_of_the_slice_and_knows_n
     assert _mounts(values) >= {"/etc/tpu", "/dev/vfio"}
     assert one(objects(values), "ResourceQuota")
     assert "NVIDIA" not in str(container(values)["env"])
+
+
+def test_the_example_of_claims_leaves_gpus_to_the_device_plugin() -> None:
+    values = _example("dra")
+    found = settings(objects(values))
+
+    assert (found.tpu.api, found.gpu.api) == ("dra", "device-plugin")
+    classes = [each for each in objects(values) if each["kind"] == "DeviceClass"]
+    assert {each["metadata"]["name"] for each in classes} == {
+        "tpu.holdfast.dev",
+        "tpu-shape.holdfast.dev",
+    }
 
 
 def test_the_example_of_gpu_operator_has_the_drivers_root_wherever_it_is_mounted_later() -> None:
