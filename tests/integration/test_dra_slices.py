@@ -1,6 +1,7 @@
 """The node's ResourceSlices on an API server: what is published, when, and who interferes."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -81,9 +82,10 @@ class Scene:
         *,
         evict_lost: bool,
         publishes: bool,
+        lane_deadline: float,
     ) -> None:
         self.plane, self.ledger, self.clock = plane, ledger, clock
-        self.lane = Lane("pool", deadline=30)
+        self.lane = Lane("pool", deadline=lane_deadline)
         self.server = ApiServer(plane.access, name="slices", clock=SystemClock())
         self.inventory = Watched(Inventory(resources=(TPU,), devices=chips(count)))
         self.registration = Watched(Registration(registrations=1))
@@ -199,12 +201,22 @@ async def scene(
     minor: int = 36,
     evict_lost: bool = False,
     publishes: bool = True,
+    lane_deadline: float = 30.0,
 ) -> AsyncIterator[Scene]:
     clock = ManualClock()
     lane = Lane("ledger", deadline=30)
     ledger = await open_ledger(folder, lane, clock=clock, boot=BootId("boot"))
     with control_plane(folder / "plane", minor=minor) as made:
-        here = Scene(made, ledger, folder, clock, count, evict_lost=evict_lost, publishes=publishes)
+        here = Scene(
+            made,
+            ledger,
+            folder,
+            clock,
+            count,
+            evict_lost=evict_lost,
+            publishes=publishes,
+            lane_deadline=lane_deadline,
+        )
         try:
             yield here
         finally:
@@ -443,6 +455,19 @@ async def test_where_the_hardware_went_back_to_the_device_plugin_slices_are_remo
         here.ill(0, BROKEN)
         await here.passes(60)
         assert here.plane.slices() == {}
+
+
+async def test_a_lane_that_hangs_hides_no_device(short_path: Path) -> None:
+    async with scene(short_path, lane_deadline=0.05) as here:
+        stuck = threading.Event()
+        hanging = asyncio.create_task(here.lane.run(stuck.wait, deadline=60))
+        await here.published(2)
+        assert all("pcieRoot" not in str(each) for each in here.devices().values())
+        stuck.set()
+        await hanging
+        await here.until(
+            lambda: all("pcieRoot" in str(each) for each in here.devices().values()), "the roots"
+        )
 
 
 async def test_gpus_that_are_not_enumerated_yet_are_waited_for(short_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
+import structlog
+
 from holdfast.discovery.source import Sources
+from holdfast.errors import LaneStuckError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import LockState
@@ -15,6 +18,8 @@ from holdfast.model.ids import DeviceName, PciAddress, ResourceName
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
+
+log = structlog.get_logger(__name__)
 
 _BEAT = 30.0
 """Seconds after which all is looked at again: nobody says when the ledger begins to fail."""
@@ -82,13 +87,16 @@ class NodePool:
         return facts, pause
 
     async def _roots_of(self, advertised: tuple[Advertised, ...]) -> Mapping[PciAddress, str]:
-        """Return the root port of each function; it is where the function is plugged in."""
+        """Return the root of each function; where it is not known yet, the device has none."""
         wanted = {each.address for each in advertised if each.address is not None}
-        unread = wanted - self._roots.keys()
-        if unread:
-            read = await self._lane.run(lambda: {each: self._pcie_root(each) for each in unread})
-            self._roots |= read
-        self._roots = {address: self._roots[address] for address in wanted}
+        if unread := wanted - self._roots.keys():
+            try:
+                self._roots |= await self._lane.run(
+                    lambda: {each: self._pcie_root(each) for each in unread}
+                )
+            except LaneStuckError as error:  # a scan hangs: no reason to hide the devices
+                log.debug("cannot read where PCI functions are", reason=str(error))
+        self._roots = {each: root for each, root in self._roots.items() if each in wanted}
         return self._roots
 
     def _taints(
