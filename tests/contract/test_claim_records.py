@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fakes.books import WHOLE, X, Y, inventory, silicon
 from fakes.claimrecord import write_record
-from holdfast.dra.records import ClaimRecords
+from holdfast.dra.records import EVERY, ClaimRecords
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import ApiServerError, ObjectGoneError
 from holdfast.host.files.cdi import SpecFolder
@@ -50,6 +50,15 @@ class _Server:
         return AllocatedClaim(ref=self.has)
 
 
+class _Clock(SystemClock):
+    """A clock that a test may put forward."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
 @dataclass
 class _Scene:
     ledger: Ledger
@@ -58,6 +67,8 @@ class _Scene:
     specs: Path
     server: _Server
     inventory: Watched[Any]
+    written: Watched[int]
+    clock: "_Clock"
     cgroups: set[PodUid] = field(default_factory=set)
 
     def record(
@@ -111,7 +122,8 @@ async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
     ledger = await open_ledger(
         tmp_path / "state", book_lane, clock=SystemClock(), boot=BootId("this boot")
     )
-    server, hardware = _Server(), Watched(_NODE)
+    server, hardware, written = _Server(), Watched(_NODE), Watched(0)
+    clock = _Clock()
 
     async def sight(pods: Collection[PodUid]) -> Collection[PodUid]:
         return made.cgroups & set(pods)
@@ -131,8 +143,9 @@ async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
             node_rdev=lambda _path: None,
             lane=lane,
         ),
-        clock=SystemClock(),
         lane=lane,
+        written=written,
+        clock=clock,
     )
     made = _Scene(
         ledger=ledger,
@@ -141,6 +154,8 @@ async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
         specs=tmp_path / "cdi",
         server=server,
         inventory=hardware,
+        written=written,
+        clock=clock,
     )
     yield made
     await ledger.close()
@@ -211,6 +226,33 @@ async def test_a_pod_that_joined_without_a_call_is_learned_of(at: _Scene) -> Non
     at.record(X, Y)
     await at.compare()
     assert at.ledger.book.value.claims[_REF.uid].pods == {X, Y}
+
+
+async def test_a_pod_that_joins_is_learned_of_as_soon_as_kubelet_has_written_it(
+    at: _Scene,
+) -> None:
+    """It may be over again before the next comparison, and leave a process behind."""
+    await at.prepare(X)
+    running = asyncio.create_task(at.records.run())
+    await asyncio.sleep(0)
+    at.record(X, Y)
+    at.written.set(1)
+    await at.ledger.book.until(lambda book: book.claims[_REF.uid].pods == {X, Y})
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_claims_are_compared_though_there_is_always_something_new(at: _Scene) -> None:
+    await at.prepare(X)
+    at.record()
+    at.server.has = None
+    running = asyncio.create_task(at.records.run())
+    await asyncio.sleep(0)
+    at.clock.ahead = EVERY
+    at.written.set(1)
+    await at.ledger.book.until(lambda book: book.claims[_REF.uid].over_at is not None)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_what_the_ledger_lost_is_taken_over_before_anything_is_served(at: _Scene) -> None:

@@ -221,6 +221,21 @@ async def test_a_chip_that_a_claim_has_is_offered_again_at_its_end(short_path: P
         assert at.node.ever_unhealthy() == {"0000:00:05.0"}
 
 
+async def test_a_pod_that_joins_a_claim_without_a_call_is_known_at_once(at: ClaimStage) -> None:
+    first = at.allocate("first", 0)
+    await at.prepared(first)
+    ref = ClaimRef(NAMESPACE, ClaimUid(first.uid), first.name)
+    record = at.root / "dra_manager_state"
+    pods = (*first.pods, "another")
+    write_record(record, ref, pods, device=at.label(0), driver=DRIVER, pool=NODE)
+
+    async def known() -> bool:
+        status = await at.node.asked("status")
+        return "another" in str(status)
+
+    await at.node.until(known, "the pod that joined to be known")
+
+
 async def _held(at: ClaimStage) -> bool:
     return await at.node.locks() == {"0000:00:05.0": "held"}
 

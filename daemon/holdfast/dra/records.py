@@ -48,10 +48,14 @@ class ClaimRecords:
         sight: Callable[[Collection[PodUid]], Awaitable[Collection[PodUid]]],
         specs: ClaimSpecs,
         lane: Lane,
+        written: Watched[int],
         clock: Clock,
         every: float = EVERY,
     ) -> None:
-        """Read kubelet's record at *state*; *sight* returns which of some pods have a cgroup."""
+        """Read kubelet's record at *state*; *sight* returns which of some pods have a cgroup.
+
+        *written* changes when kubelet may have written the record.
+        """
         self._driver = driver
         self._pool = pool
         self._state = state
@@ -62,6 +66,7 @@ class ClaimRecords:
         self._sight = sight
         self._specs = specs
         self._lane = lane
+        self._written = written
         self._clock = clock
         self._every = every
         self.problem = ""
@@ -83,13 +88,23 @@ class ClaimRecords:
             log.warning("cannot compare claims with kubelet's record", reason=str(error))
 
     async def run(self) -> None:
-        """Compare until cancelled, and take over at once what new hardware brings."""
+        """Compare until cancelled; take over at once what kubelet wrote and new hardware brings.
+
+        A pod that joins a claim is in the record alone, and only while it uses the claim.
+        """
+        changes = self._changes()
+        due = self._clock.monotonic() + self._every
         while True:
-            changes = Changes([self._inventory])
-            if await changes.wait(self._every):
+            changed = await changes.wait(max(0.0, due - self._clock.monotonic()))
+            changes = self._changes()
+            if changed:
                 await self.catch_up()
-                continue
-            await self.compare()
+            if self._clock.monotonic() >= due:
+                await self.compare()
+                due = self._clock.monotonic() + self._every
+
+    def _changes(self) -> Changes:
+        return Changes([self._inventory, self._written])
 
     async def compare(self) -> None:
         """Compare once; what fails is told, never raised."""

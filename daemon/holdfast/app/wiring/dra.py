@@ -5,6 +5,8 @@ from collections.abc import Collection, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from holdfast.allocation.granting import Granting
 from holdfast.apiserver.access import in_cluster, node_name
 from holdfast.apiserver.claims import ClaimsOnServer
@@ -21,6 +23,7 @@ from holdfast.dra.registration import DriverRegistrar, DriverTimes
 from holdfast.dra.server import ClaimServer
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.dra.unpreparing import Unpreparing
+from holdfast.errors import HostError
 from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.files.kernelfile import device_number
 from holdfast.host.pci.sysfs import Sysfs
@@ -33,9 +36,12 @@ from holdfast.model.dra.leaving import LeavingFacts, why_driver_stays
 from holdfast.model.ids import PodUid
 from holdfast.model.node.readiness import Check
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY
+from holdfast.runtime.watched import Watched
 
 if TYPE_CHECKING:
     from holdfast.app.wiring.parts import Parts
+
+log = structlog.get_logger(__name__)
 
 _MOST_DEBOUNCE = 3.0
 """Seconds for which a device may be withheld before it gets a taint: unlike Unhealthy devices of a
@@ -105,6 +111,7 @@ class Dra:
             obstacle=parts.watcher.obstacle,
             clock=parts.clock,
         )
+        self._written: Watched[int] = Watched(0)
         self.records = ClaimRecords(
             driver=self.driver,
             pool=self.node,
@@ -116,6 +123,7 @@ class Dra:
             sight=self._with_cgroup,
             specs=self.specs,
             lane=host.lanes["kubelet"],
+            written=self._written,
             clock=parts.clock,
         )
         root = Path(dra.kubelet_root)
@@ -184,6 +192,17 @@ class Dra:
 
     async def catch_up(self) -> None:
         """Bring the book in line with kubelet's record of claims, before anything is served."""
+        record = Path(self._parts.settings.dra.claim_file())
+
+        def happened(name: str, _mask: int) -> None:
+            # Kubelet writes a file of another name first; without a name events were lost.
+            if name in {record.name, ""}:
+                self._written.set(self._written.value + 1)
+
+        try:
+            self._parts.host.paths.watch(record.parent, happened)
+        except HostError as error:
+            log.warning("cannot watch kubelet's record of claims", reason=str(error))
         await self.records.catch_up()
 
     def checks(self) -> Iterator[Check]:
