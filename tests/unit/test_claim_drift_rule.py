@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import BOOT, UPTIME, WHOLE, X, Y, drafted, name, silicon
+from fakes.books import BOOT, HALF, UPTIME, WHOLE, X, Y, drafted, name, silicon
 from holdfast.model.book.book import Book
 from holdfast.model.book.claimdrift import (
     ClaimDriftFacts,
@@ -57,6 +57,7 @@ def _kinds(facts: ClaimDriftFacts) -> list[str]:
             {"entries": (replace(_ENTRY, devices={"holdfast.dev": (("node-1", "2x1"),)}),)},
             Drift.CLAIM_OTHER_DEVICES,
         ),
+        ({"entries": (_OTHER,), "devices": {"tpu-d1": (name("d1"),)}}, Drift.CLAIM_OTHER_DEVICES),
         ({"entries": (), "read_at": 0.0, "boot": BootId("boot-2")}, Drift.CLAIM_NOT_RECORDED),
     ],
 )
@@ -69,7 +70,7 @@ def test_each_disagreement_about_a_claim_is_found(changes: dict[str, object], ki
     [
         {},
         {"entries": None},
-        {"entries": (), "read_at": UPTIME - 1.0},
+        {"entries": (), "read_at": UPTIME},
         {"entries": (), "book": _book(prepared=False)},
         {"entries": (), "book": _book(over=True)},
         {"book": _book(over=True)},
@@ -102,6 +103,17 @@ def test_each_disagreement_about_a_claim_is_found(changes: dict[str, object], ki
 )
 def test_what_is_no_disagreement_is_not_called_one(changes: dict[str, object]) -> None:
     assert _kinds(replace(_AGREED, **changes)) == []
+
+
+def test_a_claim_of_two_resources_counts_once_all_of_it_was_prepared_before_the_reading() -> None:
+    draft = drafted()
+    devices = {WHOLE: silicon(d0="a"), HALF: silicon(h0="b")}
+    assert enter(draft, replace(_WISH, devices=devices), "free") is None
+    first, last = draft.book.queue()
+    late = replace(last, started_at=_AGREED.read_at + 1.0)
+    book = replace(draft.book, allocations={first.id: first, late.id: late})
+    assert _kinds(replace(_AGREED, entries=(), book=draft.book)) == ["claim-not-recorded"]
+    assert _kinds(replace(_AGREED, entries=(), book=book)) == []
 
 
 def test_both_sides_and_what_to_do_are_told() -> None:
