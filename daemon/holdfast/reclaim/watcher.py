@@ -311,9 +311,12 @@ class Watcher:
         )
 
     def _view(self, sightings: Sightings) -> KubeletView:
+        """Return kubelet's view, without pods that it names for good: see `without_retired`."""
         view, book = self._reader.view.value, self._ledger.book.value
+        # Of other resources the pods' cgroups were not looked at.
+        retired = frozenset(filter(self._is_retired, self._inventory.value.resources))
         return without_retired(
-            view, book, sightings, self._ledger.boot, is_retired=self._is_retired
+            view, book, sightings, self._ledger.boot, is_retired=retired.__contains__
         )
 
     def _locks(self) -> tuple[DeviceLock, ...]:
