@@ -52,20 +52,21 @@ def case(
     last: bool = False,
     daemon: str = "",
     needs: str = "",
-    chart: str = "",
+    chart: str | None = "",
     always: bool = False,
 ) -> Callable[[Function], Function]:
     """Decorate a case that needs other settings than the usual ones.
 
     One with a daemon is a second case where the daemon runs as the chart does: in the mode *chart*,
-    by default in the same one. Where it does, the case has to be asked for, unless *always*.
+    by default in the same one, or not at all where that is None. Where it does, the case has to be
+    asked for, unless *always*.
     """
 
     def mark(function: Function) -> Function:
         settings = {"deadline": deadline, "last": last, "needs": needs}
         of_chart = daemon.startswith(CHART)
         ways = [{**settings, "daemon": daemon, "asked": of_chart and not always}]
-        if daemon and not of_chart:
+        if daemon and not of_chart and chart is not None:
             mode = f"{CHART}{chart or daemon}"
             ways.append({**settings, "daemon": mode, "asked": not always})
         function.case_settings = ways  # type: ignore[attr-defined]

@@ -25,7 +25,10 @@ OPENING = "with-every-device"
 NO_PTRACE, NO_SEARCH, NO_KILL = "without-sys-ptrace", "without-dac-read-search", "without-kill"
 MANIFEST = "as-shipped"
 NO_CGROUPS, CHURN = "without-the-cgroup-tree", "in-64-mib"
+CLAIMS, CLAIMS_TERMINATE = "claims", "claims-and-terminate"
 CHART = "chart "
+DRIVER, NODE = "holdfast.dev", "node-1"
+SERVICE_ACCOUNT = "/run/holdfast/serviceaccount"
 
 _OWN_PIDS = Path(__file__).parent / "guest/own_pid_namespace.py"
 # Where a node waits for minutes, a case waits for seconds; the rescan must never be what helps.
@@ -56,6 +59,10 @@ _RECLAIM: Mapping[str, Any] = {
     "unseenGrace": "2s",
     "retry": {"first": "1s", "last": "2s"},
 }
+_CLAIMS: Mapping[str, Any] = {
+    "tpu": {"api": "dra"},
+    "dra": {"nodeName": NODE, "serviceAccount": SERVICE_ACCOUNT, "unprepareWait": "2s"},
+}
 _RESETS: Mapping[str, Any] = {
     "reset": "afterForcedRelease",
     "resetTimeout": "3s",
@@ -77,20 +84,25 @@ class Mode:
     prefix: Sequence[str] = ()
     lacks: tuple[str, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
+    by_claims: bool = False
+    """Whether TPU chips come by claims; all else comes by the device plugin in any case."""
     as_shipped: bool = False
     """Whether the pod is that of deploy/manifests, word for word, with no settings of ours."""
 
     @property
     def resources(self) -> Sequence[str]:
         """What kubelet is told of."""
-        return (TPU,) if self.as_shipped else (TPU, POOL, NVME)
+        if self.as_shipped:
+            return (TPU,)
+        return (POOL, NVME) if self.by_claims else (TPU, POOL, NVME)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The configuration file, without what differs between the ways."""
         settings = {**_SETTINGS, "reclaim": {**_RECLAIM, "mode": self.reclaim}}
         for name, change in self.changes.items():
-            settings[name] = change if isinstance(change, str) else {**settings[name], **change}
+            before = settings.get(name, {})
+            settings[name] = change if isinstance(change, str) else {**before, **change}
         return settings
 
 
@@ -128,6 +140,8 @@ MODES: Mapping[str, Mode] = {
     # The device cgroup of other containers forbids to open the node of a group.
     OPENING: Mode(values={"privileged": True}),
     MANIFEST: Mode(as_shipped=True),
+    CLAIMS: Mode(reclaim="observe", by_claims=True, changes=_CLAIMS),
+    CLAIMS_TERMINATE: Mode(by_claims=True, changes=_CLAIMS),
     NO_PTRACE: Mode(lacks=("SYS_PTRACE",)),
     NO_SEARCH: Mode(lacks=("DAC_READ_SEARCH",)),
     NO_KILL: Mode(lacks=("KILL",)),

@@ -192,6 +192,15 @@ class GuestNode:
         self._undo.callback(self.stage.end, pod)
         return pod
 
+    def submit_claim(
+        self, name: str, steps: Sequence[str] = holding.ALL, *, chips: Sequence[Function]
+    ) -> PodOnStage:
+        """Do the same with a pod that has *chips* by a claim of its own."""
+        pod = self.stage.submit_claim(name, steps, chips=chips)
+        self._undo.callback(self.stage.cluster.forget, name)
+        self._undo.callback(self.stage.end, pod)
+        return pod
+
     def run_pod(
         self, name: str, steps: Sequence[str] | Program = holding.ALL, **wishes: Any
     ) -> PodOnStage:

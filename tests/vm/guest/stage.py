@@ -19,11 +19,14 @@ from holdfast.control import ask
 from holdfast.errors import HoldfastError
 from holdfast.ledger.store import read_only
 from holdfast.model.ids import PodUid
+from holdfast.names import PLUGINS
+from simulated.dramanager import DraManager
 from simulated.kubelet import Kubelet
 from simulated.pods import Container, Phase, Pod, PodSpec
 from simulated.podworker import KubeletTimes
 from vm import topology
 from vm.guest import pods
+from vm.guest.cluster import Cluster
 from vm.guest.gvisor import Contained, Program, Sandbox
 from vm.guest.holding import ALL, Holding
 from vm.guest.pci import Function
@@ -31,7 +34,7 @@ from vm.guest.reboot import another_boot_id
 from vm.guest.runtime import GuestRuntime
 from vm.guest.waits import SLOW, wait_until
 from vm.guest.ways import AsChart, Plain
-from vm.modes import CHART, TPU, mode_of
+from vm.modes import CHART, DRIVER, TPU, mode_of
 
 T = TypeVar("T")
 
@@ -40,6 +43,7 @@ _POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 STATE = Path("/var/lib/holdfast")
 _RUN = Path("/run/holdfast")
 _SPECS = Path("/var/run/cdi")
+_ROOT = Path("/var/lib/kubelet")
 # Only a failure meets these, also on a machine with much else to do.
 _START = 600.0
 _SLOW = SLOW
@@ -178,6 +182,7 @@ class Stage:
     _plain: Plain = field(default_factory=lambda: Plain(_RUN, STATE))
     _daemon: subprocess.Popen[bytes] | None = None
     _kubelet: Kubelet | None = None
+    _cluster: Cluster | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     _said: int = 0
 
@@ -199,9 +204,15 @@ class Stage:
         began = time.monotonic()
         with self._log.open("ab") as log:
             command, environment = self.way.command(self.mode)
+            if mode_of(self.mode).by_claims:
+                environment = {**environment, **self.cluster.environment}
             self._daemon = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         wait_until(
-            lambda: all(self._lists()[name] > before[name] for name in before) and self.answers,
+            lambda: (
+                all(self._lists()[name] > before[name] for name in before)
+                and self.answers
+                and self.serves_claims is mode_of(self.mode).by_claims
+            ),
             limit=_START,
             what="the daemon to register its resources and to list their devices",
         )
@@ -211,6 +222,19 @@ class Stage:
     def way(self) -> Plain | AsChart:
         """The way in which the daemon runs."""
         return self.chart if self.mode.startswith(CHART) else self._plain
+
+    @property
+    def cluster(self) -> Cluster:
+        """The API server, made when first asked for."""
+        if self._cluster is None:
+            self._cluster = Cluster(_RUN)
+        return self._cluster
+
+    @property
+    def serves_claims(self) -> bool:
+        """Whether kubelet has a driver that it can call for claims."""
+        found = self.kubelet.dra.plugins.newest(DRIVER) if self.kubelet.dra is not None else None
+        return found is not None and found.connected
 
     @contextlib.contextmanager
     def covered(self, file: str, other: Path) -> Iterator[None]:
@@ -383,6 +407,7 @@ class Stage:
         """Kubelet, started when first asked for."""
         if self._kubelet is None:
             _POD_RESOURCES.parent.mkdir(parents=True, exist_ok=True)
+            (_ROOT / PLUGINS).mkdir(exist_ok=True)
             threading.Thread(target=self._loop.run_forever, daemon=True).start()
             self._kubelet = self.call(self._make_kubelet())
         return self._kubelet
@@ -392,7 +417,8 @@ class Stage:
             _PLUGINS,
             _POD_RESOURCES,
             self.runtime,
-            times=KubeletTimes(retry_first=0.5, retry=0.5, finished=0.2),
+            times=KubeletTimes(retry_first=0.5, retry=0.5, sync=1.0, unprepare=1.0, finished=0.2),
+            dra=DraManager(_ROOT, objects=self.cluster.claim, wipe=self.cluster.wipe),
         )
         await kubelet.start()
         return kubelet
@@ -418,6 +444,16 @@ class Stage:
         self.runtime.steps[name] = steps
         wishes = tuple(Container(name=each, limits={resource: chips}) for each in containers)
         spec = PodSpec(name=name, containers=wishes, restart=restart)
+        return PodOnStage(self.call(self.kubelet.submit(spec)), self)
+
+    def submit_claim(
+        self, name: str, steps: Sequence[str], *, chips: Sequence[Function]
+    ) -> PodOnStage:
+        """Submit a pod that has *chips* by a claim, whoever has them: so does the scheduler."""
+        self.runtime.steps[name] = steps
+        container = Container(name="main", claims=(("chips", ""),))
+        spec = PodSpec(name=name, containers=(container,), claims={"chips": name})
+        self.cluster.allocate(name, chips, pod=spec.uid)
         return PodOnStage(self.call(self.kubelet.submit(spec)), self)
 
     def allocate(self, resource: str, device: str) -> str:
@@ -477,7 +513,8 @@ class Stage:
                 limit=_SLOW,
                 what="the daemon to have no lock any more",
             )
-            for address in topology.TPU_CHIPS:
+            offered = TPU in mode_of(self.mode).resources
+            for address in topology.TPU_CHIPS if offered else ():
                 self.await_health(address, "Healthy")
         except (AssertionError, OSError, HoldfastError):
             # The next case is to begin with a daemon that knows nothing of this one.

@@ -37,7 +37,7 @@ class Plain:
     def command(self, name: str) -> Start:
         """Return what starts the daemon in the mode *name*."""
         mode = mode_of(name)
-        if "deviceListStrategy" in mode.changes:
+        if mode.by_claims or "deviceListStrategy" in mode.changes:
             _SPECS.mkdir(exist_ok=True)
         config = self.folder / "config.json"  # JSON is YAML
         config.write_text(
