@@ -365,7 +365,12 @@ class Story:
             self._say(f"pid {process.id} on the host opens a device")
 
     async def _a_claim_in_use_is_unprepared(self) -> None:
-        used = [each for each in self.kubelet.claims.shareable() if each.asked]
+        # A pod that its runtime has lost, and kubelet by this, is nobody's as far as can be known.
+        used = [
+            each
+            for each in self.kubelet.claims.shareable()
+            if each.asked and all(pod.over or self.runtime.lives(pod) for pod in each.pods)
+        ]
         if used and self.kubelet.process is not None:
             await self.kubelet.claims.unprepare_by_mistake(self.rng.choice(used), self)
 
