@@ -474,6 +474,13 @@ class TestOnATree:
         (gap,) = self.scan(tree, target("one", 1)).gaps
         assert gap.startswith("pid 72 (hidden) cannot be inspected")
 
+    def test_an_open_device_that_cannot_be_looked_at_is_a_gap(self, tree: ProcTree) -> None:
+        # A security module can refuse the file and show its path: here nothing is at the path.
+        tree.open_file(tree.process(70, comm="hidden"), 3, "/dev/nothing/here")
+        tree.open_file(tree.process(71), 3, "/srv/on-a-server-that-is-gone")
+        (gap,) = self.scan(tree, target("one", 1)).gaps
+        assert gap == "pid 70 (hidden) cannot be inspected: an open device cannot be looked at"
+
     def test_what_a_pid_had_is_not_blamed_on_the_process_that_has_the_pid_next(
         self, tree: ProcTree, terminals: Terminals
     ) -> None:

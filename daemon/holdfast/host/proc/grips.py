@@ -156,8 +156,12 @@ class GripSearch:
                     beat()
                 rdev = number(opened, name)
                 if rdev is None:
-                    if _text(opened, name) == VFIO_DEVICE:
+                    text = _text(opened, name)
+                    if text == VFIO_DEVICE:
                         self._device_fd(f"{folder}info/{name.decode()}", use)
+                    # A security module can refuse the file itself, and still show its path.
+                    elif text.startswith(b"/dev/") and self._numbers.of(opened, name) is None:
+                        raise PermissionError(errno.EACCES, "an open device cannot be looked at")
                 elif rdev and (rdev in by_rdev or os.major(rdev) == vfio):
                     self._node(f"{folder}info/{name.decode()}", rdev, use)
         finally:
