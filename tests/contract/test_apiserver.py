@@ -1,7 +1,6 @@
 """The client of the API server, against one that is slow, cut off, busy, rude or a liar."""
 
 import asyncio
-import json
 import subprocess
 import sys
 import threading
@@ -17,7 +16,6 @@ from fakes.controlplane import CLAIMS, EVENTS, NODE, SLICES, ControlPlane, contr
 from holdfast.apiserver.access import in_cluster
 from holdfast.apiserver.claims import ClaimsOnServer
 from holdfast.apiserver.client import ApiRefusedError, ApiServer
-from holdfast.apiserver.events import About, create_event
 from holdfast.apiserver.resourceslices import NodeSlices, SliceEvent
 from holdfast.apiserver.watch import TooOldError
 from holdfast.apiserver.wire import Request
@@ -469,32 +467,6 @@ async def test_a_watch_that_nobody_follows_any_more_leaves_no_thread(plane: Cont
         seen.task.cancel()
         await asyncio.wait([seen.task])
         await until(lambda: not any(each.name == "api-watch" for each in threading.enumerate()))
-
-
-async def test_an_event_is_written_about_a_pod_and_about_the_node(plane: ControlPlane) -> None:
-    async with client(plane) as server:
-        for about in (
-            About(kind="Pod", namespace="default", name="train", uid="pod-uid"),
-            About(kind="Node", name=NODE),
-        ):
-            await create_event(
-                server,
-                about,
-                node=NODE,
-                reason="DeviceHeld",
-                message="in use by pid 4711 " + "\x1b" * 2000,
-                warning=True,
-                at=1_700_000_000.0,
-            )
-
-    stored = {
-        each["involvedObject"]["kind"]: each
-        for each in (plane.store.get(at) for verb, at in plane.store.writes if at.kind == EVENTS)
-    }
-    assert stored["Pod"]["metadata"]["namespace"] == "default"
-    assert stored["Pod"]["involvedObject"]["uid"] == "pod-uid"
-    assert stored["Node"]["firstTimestamp"] == "2023-11-14T22:13:20Z"
-    assert len(json.dumps(stored["Pod"]["message"])) < 8192
 
 
 def test_the_daemon_does_not_load_it_by_itself() -> None:
