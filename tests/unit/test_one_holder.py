@@ -1,6 +1,6 @@
 """The promise itself: whatever happens in whatever order, no two pods have one piece of hardware.
 
-ONE_HOLDER_EXAMPLES raises how many worlds are tried.
+The same worlds are tried each time. With ONE_HOLDER_EXAMPLES that many are, and others each time.
 """
 
 import os
@@ -24,6 +24,7 @@ def test_no_two_pods_ever_have_one_piece_of_hardware_whenever_the_daemon_is_kill
         world,
         settings=settings(
             max_examples=_EXAMPLES,
+            derandomize="ONE_HOLDER_EXAMPLES" not in os.environ,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
