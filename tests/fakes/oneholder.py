@@ -315,7 +315,8 @@ class OneHolder(RuleBasedStateMachine):
         for pod in self.pods:
             for each in pod.containers:
                 each.known |= any(
-                    one.pod == pod.uid and one.resource == each.resource and one.ids == each.ids
+                    one.phase is Phase.ACTIVE
+                    and (one.pod, one.resource, one.ids) == (pod.uid, each.resource, each.ids)
                     for one in book.allocations.values()
                 )
 

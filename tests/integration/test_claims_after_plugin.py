@@ -27,7 +27,8 @@ async def test_what_a_pod_of_the_device_plugin_has_is_free_for_claims_once_it_is
         assert not preparing.done()
         await at.node.end(former)
         await preparing
-        assert at.node.ids(former), "kubelet's checkpoint was written: this proves nothing"
+        checkpoint = at.node.checkpoint.read_text()
+        assert former.uid in checkpoint, "kubelet's checkpoint was written: this proves nothing"
         assert any("the hardware comes by claims now" in each for each in await at.history(0))
         await at.node.for_some_beats()
         assert await at.node.queued() == 0

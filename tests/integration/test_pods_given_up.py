@@ -41,7 +41,7 @@ async def test_what_a_pod_that_never_started_left_behind_is_ended_by_the_rules(
     async with stage(short_path, chips=1, reclaim=_ENDS | {"termGrace": "200ms"}) as node:
         early, _ = await _given_up_before_it_started(node)
         await node.until_free()
-        assert node.orphans(early) == ()
+        await node.until(lambda: not node.orphans(early), "the node to have noticed its end")
         assert [move["pod"] for move in await node.ever("reclaiming")] == [early.uid]
 
 

@@ -1,7 +1,6 @@
 """The DRA drivers that a kubelet knows: how it calls them, and what it does when they are away."""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -173,12 +172,15 @@ class DraPlugins:
         api, stub = _HEALTH[plugin.health]
         while True:
             stream = stub(plugin.channel).NodeWatchResources(api.NodeWatchResourcesRequest())
-            with contextlib.suppress(aio.AioRpcError):
+            try:
                 async for message in stream:
                     self.messages.append(message)
                     self.health[plugin.driver] = {
                         (each.device.pool_name, each.device.device_name): each
                         for each in message.devices
                     }
-            self.health.pop(plugin.driver, None)
+            except aio.AioRpcError:
+                pass
+            finally:  # also when the driver is deregistered before its stream has ended
+                self.health.pop(plugin.driver, None)
             await self._clock.sleep(_HEALTH_AGAIN)
