@@ -43,14 +43,7 @@ def main(arguments: list[str]) -> int:
     equivalent = sum(change.name in known for change in wanted)
     tried = [change for change in wanted if change.name not in known]
     # A sample is part of a run of all tests, or follows one.
-    tests = {
-        file: [
-            test
-            for test in concerned_tests(file, _REPOSITORY)
-            if not asked.unit or test.startswith("tests/unit/")
-        ]
-        for file in {each.file for each in tried}
-    }
+    tests = {file: _judges(file, unit=asked.unit) for file in {each.file for each in tried}}
     if not asked.number and (told := _fails_unchanged(tests)):
         print(f"cannot judge by tests that fail without a change:\n{told}", file=sys.stderr)
         return 1
@@ -72,7 +65,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--settled", action="store_true", help="only the files of which no change may survive"
     )
     parser.add_argument(
-        "--unit", action="store_true", help="judge by unit tests alone: quick, and stricter"
+        "--unit",
+        action="store_true",
+        help="judge by unit tests alone where there are some: quick, and stricter",
     )
     parser.add_argument("--jobs", type=int, default=2, help="how many changes are tried at once")
     return parser.parse_args(arguments)
@@ -80,6 +75,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def _is_wanted(change: Change, asked: argparse.Namespace) -> bool:
     return asked.file in change.file and (not asked.settled or change.file in SETTLED)
+
+
+def _judges(file: str, *, unit: bool) -> list[str]:
+    """Return the tests that judge *file*: never none, for which pytest would run all there are."""
+    every = concerned_tests(file, _REPOSITORY)
+    alone = [each for each in every if each.startswith("tests/unit/")] if unit else []
+    return alone or every
 
 
 def _fails_unchanged(tests: Mapping[str, list[str]]) -> str:

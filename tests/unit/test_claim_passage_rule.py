@@ -3,10 +3,33 @@
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import X, Y, name
+from fakes.books import (
+    HALF,
+    WHOLE,
+    X,
+    Y,
+    Z,
+    allocated,
+    book_of,
+    drafted,
+    inventory,
+    keys,
+    name,
+    silicon,
+)
 from holdfast.errors import ClaimRefusedError
+from holdfast.model.book.book import Book
+from holdfast.model.book.claims import Wish, end_claim, enlist
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, OpaqueConfig
-from holdfast.model.dra.passage import in_the_way, results_for
+from holdfast.model.dra.passage import (
+    by_resource,
+    enter,
+    in_the_way,
+    is_prepared,
+    results_for,
+    why_not_yet,
+    wish_for,
+)
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ProcessId
 from holdfast.model.use.free import Freedom, Verdict
 from holdfast.model.use.holders import Grip, Holder
@@ -92,3 +115,74 @@ def test_only_the_pods_that_share_a_claim_may_have_its_device(
 ) -> None:
     found = in_the_way({name("d0"): verdict}, frozenset(sharing))
     assert found == told or (told is not None and found is not None and found.startswith(told))
+
+
+_WISH = Wish(ref=_REF, pods={X: "pod-x"}, devices={WHOLE: silicon(d0="a", d1="b")})
+_BOTH = replace(_WISH, devices={**_WISH.devices, HALF: silicon(h0="c")})
+
+
+def _after(wish: Wish, *, prepared: bool) -> Book:
+    draft = drafted()
+    assert (enter(draft, wish, "free") if prepared else enlist(draft, wish)) is None
+    return draft.book
+
+
+def test_the_book_is_told_of_every_device_and_every_pod_of_a_claim() -> None:
+    node = inventory(_BOTH.devices)
+    pods = {X: "pod-x", Y: "pod-y"}
+    claim = replace(_CLAIM, reserved_for=pods)
+
+    assert wish_for(claim, node.devices) == Wish(ref=_REF, pods=pods, devices=_BOTH.devices)
+    assert by_resource(node.devices[1:]) == {
+        WHOLE: silicon(d1="b"),
+        HALF: silicon(h0="c"),
+    }
+
+
+def test_a_claim_is_prepared_on_all_that_it_passed_the_gate_with_and_on_nothing_else() -> None:
+    """What its pods hold of the rest is not theirs: they never got it."""
+    prepared = _after(_WISH, prepared=True)
+
+    assert is_prepared(prepared, _REF.uid, _WISH.keys)
+    assert is_prepared(prepared, _REF.uid, keys("a"))
+    assert not is_prepared(prepared, _REF.uid, _BOTH.keys)
+    assert not is_prepared(prepared, ClaimUid("another"), _WISH.keys)
+    assert not is_prepared(_after(_WISH, prepared=False), _REF.uid, _WISH.keys)
+
+
+def test_a_resource_that_a_prepared_claim_only_waits_for_is_not_prepared() -> None:
+    draft = drafted(_after(_WISH, prepared=True))
+    assert enlist(draft, _BOTH) is None
+
+    assert is_prepared(draft.book, _REF.uid, _WISH.keys)
+    assert not is_prepared(draft.book, _REF.uid, _BOTH.keys)
+
+
+def test_a_claim_with_all_its_locks_waits_for_nothing() -> None:
+    assert why_not_yet(_after(_WISH, prepared=False), _REF.uid, _WISH.keys) is None
+
+
+def test_a_lock_that_is_to_be_given_back_is_no_claims_to_use() -> None:
+    draft = drafted(_after(_WISH, prepared=True))
+    end_claim(draft, _REF.uid, "kubelet unprepared it")
+
+    found = why_not_yet(draft.book, _REF.uid, _WISH.keys)
+
+    assert found is not None
+    assert f"{WHOLE}/d0 is not free of" in found
+
+
+def test_hardware_that_nobody_locked_is_not_a_claims_to_use() -> None:
+    assert why_not_yet(Book(), _REF.uid, keys("b", "a")) == "a, b is not granted to it yet"
+
+
+def test_a_claim_waits_behind_the_older_pod_that_has_not_got_all_of_its_hardware() -> None:
+    """What the pod waits for elsewhere keeps it from the lock, and its turn comes first."""
+    elsewhere = allocated(silicon(h1="z"), resource=HALF, pod=Z, active=True)
+    older = allocated(silicon(h0="bz"), resource=HALF, pod=X)
+    draft = drafted(book_of(elsewhere, older))
+    assert enlist(draft, replace(_WISH, pods={Y: "pod-y"})) is None
+
+    found = why_not_yet(draft.book, _REF.uid, _WISH.keys)
+
+    assert found == "b waits behind pod pod-x"

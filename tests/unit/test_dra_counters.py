@@ -58,6 +58,30 @@ def test_devices_are_entangled_through_a_third_that_comes_later() -> None:
     assert [each.name for each in counters.sets] == ["a"]
 
 
+def test_devices_are_entangled_through_a_chain_that_ends_in_different_hardware() -> None:
+    """Without a counter for the last piece, two claims would get it."""
+    kept, counters = counted([device("a", "1", "2"), device("b", "1"), device("c", "2")])
+
+    assert names(kept) == ["a", "b", "c"]
+    assert {name: [*use.counters] for name, use in counters.uses.items()} == {
+        "a": ["part-0", "part-1"],
+        "b": ["part-0"],
+        "c": ["part-1"],
+    }
+
+
+def test_hardware_that_one_device_alone_has_takes_no_counter() -> None:
+    """There are only so many, and nothing else can be given what it has."""
+    _, counters = counted([device("a", "1", "only-a"), device("b", "1", "only-b")])
+
+    (one,) = counters.sets
+    assert [*one.counters] == ["part-0"]
+    assert {name: [*use.counters] for name, use in counters.uses.items()} == {
+        "a": ["part-0"],
+        "b": ["part-0"],
+    }
+
+
 def test_a_set_is_filled_to_its_last_counter_and_no_further() -> None:
     def box(count: int) -> list[Exclusive]:
         keys = [f"{place:02}" for place in range(count)]

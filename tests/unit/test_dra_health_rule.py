@@ -92,6 +92,12 @@ def test_a_device_that_somebody_has_not_let_go_of_is_unhealthy_and_the_holder_is
     assert found["tpu-d0"].message.endswith("; pid 8 (trainer) of pod pod-x has it open")
 
 
+def test_a_device_is_told_by_the_ledger_alone_where_nothing_was_seen_on_it() -> None:
+    message = told(lock(LockState.RELEASING))["tpu-d0"].message
+
+    assert message.endswith("(releasing): pid 7 (python) has it open")
+
+
 @pytest.mark.parametrize(
     "state", [None, *[each for each in LockState if each is not LockState.FREE]]
 )
@@ -111,6 +117,27 @@ def test_devices_that_are_given_together_are_as_healthy_as_the_worst_of_them() -
     assert not found["tpu-2x1"].healthy
     assert "d0 is not free of pod pod-x" in found["tpu-2x1"].message
     assert "d1 is held by pod pod-x" in found["tpu-2x1"].message
+
+
+def test_of_devices_that_are_given_together_only_those_with_something_to_tell_are_told() -> None:
+    found = told(lock(LockState.HELD, "d1", "b"))
+
+    assert found["tpu-2x1"] == DeviceHealth(
+        name="tpu-2x1", healthy=True, message="google.com/tpu/d1 is held by pod pod-x"
+    )
+
+
+def test_hardware_that_is_gone_and_that_nobody_had_is_told_as_gone() -> None:
+    """Something advertises it still: the scheduler may have given it to a claim just now."""
+    rest = replace(NODE, devices=NODE.devices[1:])
+
+    (found,) = healths(
+        SHOWN[:1], rest, Book(), serves=lambda _resource: True, obstacle=lambda _device: ""
+    )
+
+    assert found == DeviceHealth(
+        name="tpu-d0", healthy=False, message="google.com/tpu/d0 is not there any more"
+    )
 
 
 def test_hardware_that_is_gone_is_told_for_as_long_as_somebody_had_it() -> None:
@@ -147,6 +174,12 @@ def test_a_message_is_never_longer_than_kubelet_takes(text: str) -> None:
 
     assert 900 < len(message.encode()) <= LONGEST_MESSAGE
     assert message.isprintable()
+
+
+def test_a_message_that_is_just_as_long_as_kubelet_takes_is_told_whole() -> None:
+    text = "x" * LONGEST_MESSAGE
+
+    assert told(node=with_fault(FaultKind.ILL, text))["tpu-d0"].message == text
 
 
 def test_what_was_last_seen_is_asked_of_the_device_that_is_locked() -> None:

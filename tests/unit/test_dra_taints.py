@@ -77,3 +77,4 @@ def test_devices_that_are_given_together_have_the_worst_taint_of_each_key() -> N
     assert together([(held("foreign"),), (), (held("releasing"), gone)]) == (held("foreign"), gone)
     assert together([(unhealthy("ill"),), (gone,)]) == (gone,)
     assert together([(gone,), (unhealthy("ill"),)]) == (gone,)
+    assert together([(gone,), (unhealthy("unplugged", "NoExecute"),)]) == (gone,)
