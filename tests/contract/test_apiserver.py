@@ -347,6 +347,25 @@ async def test_how_each_request_ended_is_told_also_of_those_that_were_tried_agai
     assert ends[3:]
 
 
+async def test_each_watch_counts_once_by_how_it_was_answered(plane: ControlPlane) -> None:
+    ends: list[ApiOutcome] = []
+    async with client(plane) as server:
+        server.observe = ends.append
+        slices = NodeSlices(server, plane.access, driver=DRIVER, node=NODE)
+        _, version = await slices.list()
+        ends.clear()
+        seen = Seen(slices, version)
+        await until(lambda: ends == [ApiOutcome.OK])
+        plane.store.end_watches()
+        await seen.ended()
+        plane.server.forbidden.add(("watch", "resourceslices"))
+        await Seen(slices, version).ended()
+        plane.server.close()
+        await Seen(slices, version).ended()
+
+    assert ends == [ApiOutcome.OK, ApiOutcome.FORBIDDEN, ApiOutcome.UNREACHABLE]
+
+
 async def test_slices_are_made_changed_listed_and_removed(plane: ControlPlane) -> None:
     async with node_slices(plane) as slices:
         owner = await slices.node_uid()

@@ -65,7 +65,7 @@ class ApiServer:
         self._clock = clock
         self._under_way: Request | None = None
         self.observe: Callable[[ApiOutcome], None] = lambda _outcome: None
-        """Hears how each request ended, every one that was tried again included."""
+        """Hears how each request ended, every one that was tried again included, and each watch."""
 
     async def ask(self, request: Request, kind: type[T], *, deadline: float) -> T:
         """Return the answer to *request* as a *kind*; within *deadline* seconds.

@@ -86,7 +86,8 @@ class NodeSlices:
 
         Raise TooOldError when *version* is too old: list again.
         """
-        async for event in watch(self._access, self._all, version):
+        observe = self._server.observe
+        async for event in watch(self._access, self._all, version, observe=observe):
             if event.type == "BOOKMARK":
                 bookmark = decoded(bytes(event.object), _Bookmark)
                 yield SliceEvent(version=bookmark.metadata.resource_version)

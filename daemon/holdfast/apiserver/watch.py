@@ -8,7 +8,8 @@ import contextlib
 import http.client
 import random
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from http import HTTPStatus
 
 from msgspec import Raw, Struct
@@ -18,6 +19,7 @@ from holdfast.apiserver.access import Access
 from holdfast.apiserver.client import Status, decoded, refusal
 from holdfast.apiserver.wire import MOST_BYTES, Answer, Request, Wire
 from holdfast.errors import ApiServerError
+from holdfast.model.dra.outcomes import ApiOutcome, api_outcome
 
 _SHORTEST, _LONGEST = 300, 600
 """Seconds after which the server ends a watch; drawn, so that nodes do not begin together."""
@@ -38,12 +40,15 @@ class WatchEvent(Struct, frozen=True, kw_only=True):
     object: Raw
 
 
-async def watch(access: Access, request: Request, version: str) -> AsyncIterator[WatchEvent]:
+async def watch(
+    access: Access, request: Request, version: str, *, observe: Callable[[ApiOutcome], None]
+) -> AsyncIterator[WatchEvent]:
     """Yield what happens to the objects of *request* after *version*, until the server ends it.
 
-    Raise TooOldError when *version* is too old, ApiServerError when the watch fails.
+    *observe* hears once how the server answered, which is before the first event. Raise TooOldError
+    when *version* is too old, ApiServerError when the watch fails.
     """
-    reader = _Reader(access, _asking(request, version))
+    reader = _Reader(access, _asking(request, version), observe)
     reader.start()
     try:
         while (event := await reader.next()) is not None:
@@ -66,7 +71,10 @@ def _asking(request: Request, version: str) -> Request:
 class _Reader:
     """The thread, and what it read. `start`, `next` and `stop` belong to the event loop."""
 
-    def __init__(self, access: Access, request: Request) -> None:
+    def __init__(
+        self, access: Access, request: Request, observe: Callable[[ApiOutcome], None]
+    ) -> None:
+        self._observe = observe
         self._wire = Wire(access)
         self._request = request
         self._loop = asyncio.get_running_loop()
@@ -105,11 +113,14 @@ class _Reader:
 
     def _hand(self, found: WatchEvent | Exception | None) -> None:
         self._room.acquire()
+        self._on_loop(partial(self._read.put_nowait, found))
+
+    def _on_loop(self, call: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop closed while we were away
-            self._loop.call_soon_threadsafe(self._read.put_nowait, found)
+            self._loop.call_soon_threadsafe(call)
 
     def _events(self) -> Iterator[WatchEvent]:
-        response = self._wire.stream(self._request, _CONNECT)
+        response = self._begun()
         if isinstance(response, Answer):
             failure = refusal(self._request, response)
             raise TooOldError(str(failure)) if response.status == HTTPStatus.GONE else failure
@@ -122,6 +133,16 @@ class _Reader:
                 text = f"cannot watch {self._request.about}: the API server says: {status.message}"
                 raise TooOldError(text) if too_old else ApiServerError(text)
             yield event
+
+    def _begun(self) -> http.client.HTTPResponse | Answer:
+        outcome = ApiOutcome.UNREACHABLE
+        try:
+            response = self._wire.stream(self._request, _CONNECT)
+            outcome = api_outcome(response.status)
+        finally:
+            if not self._stopped:  # else it was we who ended it
+                self._on_loop(partial(self._observe, outcome))
+        return response
 
     def _line(self, response: http.client.HTTPResponse) -> bytes:
         """Return the next line, nothing at the end of the answer or where it was cut."""
