@@ -23,6 +23,8 @@ class Library(Nvml):
     begun: int = 0
     opened: int = 0
     others: bool = True
+    version: str = ""
+    asked: int = 0
 
     @property
     def in_use(self) -> bool:
@@ -36,12 +38,13 @@ class Library(Nvml):
         self.begun -= 1
 
     def read(self) -> GpuReading:
-        return GpuReading(state=DriverState.READY)
+        return GpuReading(state=DriverState.READY, driver_version=self.version)
 
     def use(self, uuid: str) -> GpuUse:
         raise NotImplementedError(uuid)
 
     def traits(self, uuids: Iterable[str]) -> Mapping[str, GpuTraits]:
+        self.asked += 1
         return {}
 
     def links(self, uuids: Iterable[str]) -> GpuLinks:
@@ -99,6 +102,20 @@ async def test_with_a_driver_that_was_replaced_nvml_is_begun_anew_once_all_other
     driver.library.others = False
     assert await driver.source.refresh() is DriverState.READY
     assert (driver.library.begun, driver.library.opened) == (1, 2)
+
+
+async def test_what_gpus_are_is_asked_once_of_each_driver(driver: Driver) -> None:
+    """Another driver supports another version of CUDA."""
+    driver.library.version, driver.library.others = "550", False
+    driver.load("550")
+    for _ in range(3):
+        await driver.source.refresh()
+    assert driver.library.asked == 1
+    driver.library.version = "570"
+    driver.load("570")
+    for _ in range(3):
+        await driver.source.refresh()
+    assert driver.library.asked == 2
 
 
 async def test_with_a_driver_that_came_back_nvml_is_begun_anew_once_all_others_let_go(

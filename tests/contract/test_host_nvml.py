@@ -190,6 +190,10 @@ def test_mig_devices_are_told_with_profile_instances_and_slices(ask: Ask) -> Non
         (7, 0, [1, 1]),
         (2, 1, [3, 1]),
     ]
+    assert [each["engines"] for each in gpu["slices"]] == [
+        {"multiprocessors": 16, "copy": 1, "decoder": 1, "encoder": 0, "jpeg": 1, "ofa": 0},
+        {"multiprocessors": 16, "copy": 3, "decoder": 3, "encoder": 0, "jpeg": 3, "ofa": 0},
+    ]
 
 
 def test_processes_of_every_kind_and_the_memory_in_use_are_told(ask: Ask) -> None:
@@ -431,7 +435,7 @@ def test_a_lost_gpu_has_no_links_and_the_others_keep_theirs(ask: Ask) -> None:
 def test_what_a_gpu_is_is_told_as_far_as_it_is_known(ask: Ask) -> None:
     one, other, lost = cards(3)
     gone = replace(lost, errors={"*": GPU_IS_LOST})
-    old = replace(other, errors={"nvmlDeviceGetArchitecture": NOT_SUPPORTED})
+    old = replace(other, mig=0, errors={"nvmlDeviceGetArchitecture": NOT_SUPPORTED})
     asked = f"nvml.open(); tell(nvml.traits({[uuid(0), uuid(1), uuid(2)]}))"
     told = ask(Node(cards=(one, old, gone)), asked)
 
@@ -440,9 +444,10 @@ def test_what_a_gpu_is_is_told_as_far_as_it_is_known(ask: Ask) -> None:
         "architecture": "Hopper",
         "capability": "9.0",
         "cuda_driver": "12.4",
+        "mig_capable": False,
     }
     assert told[uuid(0)] == hopper
-    assert told[uuid(1)] == {**hopper, "architecture": ""}
+    assert told[uuid(1)] == {**hopper, "architecture": "", "mig_capable": True}
     assert (told[uuid(2)]["brand"], told[uuid(2)]["cuda_driver"]) == ("", "12.4")
 
 

@@ -93,7 +93,7 @@ typedef struct {
 	unsigned gi, ci;
 } process_info;
 typedef struct {
-	unsigned unused[6], gi_slices, ci_slices;
+	unsigned multiprocessors, copy, decoder, encoder, jpeg, ofa, gi_slices, ci_slices;
 	unsigned long long mib;
 } attributes;
 typedef struct {
@@ -509,6 +509,9 @@ int nvmlDeviceGetAttributes_v2(handle device, attributes *found)
 {
 	ENTER(device);
 	memset(found, 0, sizeof *found);
+	/* As of an H100: 16 multiprocessors, a copy engine and decoders for each slice. */
+	found->multiprocessors = 16 * unit->ci_slices;
+	found->copy = found->decoder = found->jpeg = unit->gi_slices;
 	found->gi_slices = unit->gi_slices;
 	found->ci_slices = unit->ci_slices;
 	found->mib = unit->memory >> 20;

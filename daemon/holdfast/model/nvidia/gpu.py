@@ -31,6 +31,17 @@ class GpuProblem(Struct, frozen=True, kw_only=True):
         return f"NVML cannot tell its {self.asked}: {self.error}"
 
 
+class MigEngines(Struct, frozen=True, kw_only=True):
+    """What a MIG device has to compute with, in NVIDIA's words; engines may be shared."""
+
+    multiprocessors: int = 0
+    copy: int = 0
+    decoder: int = 0
+    encoder: int = 0
+    jpeg: int = 0
+    ofa: int = 0
+
+
 class MigSlice(Struct, frozen=True, kw_only=True):
     """One MIG device of a GPU: a GPU instance `gi` with a compute instance `ci`.
 
@@ -45,6 +56,7 @@ class MigSlice(Struct, frozen=True, kw_only=True):
     slices: tuple[int, int] = (1, 1)
     memory: int | None = None
     """Bytes."""
+    engines: MigEngines = MigEngines()
     index: int = 0
     """The place where NVML has it among its GPU's, N of ``3:N``."""
 
@@ -92,6 +104,8 @@ class GpuTraits(Struct, frozen=True, kw_only=True):
     """Of CUDA, such as ``9.0``."""
     cuda_driver: str = ""
     """The version of CUDA that the driver supports, such as ``12.4``."""
+    mig_capable: bool = False
+    """Whether it has a MIG mode, on or off."""
 
 
 class DriverState(Enum):

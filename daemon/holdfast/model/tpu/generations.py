@@ -39,6 +39,8 @@ class TpuGeneration(Struct, frozen=True, kw_only=True):
     kind: DeviceKind
     accelerator: str
     """What its accelerator types begin with: ``v5litepod`` of ``v5litepod-8``."""
+    gke: str = ""
+    """What GKE's node label calls slices of it; empty: GKE has none."""
     hbm_gib: int | None = None
     """The memory of one chip; None where it is not known."""
     chips_per_host: tuple[int, ...] = (4,)
@@ -66,20 +68,42 @@ GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType(
                 name="v2", kind=DeviceKind.ACCEL, hbm_gib=16, accelerator="v2", dimensions=2
             ),
             TpuGeneration(
-                name="v3", kind=DeviceKind.ACCEL, hbm_gib=32, accelerator="v3", dimensions=2
+                name="v3",
+                kind=DeviceKind.ACCEL,
+                hbm_gib=32,
+                accelerator="v3",
+                gke="tpu-v3-slice",
+                dimensions=2,
             ),
-            TpuGeneration(name="v4i", kind=DeviceKind.ACCEL, accelerator="v4lite", lite=True),
             TpuGeneration(
-                name="v4", kind=DeviceKind.ACCEL, hbm_gib=32, accelerator="v4", ici_resiliency=True
+                name="v4i",
+                kind=DeviceKind.ACCEL,
+                accelerator="v4lite",
+                gke="tpu-v4-lite-device",
+                lite=True,
             ),
             TpuGeneration(
-                name="v5p", kind=DeviceKind.VFIO, hbm_gib=95, accelerator="v5p", ici_resiliency=True
+                name="v4",
+                kind=DeviceKind.ACCEL,
+                hbm_gib=32,
+                accelerator="v4",
+                gke="tpu-v4-podslice",
+                ici_resiliency=True,
+            ),
+            TpuGeneration(
+                name="v5p",
+                kind=DeviceKind.VFIO,
+                hbm_gib=95,
+                accelerator="v5p",
+                gke="tpu-v5p-slice",
+                ici_resiliency=True,
             ),
             TpuGeneration(
                 name="v5e",
                 kind=DeviceKind.VFIO,
                 hbm_gib=16,
                 accelerator="v5litepod",
+                gke="tpu-v5-lite-podslice",
                 chips_per_host=(1, 4, 8),
                 dimensions=2,
                 lite=True,
@@ -89,6 +113,7 @@ GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType(
                 kind=DeviceKind.VFIO,
                 hbm_gib=32,
                 accelerator="v6e",
+                gke="tpu-v6e-slice",
                 chips_per_host=(1, 4, 8),
                 dimensions=2,
                 lite=True,
@@ -98,6 +123,7 @@ GENERATIONS: Mapping[str, TpuGeneration] = MappingProxyType(
                 kind=DeviceKind.VFIO,
                 hbm_gib=192,
                 accelerator="tpu7x",
+                gke="tpu7x",
                 functions_per_chip=2,
                 metrics_ports_per_chip=2,
                 ici_resiliency=True,

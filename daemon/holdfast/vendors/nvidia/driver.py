@@ -46,6 +46,13 @@ class _Seen(Struct, frozen=True, kw_only=True):
     """None: they are as they were, and so are the traits in `facts`."""
 
 
+class _Asked(Struct, frozen=True, kw_only=True):
+    """What links and traits were asked of: these GPUs, by their UUIDs, and this driver."""
+
+    driver: str = ""
+    gpus: frozenset[str] = frozenset()
+
+
 class DriverWatch:
     """Publishes `facts`, `reading` and `topology`. Nothing of NVML is loaded before the driver is.
 
@@ -96,7 +103,7 @@ class DriverWatch:
             )
         )
         """The last reading that found the driver ready."""
-        self._linked: frozenset[str] = frozenset()
+        self._asked = _Asked()
         self._links = GpuLinks()
         self.facts: Watched[GpuFacts] = Watched(GpuFacts())
         self.reading: Watched[GpuReading] = Watched(GpuReading())
@@ -156,7 +163,7 @@ class DriverWatch:
     async def refresh(self) -> DriverState:
         """Look now, publish what is new, and return where the driver stands."""
         try:
-            seen = await self._lane.run(partial(self._see, self.last, self._linked))
+            seen = await self._lane.run(partial(self._see, self.last, self._asked))
         except HoldfastError as error:  # a stuck lane; what is known stays, /readyz names the lane
             log.debug("cannot read the GPUs", reason=str(error))
             return self.reading.value.state
@@ -174,7 +181,7 @@ class DriverWatch:
         """Publish what a look showed that found the driver ready."""
         self.last = seen.reading
         if seen.links is not None:
-            self._linked = frozenset(gpu.uuid for gpu in seen.reading.gpus)
+            self._asked = _asked(seen.reading)
             self._links = seen.links
             facts = seen.facts
         else:
@@ -182,7 +189,7 @@ class DriverWatch:
         self.topology.set(gpu_topology(facts.layout, self._links))
         self.facts.set(facts)
 
-    def _see(self, last: GpuReading, linked: frozenset[str]) -> _Seen:
+    def _see(self, last: GpuReading, asked: _Asked) -> _Seen:
         """Look at the driver, its library and the nodes; on the lane."""
         driver = self._files.facts()
         leaving = self._must_leave(driver)
@@ -219,7 +226,7 @@ class DriverWatch:
         nodes, root, no_nodes = self._nodes(driver, reading)
         imex = self._files.imex(root) if root and self._imex is not Imex.UNWANTED else ""
         layout = lay_out(reading, self._strategy)
-        others = frozenset(uuids) != linked
+        others = _asked(reading) != asked
         facts = GpuFacts(
             state=DriverState.READY,
             layout=layout,
@@ -299,6 +306,11 @@ class DriverWatch:
             version=reading.driver_version,
             gpus=len(reading.gpus),
         )
+
+
+def _asked(reading: GpuReading) -> _Asked:
+    uuids = frozenset(gpu.uuid for gpu in reading.gpus if gpu.uuid)
+    return _Asked(driver=reading.driver_version, gpus=uuids)
 
 
 def _caps(layout: GpuLayout, caps: MigCaps, folder: str) -> dict[DeviceId, tuple[str, ...]]:

@@ -35,6 +35,7 @@ from holdfast.model.nvidia.gpu import (
     GpuReading,
     GpuTraits,
     GpuUse,
+    MigEngines,
     MigSlice,
 )
 
@@ -303,10 +304,22 @@ def _slices(handle: Handle) -> tuple[MigSlice, ...]:
                 profile=str(pynvml.nvmlDeviceGetName(mig)).rpartition("MIG ")[2],
                 slices=(int(has.gpuInstanceSliceCount), int(has.computeInstanceSliceCount)),
                 memory=int(has.memorySizeMB) << 20,
+                engines=_engines(has),
                 index=index,
             )
         )
     return tuple(found)
+
+
+def _engines(has: Any) -> MigEngines:  # noqa: ANN401 - a structure of pynvml
+    return MigEngines(
+        multiprocessors=int(has.multiprocessorCount),
+        copy=int(has.sharedCopyEngineCount),
+        decoder=int(has.sharedDecoderCount),
+        encoder=int(has.sharedEncoderCount),
+        jpeg=int(has.sharedJpegCount),
+        ofa=int(has.sharedOfaCount),
+    )
 
 
 def _address(handle: Handle) -> int:

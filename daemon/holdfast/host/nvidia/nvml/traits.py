@@ -53,9 +53,11 @@ def _traits(uuid: str, cuda: str) -> GpuTraits:
     brand = answered(pynvml.nvmlDeviceGetBrand, handle)
     architecture = answered(pynvml.nvmlDeviceGetArchitecture, handle)
     capability = answered(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    mode = answered(pynvml.nvmlDeviceGetMigMode, handle)
     return GpuTraits(
         brand=_BRANDS.get(brand, "") if brand is not None else "",
         architecture=_ARCHITECTURES.get(architecture, "") if architecture is not None else "",
         capability="" if capability is None else f"{capability[0]}.{capability[1]}",
         cuda_driver=cuda,
+        mig_capable=mode is not None,
     )

@@ -1,0 +1,196 @@
+"""The node labels of GPUs, with the keys and values of NVIDIA's GPU feature discovery (v0.20)."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, field
+
+from holdfast.model.ids import PciAddress, ResourceName
+from holdfast.model.nvidia.devices import GpuFacts
+from holdfast.model.nvidia.gpu import GPU_RESOURCE, DriverState, Gpu, MigSlice
+from holdfast.model.nvidia.mig import GpuPart, MigStrategy
+
+_CUDA, _GPU = "nvidia.com/cuda", ResourceName(GPU_RESOURCE)
+_PARTS = ("major", "minor", "revision")
+_OLDER: Mapping[str, str] = {"major": "major", "minor": "minor", "revision": "rev"}
+_FAMILIES: Mapping[str, str] = {
+    "3": "kepler",
+    "5": "maxwell",
+    "6": "pascal",
+    "7": "volta",
+    "8": "ampere",
+    "9": "hopper",
+    "10": "blackwell",
+    "12": "blackwell",
+}
+"""By the first number of the compute capability, where `_LATER` does not have the whole."""
+_LATER: Mapping[str, str] = {"7.5": "turing", "8.9": "ada-lovelace"}
+_MODES: Mapping[str, str] = {"0x030000": "graphics", "0x030200": "compute"}
+"""By the PCI class."""
+_UNKNOWN = "unknown"
+
+
+class Sharing(Struct, frozen=True, kw_only=True):
+    """How many pods may share each device of a resource; `renamed`: by another resource name."""
+
+    replicas: int = 1
+    renamed: bool = False
+
+
+_NOT_SHARED, _NOT_GRANTED = Sharing(), Sharing(replicas=0)
+
+
+class GpuLabelFacts(Struct, frozen=True, kw_only=True):
+    """All that the labels say.
+
+    `gpus` are those of the last reading that found the driver ready, `facts` what is advertised of
+    them. `machine` is the product's name in DMI, `classes` are the PCI classes as sysfs has them
+    (``0x030200``), `since` is the time in seconds since the epoch at which labelling began.
+    `sharing` is by the resource's own name; a resource that is not in it is not shared.
+    """
+
+    gpus: tuple[Gpu, ...]
+    facts: GpuFacts
+    strategy: MigStrategy
+    machine: str = ""
+    classes: Mapping[PciAddress, str] = field(default_factory=dict)
+    since: int = 0
+    sharing: Mapping[ResourceName, Sharing] = field(default_factory=dict)
+
+
+def gpu_labels(known: GpuLabelFacts) -> dict[str, str]:
+    """Return the labels; none without a GPU.
+
+    A GPU that is lost does not count. While the driver is away, the labels of its version are left
+    out; those of the hardware stay, as do the devices on kubelet's list.
+    """
+    gpus = [gpu for gpu in known.gpus if not any(problem.lost for problem in gpu.problems)]
+    if not gpus:
+        return {}
+    uuids = {gpu.uuid for gpu in gpus}
+    parts = [part for part in known.facts.layout.parts if part.gpu.uuid in uuids]
+    return {
+        "nvidia.com/gfd.timestamp": str(known.since),
+        "nvidia.com/gpu.machine": known.machine or _UNKNOWN,
+        **_versions(known.facts),
+        **_of_node(gpus, known),
+        **_of_gpus(_labelled(gpus, parts, known.strategy), known),
+        **_of_slices(gpus, parts, known),
+    }
+
+
+def _versions(facts: GpuFacts) -> dict[str, str]:
+    if facts.state is not DriverState.READY:
+        return {}
+    cuda = next((each.cuda_driver for each in facts.traits.values() if each.cuda_driver), "")
+    driver = dict(zip(_PARTS, (*facts.version.split("."), "", ""), strict=False))
+    runtime = dict(zip(_PARTS, cuda.split("."), strict=False))
+    labels = {}
+    # The names without "-version" are NVIDIA's older ones of the same.
+    if facts.version:
+        labels[f"{_CUDA}.driver-version.full"] = facts.version
+        labels |= {f"{_CUDA}.driver-version.{part}": text for part, text in driver.items()}
+        labels |= {f"{_CUDA}.driver.{_OLDER[part]}": text for part, text in driver.items()}
+    if cuda:
+        labels[f"{_CUDA}.runtime-version.full"] = cuda
+        labels |= {f"{_CUDA}.runtime-version.{part}": text for part, text in runtime.items()}
+        labels |= {f"{_CUDA}.runtime.{_OLDER[part]}": text for part, text in runtime.items()}
+    return labels
+
+
+def _of_node(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
+    traits = known.facts.traits
+    capable = any(gpu.uuid in traits and traits[gpu.uuid].mig_capable for gpu in gpus)
+    pci_class = "" if gpus[0].pci is None else known.classes.get(gpus[0].pci, "")
+    labels = {
+        "nvidia.com/gpu.mode": _MODES.get(pci_class, _UNKNOWN),
+        "nvidia.com/mig.capable": "true" if capable else "false",
+        "nvidia.com/mps.capable": "false",
+    }
+    if known.strategy is not MigStrategy.NONE:
+        labels["nvidia.com/mig.strategy"] = known.strategy.value
+    return labels
+
+
+def _labelled(
+    gpus: Sequence[Gpu], parts: Sequence[GpuPart], strategy: MigStrategy
+) -> Sequence[Gpu]:
+    """Return the GPUs that nvidia.com/gpu.* is about.
+
+    These are all, also those in MIG mode, unless strategy single advertises some of them whole.
+    """
+    whole = {part.gpu.uuid for part in parts if part.slice is None}
+    some = [gpu for gpu in gpus if gpu.uuid in whole]
+    return some if strategy is MigStrategy.SINGLE and some else gpus
+
+
+def _of_gpus(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
+    """Return what is told of the model that most of *gpus* are, on a tie of the first."""
+    models = Counter(gpu.name for gpu in gpus)
+    model, count = models.most_common(1)[0]
+    alike = [gpu for gpu in gpus if gpu.name == model]
+    whole = not all(gpu.mig for gpu in alike)
+    sharing = known.sharing.get(_GPU, _NOT_SHARED) if whole else _NOT_GRANTED
+    labels = _of_resource(_GPU, model, count, sharing)
+    memory = next((gpu.memory for gpu in alike if gpu.memory), None)
+    if memory is not None:
+        labels[f"{_GPU}.memory"] = str(memory >> 20)
+    traits = (known.facts.traits.get(gpu.uuid) for gpu in alike)
+    capability = next((each.capability for each in traits if each and each.capability), "")
+    if capability:
+        major, _, minor = capability.partition(".")
+        labels[f"{_GPU}.family"] = _LATER.get(capability) or _FAMILIES.get(major, "undefined")
+        labels[f"{_GPU}.compute.major"] = major
+        labels[f"{_GPU}.compute.minor"] = minor
+    return labels
+
+
+def _of_slices(
+    gpus: Sequence[Gpu], parts: Sequence[GpuPart], known: GpuLabelFacts
+) -> dict[str, str]:
+    """Return what is told of each kind of slice that is advertised.
+
+    Under strategy single its keys are those of whole GPUs; where nothing is advertised although
+    GPUs are in MIG mode, the labels say so as NVIDIA's do.
+    """
+    kinds: dict[ResourceName, list[tuple[Gpu, MigSlice]]] = {}
+    for part in parts:
+        if part.slice is not None:
+            kinds.setdefault(part.name.resource, []).append((part.gpu, part.slice))
+    labels: dict[str, str] = {}
+    for resource, found in kinds.items():
+        gpu, piece = found[0]
+        sharing = known.sharing.get(resource, _NOT_SHARED)
+        labels |= _of_resource(resource, f"{gpu.name} MIG {piece.profile}", len(found), sharing)
+        labels |= {f"{resource}.{name}": str(value) for name, value in _amounts(piece).items()}
+    if known.strategy is MigStrategy.SINGLE and not parts and any(gpu.mig for gpu in gpus):
+        labels = _of_resource(_GPU, f"{gpus[0].name} MIG INVALID", 0, _NOT_GRANTED)
+        labels[f"{_GPU}.memory"] = "0"
+    return labels
+
+
+def _of_resource(
+    resource: ResourceName, product: str, count: int, sharing: Sharing
+) -> dict[str, str]:
+    shared = sharing.replicas > 1
+    return {
+        f"{resource}.product": f"{product} SHARED" if shared and not sharing.renamed else product,
+        f"{resource}.count": str(count),
+        f"{resource}.replicas": str(sharing.replicas),
+        f"{resource}.sharing-strategy": "time-slicing" if shared else "none",
+    }
+
+
+def _amounts(piece: MigSlice) -> dict[str, int]:
+    engines = piece.engines
+    return {
+        "memory": (piece.memory or 0) >> 20,
+        "multiprocessors": engines.multiprocessors,
+        "slices.gi": piece.slices[0],
+        "slices.ci": piece.slices[1],
+        "engines.copy": engines.copy,
+        "engines.decoder": engines.decoder,
+        "engines.encoder": engines.encoder,
+        "engines.jpeg": engines.jpeg,
+        "engines.ofa": engines.ofa,
+    }

@@ -1,0 +1,221 @@
+"""What node labels tell of GPUs, against files on record.
+
+tests/golden/labels was written from a description of what NVIDIA's GPU feature discovery v0.20
+does, not recorded from one.
+"""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.labels import refused, told
+from holdfast.model.ids import PciAddress, ResourceName
+from holdfast.model.node.labels import feature_file
+from holdfast.model.nvidia.devices import GpuFacts
+from holdfast.model.nvidia.gpu import (
+    DriverState,
+    Gpu,
+    GpuProblem,
+    GpuReading,
+    GpuTraits,
+    MigEngines,
+    MigSlice,
+)
+from holdfast.model.nvidia.labels import GpuLabelFacts, Sharing, gpu_labels
+from holdfast.model.nvidia.mig import MigStrategy, lay_out
+
+NONE, SINGLE, MIXED = MigStrategy.NONE, MigStrategy.SINGLE, MigStrategy.MIXED
+H100, GPU = "NVIDIA H100 80GB HBM3", ResourceName("nvidia.com/gpu")
+LOST = GpuProblem(asked="handle", error="NVML_ERROR_GPU_IS_LOST", lost=True)
+UNTIL = 1_800_000_000.0
+
+
+def piece(gpu: int, place: int, profile: str) -> MigSlice:
+    count = int(profile.partition("g.")[0])
+    return MigSlice(
+        uuid=f"MIG-{gpu}-{place}",
+        gi=place + 1,
+        ci=0,
+        profile=profile,
+        slices=(count, count),
+        memory=9856 * count << 20,
+        engines=MigEngines(multiprocessors=16 * count, copy=count, decoder=count, jpeg=count),
+        index=place,
+    )
+
+
+def card(index: int, *profiles: str, mig: bool = False, name: str = H100) -> Gpu:
+    return Gpu(
+        index=index,
+        uuid=f"GPU-{index}",
+        minor=index,
+        pci=PciAddress(f"0000:1{index}:00.0"),
+        name=name,
+        memory=81559 << 20,
+        mig=mig or bool(profiles),
+        slices=tuple(piece(index, place, each) for place, each in enumerate(profiles)),
+    )
+
+
+def node(strategy: MigStrategy, *gpus: Gpu, capability: str = "9.0") -> GpuLabelFacts:
+    reading = GpuReading(state=DriverState.READY, gpus=gpus)
+    traits = GpuTraits(capability=capability, cuda_driver="12.8", mig_capable=True)
+    return GpuLabelFacts(
+        gpus=gpus,
+        facts=GpuFacts(
+            state=DriverState.READY,
+            layout=lay_out(reading, strategy),
+            version="570.124.06",
+            traits={gpu.uuid: traits for gpu in gpus},
+        ),
+        strategy=strategy,
+        machine="NVIDIA DGX H100 (rev. 2)",
+        classes={gpu.pci: "0x030200" for gpu in gpus if gpu.pci is not None},
+        since=1_700_000_000,
+    )
+
+
+def labels(known: GpuLabelFacts) -> dict[str, str]:
+    return told(feature_file(gpu_labels(known), until=UNTIL))
+
+
+SEVENTHS = ("1g.10gb",) * 7
+DIVIDED = tuple(card(index, "3g.40gb", "2g.20gb", "1g.10gb") for index in range(4))
+NODES = {
+    "eight-h100": node(NONE, *map(card, range(8))),
+    "mig-mixed": node(MIXED, *DIVIDED, *(card(index) for index in range(4, 8))),
+    "mig-single": node(SINGLE, *(card(index, *SEVENTHS) for index in range(8))),
+    "time-slicing": replace(node(NONE, card(0), card(1)), sharing={GPU: Sharing(replicas=10)}),
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_with_gpus_has_the_labels_that_are_on_record(name: str, repository: Path) -> None:
+    text = (repository / f"tests/golden/labels/{name}.txt").read_text()
+    assert feature_file(gpu_labels(NODES[name]), until=UNTIL) == text
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_kubernetes_and_node_feature_discovery_take_every_label_of_gpus(name: str) -> None:
+    known = replace(NODES[name], machine="  X11 / Ω-42 " + "y" * 80)
+    assert [pair for pair in labels(known).items() if refused(*pair)] == []
+
+
+def test_a_node_without_a_gpu_has_no_labels_of_any() -> None:
+    assert gpu_labels(GpuLabelFacts(gpus=(), facts=GpuFacts(), strategy=MIXED)) == {}
+
+
+def test_a_driver_that_is_away_takes_the_labels_of_its_version_along_and_no_others() -> None:
+    there = NODES["mig-mixed"]
+    away = replace(there, facts=replace(there.facts, state=DriverState.NOT_READY))
+    gone = labels(there).keys() - labels(away).keys()
+    assert gone
+    assert gone == {key for key in labels(there) if key.startswith("nvidia.com/cuda.")}
+
+
+def test_a_gpu_that_is_lost_does_not_count_nor_do_its_slices() -> None:
+    lost = replace(card(1, "1g.10gb"), problems=(LOST,))
+    found = labels(node(MIXED, card(0, "1g.10gb", "1g.10gb"), lost))
+    assert found["nvidia.com/gpu.count"] == "1"
+    assert found["nvidia.com/mig-1g.10gb.count"] == "2"
+    assert gpu_labels(node(NONE, lost)) == {}
+
+
+def test_a_driver_of_two_numbers_has_no_revision() -> None:
+    known = NODES["eight-h100"]
+    found = labels(replace(known, facts=replace(known.facts, version="470.57")))
+    assert found["nvidia.com/cuda.driver-version.minor"] == "57"
+    assert found["nvidia.com/cuda.driver-version.revision"] == ""
+    assert found["nvidia.com/cuda.driver.rev"] == ""
+
+
+@pytest.mark.parametrize(
+    ("capability", "family"),
+    [
+        ("7.0", "volta"),
+        ("7.5", "turing"),
+        ("8.0", "ampere"),
+        ("8.9", "ada-lovelace"),
+        ("10.0", "blackwell"),
+        ("12.0", "blackwell"),
+        ("99.0", "undefined"),
+        ("", None),
+    ],
+)
+def test_the_family_follows_from_the_compute_capability(
+    capability: str, family: str | None
+) -> None:
+    assert labels(node(NONE, card(0), capability=capability)).get("nvidia.com/gpu.family") == family
+
+
+@pytest.mark.parametrize(
+    ("case", "strategy", "gpus", "told_of_it"),
+    [
+        ("whole", SINGLE, (card(0), card(1)), ("NVIDIA-H100-80GB-HBM3", "2", "1")),
+        ("none: in MIG mode", NONE, (card(0, *SEVENTHS),), ("NVIDIA-H100-80GB-HBM3", "1", "0")),
+        (
+            "mixed: all in MIG mode",
+            MIXED,
+            (card(0, *SEVENTHS),),
+            ("NVIDIA-H100-80GB-HBM3", "1", "0"),
+        ),
+        (
+            "single: nothing is divided yet",
+            SINGLE,
+            (card(0, mig=True), card(1, mig=True)),
+            ("NVIDIA-H100-80GB-HBM3-MIG-INVALID", "0", "0"),
+        ),
+        (
+            "single: what most GPUs have is advertised",
+            SINGLE,
+            (card(0, *SEVENTHS), card(1), card(2)),
+            ("NVIDIA-H100-80GB-HBM3", "2", "1"),
+        ),
+        (
+            "single: or the other way round",
+            SINGLE,
+            (card(0, *SEVENTHS), card(1, *SEVENTHS), card(2)),
+            ("NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "14", "1"),
+        ),
+        (
+            "two models",
+            NONE,
+            (card(0, name="NVIDIA A100-SXM4-40GB"), card(1), card(2)),
+            ("NVIDIA-H100-80GB-HBM3", "2", "1"),
+        ),
+        ("a name with odd characters", NONE, (card(0, name="GPU (A)  B+"),), ("GPU-A-B", "1", "1")),
+    ],
+)
+def test_the_product_how_many_there_are_and_how_many_pods_share_each(
+    case: str, strategy: MigStrategy, gpus: tuple[Gpu, ...], told_of_it: tuple[str, str, str]
+) -> None:
+    del case
+    found = labels(node(strategy, *gpus))
+    keys = ("product", "count", "replicas")
+    assert tuple(found[f"nvidia.com/gpu.{key}"] for key in keys) == told_of_it
+    assert found["nvidia.com/gpu.sharing-strategy"] == "none"
+
+
+def test_a_gpu_that_is_shared_by_another_name_keeps_its_own() -> None:
+    shared = {GPU: Sharing(replicas=4, renamed=True)}
+    found = labels(replace(node(NONE, card(0)), sharing=shared))
+    assert found["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3"
+    assert found["nvidia.com/gpu.replicas"] == "4"
+    assert found["nvidia.com/gpu.sharing-strategy"] == "time-slicing"
+
+
+def test_what_is_shared_of_slices_is_said_of_their_kind() -> None:
+    shared = {ResourceName("nvidia.com/mig-1g.10gb"): Sharing(replicas=2)}
+    found = labels(replace(node(MIXED, card(0, "1g.10gb", "2g.20gb")), sharing=shared))
+    assert found["nvidia.com/mig-1g.10gb.product"] == "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED"
+    assert found["nvidia.com/mig-1g.10gb.replicas"] == "2"
+    assert found["nvidia.com/mig-2g.20gb.replicas"] == "1"
+
+
+def test_a_gpu_that_does_not_tell_its_memory_or_its_class_has_no_such_label() -> None:
+    silent = replace(card(0), memory=None, pci=None)
+    found = labels(replace(node(NONE, silent), machine=""))
+    assert "nvidia.com/gpu.memory" not in found
+    assert found["nvidia.com/gpu.mode"] == "unknown"
+    assert found["nvidia.com/gpu.machine"] == "unknown"
