@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from chart.keys import Group, Key, groups
 from holdfast.settings import variable
 from holdfast.settings.nvidia_plugin import VARIABLES
+from holdfast.settings.reloading import take_up
 
 _INTRODUCTION = """\
 # Configuration
@@ -20,6 +21,13 @@ flags. A later source wins over an earlier one:
 (`log.level`). The variables, flags and file of NVIDIA's device plugin are read where they mean the same ([nvidia.md](nvidia.md)); holdfast's
 own win over them. An unknown key, a wrong type or a value that cannot work is refused at the start, with the path of the key. `holdfast
 config` prints every setting with its value, `holdfast config --schema` the JSON schema of the file.
+
+The column *change* says how a running daemon takes up another value, once the file, SIGHUP or `holdfast reload` tells of it
+([operations.md](operations.md#change-the-configuration)):
+
+- *live*: at once; nothing restarts.
+- *restart*: the daemon restarts in the same process. Locks stay; it registers with kubelet again.
+- *pod*: mounts and probes depend on it, so that it takes another pod. Until then nothing of the file is taken up.
 
 A duration is a number of seconds, or text such as `250ms`, `30s`, `1h30m`. In the environment a list is YAML (`[a, b]`) or `a,b`. The
 defaults fit most nodes: to begin, set none.
@@ -39,12 +47,13 @@ def _group(group: Group) -> str:
 def _table(group: Group) -> Iterator[str]:
     listed = "[]" in group.path
     variables = "" if listed else " variable |"
-    yield f"| key | takes | default |{variables} meaning |"
-    yield "|---|---|---|" + ("" if listed else "---|") + "---|"
+    yield f"| key | takes | default |{variables} change | meaning |"
+    yield "|---|---|---|" + ("" if listed else "---|") + "---|---|"
     for key in group.keys:
         variables = "" if listed else f" {_variables(key.path)} |"
         kind = key.kind.replace("|", "\\|")
-        yield f"| `{key.path}` | {kind} | {_default(key)} |{variables} {key.meaning} |"
+        how = take_up(key.path.replace("[]", "")).value
+        yield f"| `{key.path}` | {kind} | {_default(key)} |{variables} {how} | {key.meaning} |"
 
 
 def _variables(path: str) -> str:

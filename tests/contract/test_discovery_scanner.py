@@ -15,6 +15,7 @@ from holdfast.model.devices import Fault, FaultKind
 from holdfast.model.ids import DeviceName
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Discovery
 from holdfast.settings.types import Duration, Interval
 from holdfast.vendors.tpu.adapter import Tpus
@@ -60,8 +61,8 @@ def _scanner(
         clock=clock or SystemClock(),
         sources=Sources([source or Tpus()]),
         held=lambda: held,
-        settings=Discovery(
-            rescan=Interval(rescan), debounce=Duration(0.005), held_check=Interval(0.02)
+        settings=Watched(
+            Discovery(rescan=Interval(rescan), debounce=Duration(0.005), held_check=Interval(0.02))
         ),
     )
 

@@ -106,8 +106,10 @@ class AtTheGate:
             at_work=lambda _keys: "",
             clock=SystemClock(),
             sources=Sources(),
-            settings=sections.Gate(
-                wait=Duration(wait), poll=Interval(0.02), caller_lookup=Duration(caller_lookup)
+            settings=Watched(
+                sections.Gate(
+                    wait=Duration(wait), poll=Interval(0.02), caller_lookup=Duration(caller_lookup)
+                )
             ),
         )
 

@@ -174,7 +174,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             reader=reader,
             pods=pods,
             clock=clock,
-            settings=settings,
+            settings=Watched(settings),
             question_timeout=5.0,
             own_pid=1,
         )
@@ -189,7 +189,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             ledger=ledger,
             control=FunctionControl(gpus.node.root),
             clock=clock,
-            settings=settings,
+            settings=Watched(settings),
             ended=lambda: None,
         )
         watcher = Watcher(
@@ -201,7 +201,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             reclaimer=reclaimer,
             resetter=resetter,
             clock=clock,
-            settings=settings,
+            settings=Watched(settings),
             pending_timeout=60.0,
         )
         gate = Gate(
@@ -214,7 +214,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             at_work=lambda _keys: "",
             clock=clock,
             sources=Sources(),
-            settings=sections.Gate(wait=Duration(0.3), poll=Interval(0.02)),
+            settings=Watched(sections.Gate(wait=Duration(0.3), poll=Interval(0.02))),
         )
         beats = asyncio.create_task(watcher.run())
         await asyncio.wait_for(watcher.looked.wait(), 20.0)

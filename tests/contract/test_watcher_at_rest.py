@@ -83,7 +83,7 @@ async def test_an_allocation_that_no_pod_is_named_for_ends_in_time_although_noth
         reclaimer=nobody,
         resetter=nobody,
         clock=clock,
-        settings=Reclaim(),
+        settings=Watched(Reclaim()),
         pending_timeout=_TIMEOUT,
     )
     await watcher.catch_up()

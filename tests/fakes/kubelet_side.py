@@ -197,7 +197,7 @@ async def kubelet_side(
         offered=lambda: offers.until(lambda now: bool(now.devices)),
         lane=lane,
         clock=clock,
-        settings=questions,
+        settings=Watched(questions),
         calm=calm,
     )
     side = Side(folder, offers, deciding, traffic, plugins, watch, registrar, reader, pretended)

@@ -330,7 +330,7 @@ class ReclaimScene:
                 reader=self.reader,
                 pods=self.pods,
                 clock=self.clock,
-                settings=self.settings,
+                settings=Watched(self.settings),
                 question_timeout=5.0,
                 own_pid=self.own_pid,
             )

@@ -89,7 +89,7 @@ async def _leaking(
         pods=pods,
         pidfds=scene.pidfds,
         clock=scene.clock,
-        settings=Reclaim(leaked_sandbox="restart", leak_grace=Duration(0)),
+        settings=Watched(Reclaim(leaked_sandbox="restart", leak_grace=Duration(0))),
     )
     did: list[str] = []
     leaks.observe = did.append

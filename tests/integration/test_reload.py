@@ -1,4 +1,4 @@
-"""SIGHUP has the daemon begin anew with its configuration as it is now, and never ends it."""
+"""A running daemon takes up its configuration as it is now, and is never ended by one."""
 
 import asyncio
 import os
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fakes.stage import TPU, Stage, pod, stage
+from fakes.stage import TPU, Stage, end, pod, stage
 from holdfast.app.daemon import run
-from holdfast.app.reload import may_begin_anew, tied
 from holdfast.settings import Settings, convert
 from simulated.node import SimulatedNode
+from simulated.pods import Pod
 from waiting import until
 
 _OTHER = "example.com/chip"
@@ -31,9 +31,13 @@ async def _registers_anew(node: Stage, resource: str = TPU) -> None:
     assert node.process.poll() is None
 
 
+def _streams_ended(node: Stage) -> int:
+    return node.log.count('"event": "ListAndWatch stream closed"')
+
+
 async def _refuses(node: Stage, why: str) -> None:
     """Send SIGHUP, and return when the daemon has said why it stays as it is."""
-    before, heard = node.log.count("configuration not reloaded"), node.heard()
+    before, ended = node.log.count("configuration not reloaded"), _streams_ended(node)
     node.process.send_signal(signal.SIGHUP)
     await node.until(
         lambda: node.log.count("configuration not reloaded") > before, "the reload to be refused"
@@ -41,7 +45,7 @@ async def _refuses(node: Stage, why: str) -> None:
     assert why in node.log
     assert "stopping" not in node.log
     assert node.process.poll() is None
-    assert node.heard() == heard
+    assert _streams_ended(node) == ended
     assert node.healthy()
 
 
@@ -53,11 +57,65 @@ async def test_it_registers_anew_in_the_same_process_and_a_pod_keeps_its_device(
         (chip,) = node.ids(holder)
         await node.until_locks({chip: "held"})
 
+        node.configure(allocate={"pendingTimeout": "50s"})
         await _registers_anew(node)
 
         assert await node.locks() == {chip: "held"}
         assert node.orphans(holder), "its program runs on"
         await node.run(pod("next"))
+
+
+async def _waits(node: Stage) -> tuple[Pod, int]:
+    """Return a pod that waits, and the process of a former pod that it waits for."""
+    old = await node.run(pod("old", orphan=1))
+    await node.until_named(old)
+    await node.end(old)
+    left = await node.orphan(old)
+    following = await node.submit(pod("next"))
+    await node.waiting(following, f"pid {left}")
+    return following, left
+
+
+async def test_what_can_be_is_taken_up_without_an_end_of_a_stream(short_path: Path) -> None:
+    async with stage(short_path, chips=1, own_process=True, reclaim={"mode": "observe"}) as node:
+        following, left = await _waits(node)
+        node.configure(
+            reclaim={"letGoGrace": "10ms", "orphanGrace": "10ms"}, log={"level": "debug"}
+        )
+
+        assert await node.asked("reload") == {
+            "changed": {
+                "live": [
+                    "reclaim.mode",
+                    "reclaim.letGoGrace",
+                    "reclaim.orphanGrace",
+                    "log.level",
+                ]
+            },
+            "problem": "",
+        }
+
+        await node.running(following)
+        assert f"ending pid {left}" in str(await node.ever("reclaiming"))
+        assert '"level": "debug"' in node.log
+        assert (await node.asked("debug"))["settings"]["reclaim"]["orphanGrace"] == 0.01
+        node.process.send_signal(signal.SIGHUP)
+        await node.until(lambda: "configuration unchanged" in node.log, "the file to be read")
+        assert _streams_ended(node) == 0
+
+
+async def test_a_start_that_waits_goes_on_waiting_when_the_daemon_restarts_for_a_change(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1, own_process=True, reclaim={"mode": "observe"}) as node:
+        following, left = await _waits(node)
+        node.configure(reclaim={"mode": "observe"}, allocate={"pendingTimeout": "50s"})
+
+        await _registers_anew(node)
+
+        await node.waiting(following, f"pid {left}")
+        end(left)
+        await node.running(following)
 
 
 async def test_what_changed_in_the_file_holds_from_then_on(short_path: Path) -> None:
@@ -92,8 +150,10 @@ async def test_a_file_that_is_gone_changes_nothing_and_is_told(short_path: Path)
         config = node.folder / "config.yaml"
         config.rename(node.folder / "moved")
         await _refuses(node, "cannot read")
+        await node.until_problem("configuration", "cannot read")
         (node.folder / "moved").rename(config)
-        await _registers_anew(node)
+        node.process.send_signal(signal.SIGHUP)
+        await node.until_problem("configuration", "")
 
 
 async def test_a_stop_that_comes_while_it_is_about_to_begin_anew_is_not_forgotten(
@@ -129,13 +189,6 @@ async def test_a_stop_that_comes_while_it_is_about_to_begin_anew_is_not_forgotte
         node.close()
 
 
-async def test_while_a_call_hangs_nothing_is_begun_anew() -> None:
-    settings = convert({})
-    assert await may_begin_anew(settings, lambda: settings, lambda: ())
-    assert not await may_begin_anew(settings, lambda: settings, lambda: ("nvml",))
-    assert not await may_begin_anew(settings, None, lambda: ())
-
-
 async def test_while_a_look_at_a_process_hangs_nothing_is_begun_anew(short_path: Path) -> None:
     """The thread of such a look can be where no signal ends it, and execve(2) waits for it."""
     async with stage(short_path, chips=1, own_process=True) as node:
@@ -148,19 +201,6 @@ async def test_while_a_look_at_a_process_hangs_nothing_is_begun_anew(short_path:
         for fd in range(64):
             os.mkfifo(details / str(fd))
         await node.until_problem("process visibility", "no answer within 2 s")
+        node.configure(allocate={"pendingTimeout": "50s"})
 
         await _refuses(node, f"scan of pid {pid}")
-
-
-def test_keys_that_the_pod_was_made_by_take_another_pod() -> None:
-    before = convert({})
-    for change, path in (
-        ({"stateDir": "/srv/state"}, "stateDir"),
-        ({"host": {"dev": "/host/dev"}}, "host"),
-        ({"http": {"port": 9000}}, "http"),
-        ({"kubelet": {"pluginDir": "/srv/dp"}}, "kubelet.pluginDir"),
-        ({"kubelet": {"podResourcesSocket": "/srv/pr.sock"}}, "kubelet.podResourcesSocket"),
-    ):
-        assert tied(before, convert(change)) == (path,)
-    for change in ({"gate": {"wait": "10s"}}, {"kubelet": {"poll": "2s"}}, {}):
-        assert tied(before, convert(change)) == ()

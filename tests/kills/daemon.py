@@ -141,7 +141,7 @@ class Daemon:
             reader=reader,
             pods=pods,
             clock=clock,
-            settings=settings,
+            settings=Watched(settings),
             question_timeout=5.0,
             own_pid=OWN_PID,
             judge=self._guards.judge,
@@ -157,7 +157,7 @@ class Daemon:
             ledger=ledger,
             control=FunctionControl(HostRoot.under(self._state)),
             clock=clock,
-            settings=settings,
+            settings=Watched(settings),
             ended=lambda: None,
         )
         self._watcher = Watcher(
@@ -169,7 +169,7 @@ class Daemon:
             reclaimer=reclaimer,
             resetter=resetter,
             clock=clock,
-            settings=settings,
+            settings=Watched(settings),
             pending_timeout=60.0,
         )
         self._open_second_door(ledger, reader)

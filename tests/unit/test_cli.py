@@ -30,7 +30,17 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
 
     told = capsys.readouterr().out
-    looking = ("status", "devices", "locks", "holders", "history", "debug", "config", "doctor")
+    looking = (
+        "status",
+        "devices",
+        "locks",
+        "holders",
+        "history",
+        "debug",
+        "config",
+        "doctor",
+        "reload",
+    )
     by_hand = ("quarantine", "unquarantine", "drain", "undrain", "release")
     for command in ("run", *looking, *by_hand):
         assert f"\n  {command} " in told

@@ -35,7 +35,7 @@ class Truths:
             kernel=cast("Any", SimpleNamespace(holders={})),
             preference=cast("Any", SimpleNamespace(kept_back={})),
             clock=self.clock,
-            settings=Drift(settle=Duration(SETTLE)),
+            settings=Watched(Drift(settle=Duration(SETTLE))),
             pending_timeout=60.0,
         )
 

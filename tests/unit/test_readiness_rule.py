@@ -14,6 +14,7 @@ from holdfast.model.node.readiness import (
     ReadinessFacts,
     Rule,
     checkpoint,
+    configuration,
     devices,
     dra,
     first_look,
@@ -52,6 +53,7 @@ _WELL = ReadinessFacts(
     devices=4,
     require_devices=True,
     specs="",
+    configuration="",
     looked=True,
     watch=_GOOD,
     sighted=980.0,
@@ -136,6 +138,7 @@ _CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
         "lock reconciliation",
         "the last result is 300 s old",
     ),
+    (configuration, {"configuration": "gate.wiat: no such key"}, "configuration", "gate.wiat"),
     (privileges, {"lacks": ("without KILL nobody is ended",)}, "privileges", "without KILL"),
     (sight, {"sight": ("set hostPID: true",)}, "process visibility", "set hostPID: true"),
 ]

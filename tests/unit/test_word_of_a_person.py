@@ -8,6 +8,7 @@ from fakes.books import X, Y
 from holdfast.model.reclaim.ending import ByHand
 from holdfast.reclaim.evidence import Evidence
 from holdfast.reclaim.reclaimer import Reclaimer
+from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
 from holdfast.settings.types import Duration
 from manual_clock import ManualClock
@@ -22,7 +23,7 @@ def _reclaimer(clock: ManualClock) -> Reclaimer:
         reader=nothing,
         pods=nothing,
         clock=clock,
-        settings=_SETTINGS,
+        settings=Watched(_SETTINGS),
         question_timeout=5.0,
         own_pid=1,
     )

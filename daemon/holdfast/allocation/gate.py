@@ -68,7 +68,7 @@ class Gate:
         obstacle: Callable[[DeviceName], str],
         at_work: Callable[[frozenset[HardwareKey]], str],
         clock: Clock,
-        settings: sections.Gate,
+        settings: Watched[sections.Gate],
         published: Callable[[], Published] = Published,
         sources: Sources,
         stirred: Watched[int] | None = None,
@@ -87,7 +87,7 @@ class Gate:
             look,
             locks=lambda: ledger.book.value.locks,
             clock=clock,
-            exclusive_open=settings.exclusive_open,
+            exclusive_open=settings.value.exclusive_open,
         )
         self._looked = looked
         self._obstacle = obstacle
@@ -113,7 +113,7 @@ class Gate:
             self.starts.leaves(start)
 
     async def _wait(self, start: Start) -> None:
-        wait = min(self._settings.wait, LONGEST_WAIT)
+        wait = min(self._settings.value.wait, LONGEST_WAIT)
         last: Wait | None = None
         while True:
             changes = Changes(
@@ -149,7 +149,7 @@ class Gate:
     def _pause(self, start: Start) -> float:
         """Return how long to wait for a change, in seconds: what has begun to change goes on."""
         calm = self._clock.monotonic() - start.stirred >= _STIRRED_FOR
-        return self._settings.poll * (_CALM if calm else 1)
+        return self._settings.value.poll * (_CALM if calm else 1)
 
     def _waited(self, start: Start) -> float:
         return self._clock.monotonic() - start.since
@@ -278,7 +278,7 @@ class Gate:
                 f"{' and '.join(caller.pods)}; delete one of them",
             )
         start.pod = caller.pod  # once known it stays so
-        looked_up = self._waited(start) >= self._settings.caller_lookup
+        looked_up = self._waited(start) >= self._settings.value.caller_lookup
         if caller.pod is None and view.readable and not looked_up:
             raise Wait(
                 StartOutcome.HELD,

@@ -15,10 +15,11 @@ import holdfast
 from holdfast.app.answers.answers import handlers
 from holdfast.app.answers.readiness import readiness
 from holdfast.app.answers.showing import observe, show, show_ledger
-from holdfast.app.reload import Orders, Reread, may_begin_anew
+from holdfast.app.reload import Orders, Reload, Reread
 from holdfast.app.watches.proof import LedgerProof
 from holdfast.app.wiring.hosts import Hosts, build_host
 from holdfast.app.wiring.lacks import missing_folders
+from holdfast.app.wiring.live import LiveSettings
 from holdfast.app.wiring.parts import VENDORS, Parts
 from holdfast.control.server import ControlServer
 from holdfast.errors import HoldfastError, HostError
@@ -54,8 +55,9 @@ async def run(
     """Run until SIGTERM or SIGINT; raise HoldfastError when it cannot start.
 
     Time is *clock*'s; without one, the machine's. *stalls* are those of the loop that it runs in.
-    At SIGHUP the configuration is read anew by *reread*. Where it can be used, everything stops
-    as at SIGTERM and True is returned: the caller is to start the program anew in this process.
+    *reread* reads the configuration as it is now. What has changed in it is taken up at once, or,
+    where that takes a restart, everything stops as at SIGTERM and True is returned: the caller is
+    to start the program anew in this process.
     """
     orders = Orders()
     raise_open_files_limit()
@@ -91,7 +93,7 @@ async def run(
         )
         stack.push_async_callback(ledger.close)
         parts = Parts(
-            settings,
+            LiveSettings(settings),
             host,
             ledger,
             clock,
@@ -101,7 +103,9 @@ async def run(
         )
         stack.callback(parts.resetter.close)
         observe(parts, metrics)
-        control = ControlServer(state, handlers(parts, board))
+        reload = Reload(parts, reread, orders, partial(_stuck, parts))
+        reload.observe = metrics.node.reloaded
+        control = ControlServer(state, {**handlers(parts, board), "reload": reload.asked})
         await control.start()
         stack.push_async_callback(control.close)
         board.down("scanning the node for the first time")
@@ -116,11 +120,8 @@ async def run(
             log.info("started", version=holdfast.__version__, state=str(state), pid=os.getpid())
             for each in (*parts.lacks, *missing_folders(settings, host.root)):
                 log.warning("permission or mount missing", reason=each)
-            await orders.next()
-            while not (
-                orders.stop or await may_begin_anew(settings, reread, partial(_stuck, parts))
-            ):
-                await orders.next()
+            supervisor.start("configuration", reload.run())
+            await orders.over()
             why = "asked to stop" if orders.stop else "restarting with the changed configuration"
             log.info("stopping", reason=f"{why}; locks stay")
     return not orders.stop

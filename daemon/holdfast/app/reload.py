@@ -1,97 +1,180 @@
-"""What SIGHUP leads to: a start with the configuration as it is now, or a reason why not."""
+"""Has the running daemon take up its configuration as it is now, or tells why it does not."""
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
+from msgspec import Struct
 
+from holdfast.app.wiring.parts import Parts
 from holdfast.errors import SettingsError
-from holdfast.settings import Settings, plain
+from holdfast.settings import Settings
+from holdfast.settings.reloading import TakeUp, changed, take_up
+from holdfast.telemetry.logs import set_up_logs
 
 log = structlog.get_logger(__name__)
 
 Reread = Callable[[], Settings]
 """Reads the configuration as it is now; raises SettingsError."""
 
-_TIED = ("stateDir", "host", "http", "kubelet.pluginDir", "kubelet.podResourcesSocket")
-"""What the pod's mounts and probes were made by: a change of them takes another pod."""
+_TRY_AGAIN = 5.0
+"""Seconds until a restart that a hanging call forbids is tried again."""
 
 
 class Orders:
-    """What signals ask of the daemon: SIGTERM and SIGINT to stop, SIGHUP to begin anew."""
+    """What the daemon is asked to do: to stop, to restart, or to read its configuration."""
 
     def __init__(self) -> None:
-        """Take over the signals; a loop must run."""
-        self._came = asyncio.Event()
+        """Take over SIGTERM, SIGINT and SIGHUP; a loop must run."""
+        self._over = asyncio.Event()
+        self._read = asyncio.Event()
         self.stop = False
-        """Whether to stop, which no later SIGHUP takes back."""
+        """Whether to stop, which no later restart takes back."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopped)
 
         def hung_up(_number: int, _frame: object) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it stops anyway
-                loop.call_soon_threadsafe(self._came.set)
+                loop.call_soon_threadsafe(self.read)
 
         # Not by the loop, which would restore the default when it closes: that ends the process.
         signal.signal(signal.SIGHUP, hung_up)
 
-    async def next(self) -> None:
-        """Wait for the next order; `stop` tells which it is."""
-        await self._came.wait()
-        self._came.clear()
+    def read(self) -> None:
+        """Ask for the configuration to be read."""
+        self._read.set()
+
+    def restart(self) -> None:
+        """Ask for a restart in the same process."""
+        self._over.set()
+
+    async def over(self) -> None:
+        """Return when the daemon is to stop or to restart; `stop` tells which it is."""
+        await self._over.wait()
+
+    async def to_read(self) -> None:
+        """Return when the configuration is to be read."""
+        await self._read.wait()
+        self._read.clear()
 
     def _stopped(self) -> None:
         self.stop = True
-        self._came.set()
+        self._over.set()
 
 
-async def may_begin_anew(
-    settings: Settings, reread: Reread | None, stuck: Callable[[], Iterable[str]]
-) -> bool:
-    """Tell whether the daemon can begin anew with the configuration as it is now; log why not.
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What a reload came to: each key that differs, by how it is taken up, and what forbids it.
 
-    A configuration that cannot be used, or that this pod was not made for, changes nothing. Neither
-    does anything while a lane is stuck: its thread could keep the process from being replaced.
+    Where there is a `problem`, nothing was taken up. `waits`: it will be tried again by itself.
     """
-    problem = await _problem(settings, reread, stuck)
-    if problem:
-        log.error(
-            "configuration not reloaded",
-            reason=problem,
-            next="the former configuration stays in use",
-        )
-    return not problem
+
+    keys: Mapping[TakeUp, tuple[str, ...]] = {}
+    problem: str = ""
+    waits: bool = False
+
+    @property
+    def restarts(self) -> bool:
+        """Whether the daemon restarts in the same process to take it up."""
+        return TakeUp.ANEW in self.keys and not self.problem
 
 
-async def _problem(
-    settings: Settings, reread: Reread | None, stuck: Callable[[], Iterable[str]]
-) -> str:
-    if reread is None:
-        return "it was not read from a file or the environment"
-    try:
-        found = await asyncio.to_thread(reread)
-    except SettingsError as error:
-        return str(error)
-    if changed := tied(settings, found):
-        return (
-            f"{', '.join(changed)} changed, which mounts and probes depend on; restart holdfast "
-            "(with the chart: upgrade the release)"
-        )
-    if lanes := sorted(stuck()):
-        return f"calls hang ({', '.join(lanes)}); send SIGHUP again when they have returned"
-    return ""
+class Reload:
+    """Takes up changes of the configuration: all of one, or nothing of it."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        reread: Reread | None,
+        orders: Orders,
+        stuck: Callable[[], Iterable[str]],
+    ) -> None:
+        """Change *parts* by what *reread* returns; *stuck* names calls that have not returned.
+
+        While there are any, nothing restarts: the thread of one could keep the process from being
+        replaced.
+        """
+        self._parts = parts
+        self._reread = reread
+        self._orders = orders
+        self._stuck = stuck
+        self._turn = asyncio.Lock()
+        self.observe: Callable[[str], None] = lambda _outcome: None
+        """Hears of each reload: live, restart or refused."""
+
+    async def run(self) -> None:
+        """Take up the configuration whenever that is asked for, until cancelled."""
+        outcome = Outcome()
+        if self._reread is not None:
+            outcome = await self.now()  # it may have changed since it was read for the start
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TRY_AGAIN if outcome.waits else None):
+                    await self._orders.to_read()
+            outcome = await self.now()
+            if not (outcome.keys or outcome.problem):
+                log.info("configuration unchanged")
+
+    async def now(self) -> Outcome:
+        """Read the configuration, take up what has changed, and return what that came to."""
+        async with self._turn:
+            outcome, found = await self._plan()
+            self._parts.live.refused = outcome.problem
+            if outcome.problem:
+                self.observe("refused")
+                log.error(
+                    "configuration not reloaded",
+                    reason=outcome.problem,
+                    next="the former configuration stays in use",
+                )
+            elif outcome.restarts:
+                self.observe(TakeUp.ANEW.value)
+                log.info("restarting with the changed configuration", **_shown(outcome))
+                self._orders.restart()
+            elif outcome.keys and found is not None:
+                self.observe(TakeUp.LIVE.value)
+                logs = self._parts.settings.log
+                self._parts.take_up(found)
+                if found.log != logs:
+                    set_up_logs(found.log.level, found.log.format)
+                log.info("configuration reloaded", **_shown(outcome))
+            return outcome
+
+    async def asked(self, _question: object) -> Mapping[str, object]:
+        """Answer the command line: as `now`, in JSON."""
+        outcome = await self.now()
+        return {"changed": _shown(outcome), "problem": outcome.problem}
+
+    async def _plan(self) -> tuple[Outcome, Settings | None]:
+        if self._reread is None:
+            problem = "it was not read from a file or the environment"
+            return Outcome(problem=problem), None
+        try:
+            found = await asyncio.to_thread(self._reread)
+        except SettingsError as error:
+            return Outcome(problem=str(error)), None
+        keys = by_take_up(changed(self._parts.settings, found))
+        if pod := keys.get(TakeUp.POD):
+            problem = (
+                f"{', '.join(pod)} changed, which mounts and probes depend on; restart holdfast "
+                "(with the chart: upgrade the release)"
+            )
+            return Outcome(keys=keys, problem=problem), found
+        if TakeUp.ANEW in keys and (calls := sorted(self._stuck())):
+            problem = f"calls hang ({', '.join(calls)}); it is reloaded when they have returned"
+            return Outcome(keys=keys, problem=problem, waits=True), found
+        return Outcome(keys=keys), found
 
 
-def tied(before: Settings, after: Settings) -> tuple[str, ...]:
-    """Return the keys, or sections, that differ and that only another pod can take on."""
-    old, new = plain(before), plain(after)
-    return tuple(path for path in _TIED if _at(old, path) != _at(new, path))
+def by_take_up(paths: Iterable[str]) -> Mapping[TakeUp, tuple[str, ...]]:
+    """Return *paths* by how a change of each is taken up."""
+    found: dict[TakeUp, tuple[str, ...]] = {}
+    for path in paths:
+        found[take_up(path)] = (*found.get(take_up(path), ()), path)
+    return found
 
 
-def _at(tree: object, path: str) -> object:
-    for name in path.split("."):
-        tree = tree[name] if isinstance(tree, dict) else None
-    return tree
+def _shown(outcome: Outcome) -> Mapping[str, list[str]]:
+    return {how.value: list(paths) for how, paths in outcome.keys.items()}

@@ -23,6 +23,7 @@ from holdfast.cli.tables import (
     CLAIM_COLUMNS,
     Row,
     Rows,
+    reload_lines,
     say,
     show,
     show_json,
@@ -99,6 +100,19 @@ def status(folder: Path, output: str, *, every: bool) -> None:
         say(*status_lines(report, every=every))
     if not all(check["passes"] for check in report["checks"]):
         raise click.exceptions.Exit(1)
+
+
+@commands.command("reload")
+@with_folder
+def reload_configuration(folder: Path) -> None:
+    """Have the daemon read its configuration now, and say what came of it.
+
+    Exits with 1 if it cannot be used; the former configuration then stays in use.
+    """
+    answer = ask_daemon(folder, "reload")
+    say(*reload_lines(answer))
+    if answer["problem"]:
+        raise HoldfastError(f"cannot reload the configuration: {answer['problem']}")
 
 
 @commands.command()

@@ -37,7 +37,7 @@ def run(
     """Run the daemon until SIGTERM.
 
     It also takes the flags of NVIDIA's device plugin. SIGHUP makes it read its configuration again
-    and register with kubelet again.
+    and take up what has changed.
     """
     # Until the daemon handles it: the default would end the process. exec keeps it ignored.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -21,6 +21,25 @@ _WIDTH = 100
 _NO_BREAK = "\u00a0"
 
 
+_TAKEN_UP = {
+    "live": "in use now",
+    "restart": "in use after a restart in the same process, which begins now; locks stay",
+}
+
+
+def reload_lines(answer: Row) -> list[str]:
+    """Return a line for each key that differs, with how it is taken up."""
+    if not (answer["changed"] or answer["problem"]):
+        return ["configuration unchanged"]
+    # A restart takes up everything, and with a problem nothing is.
+    how = "restart" if "restart" in answer["changed"] else ""
+    return [
+        f"{path}: {'not in use' if answer['problem'] else _TAKEN_UP[how or each]}"
+        for each, paths in answer["changed"].items()
+        for path in paths
+    ]
+
+
 def show(rows: Rows, columns: Sequence[str], output: str) -> None:
     """Print *rows*: their *columns* as a table, or everything as JSON.
 

@@ -15,6 +15,7 @@ from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import Inventory, pci_addresses, with_faults
 from holdfast.model.ids import DeviceName, PciAddress
+from holdfast.runtime.changes import pause
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.turns import Turns
@@ -56,7 +57,7 @@ class Scanner:
         sources: Sources,
         held: Callable[[], Collection[DeviceName]] = _nobody,
         before: Callable[[Inventory], Awaitable[Inventory]] = _as_it_is,
-        settings: Discovery,
+        settings: Watched[Discovery],
     ) -> None:
         """Scan below *root* on *lane* for *sources*; *held* names the devices that are granted.
 
@@ -75,7 +76,7 @@ class Scanner:
         self._known: frozenset[PciAddress] = frozenset()
         self._drivers: Mapping[PciAddress, str | None] = {}
         self._wanted = asyncio.Event()
-        self._retries = backoff(_FIRST_RETRY, settings.rescan)
+        self._retries = backoff(_FIRST_RETRY, settings.value.rescan)
         self._found = Inventory(resources=tuple(r for each in sources for r in each.resources))
         self.inventory: Watched[Inventory] = Watched(self._found)
         self.problem: str = "the hardware has not been scanned yet"
@@ -107,7 +108,7 @@ class Scanner:
         if self.problem:
             log.info("hardware scan succeeded", was=self.problem)
         self.problem = ""
-        self._retries = backoff(_FIRST_RETRY, self._settings.rescan)
+        self._retries = backoff(_FIRST_RETRY, self._settings.value.rescan)
         self.scans += 1
         self._found = await self._before(with_found(found, self._sources))
         self.publish()
@@ -122,7 +123,7 @@ class Scanner:
             while True:
                 await self._wanted.wait()
                 # One change makes several events; the first starts the wait, so it stays short.
-                await self._clock.sleep(self._settings.debounce)
+                await self._clock.sleep(self._settings.value.debounce)
                 self._wanted.clear()
                 await self.scan()
                 if self.problem:
@@ -151,7 +152,7 @@ class Scanner:
 
     async def _poke_now_and_then(self) -> None:
         while True:
-            await self._clock.sleep(self._settings.rescan)
+            await pause(self._clock, self._settings, lambda settings: settings.rescan)
             self.poke()
 
     async def _watch_held(self) -> None:
@@ -160,7 +161,7 @@ class Scanner:
         The kernel removes the driver link at once, and everything else only at the end.
         """
         while True:
-            await self._clock.sleep(self._settings.held_check)
+            await self._clock.sleep(self._settings.value.held_check)
             addresses = self._held_functions()
             if not addresses:
                 continue

@@ -15,7 +15,7 @@ from holdfast.kubelet.podresources import PodResources
 from holdfast.kubelet.traffic import Traffic
 from holdfast.model.ids import PodUid, ProcessId, ResourceName
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
-from holdfast.runtime.changes import Changes
+from holdfast.runtime.changes import Changes, pause
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -76,7 +76,7 @@ class ViewReader:
         silent: Callable[[], bool] = lambda: False,
         lane: Lane,
         clock: Clock,
-        settings: Question,
+        settings: Watched[Question],
         calm: float = CALM,
     ) -> None:
         """Ask *pods*, and never while *traffic* has an Allocate in flight.
@@ -156,19 +156,19 @@ class ViewReader:
         seen = 0
         while True:
             writes = await self._written_by_others.until(seen.__ne__)
-            await self._clock.sleep(self._settings.settle)
+            await self._clock.sleep(self._settings.value.settle)
             seen = writes
             self.ask("kubelet wrote its checkpoint")
 
     async def _ask_when_idle(self) -> None:
         while True:
             questions = self.view.value.questions
-            await self._clock.sleep(self._settings.idle_interval)
+            await pause(self._clock, self._settings, lambda settings: settings.idle_interval)
             if self._active() and self.view.value.questions == questions:
                 self.ask("locks are held")
 
     async def _answer_wishes(self) -> None:
-        delays = backoff(self._settings.min_interval, _LAST_DELAY)
+        delays = backoff(self._settings.value.min_interval, _LAST_DELAY)
         while True:
             await self._wanted.until(bool)
             await self._offered()
@@ -186,12 +186,12 @@ class ViewReader:
                 pause = next(delays)
             else:
                 log.debug("kubelet told its pods", asked_because=reasons)
-                delays = backoff(self._settings.min_interval, _LAST_DELAY)
+                delays = backoff(self._settings.value.min_interval, _LAST_DELAY)
                 pause = 0.0
             finally:
                 self._asking = False
             spent = self._clock.monotonic() - began
-            await self._clock.sleep(max(pause, self._settings.min_interval - spent, 0.0))
+            await self._clock.sleep(max(pause, self._settings.value.min_interval - spent, 0.0))
 
     async def _question(self) -> None:
         kubelet = await self._lane.run(lambda: self._peer(self._folder.kubelet_socket))
@@ -269,7 +269,7 @@ class ViewReader:
         be the first that we see.
         """
         began = changed = self._clock.monotonic()
-        end = began + self._settings.timeout
+        end = began + self._settings.value.timeout
         seen = before
         while True:
             changes = Changes([self._folder.state])
@@ -282,10 +282,11 @@ class ViewReader:
                 break
             await changes.wait(due - now)
         if not written:
+            waited = self._settings.value.timeout
             raise KubeletError(
                 "cannot learn from kubelet which pods it counts: it has not written "
-                f"{self._folder.checkpoint} within {self._settings.timeout:g} s after our devices "
-                "were sent; is a stream open for each resource?"
+                f"{self._folder.checkpoint} within {waited:g} s after our devices were sent; is a "
+                "stream open for each resource?"
             )
 
     def _took_note(self, look: Checkpoint) -> None:
@@ -322,7 +323,7 @@ class ViewReader:
         )
         ours_and_late = same and (
             self._clock.monotonic() - self._resent_at
-            < self._settings.timeout + self._settings.settle
+            < self._settings.value.timeout + self._settings.value.settle
         )
         if not self._asking and not ours_and_late:
             self._count_write()

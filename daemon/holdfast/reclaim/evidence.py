@@ -21,6 +21,7 @@ from holdfast.model.reclaim.ending import (
 )
 from holdfast.reclaim.pods import Pods
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
 
 Judge = Callable[[Member, Sequence[Member]], str | None]
@@ -41,7 +42,7 @@ class Evidence:
         reader: KubeletReader,
         pods: Pods,
         clock: Clock,
-        settings: Reclaim,
+        settings: Watched[Reclaim],
         question_timeout: float,
         own_pid: int,
         judge: Callable[[EndFacts], str | None] = why_spare,
@@ -91,7 +92,9 @@ class Evidence:
 
         *asked_at* is a moment after which kubelet gave it, in seconds since the machine booted.
         """
-        return why_stale(asked=asked_at, now=self._clock.uptime(), limit=self.settings.evidence_age)
+        return why_stale(
+            asked=asked_at, now=self._clock.uptime(), limit=self.settings.value.evidence_age
+        )
 
     def stands(self, lock: DeviceLock, warrant: Warrant) -> bool:
         """Tell, from any thread, whether the lock has not moved and its pod is not counted again.
@@ -115,9 +118,10 @@ class Evidence:
             return lambda _each, _members: "the device's pod was never identified"
         record = self.record(pod)
         runtime, since = self._runtime.get(pod, RuntimeSeen()), self._let_go_since(record)
-        kubelet, settings = self._reader.view.value.kubelet, self.settings
+        kubelet = self._reader.view.value.kubelet
 
         def judge(each: Member, members: Sequence[Member]) -> str | None:
+            settings = self.settings.value  # those of this moment: `observe` ends nothing more
             return self._judge(
                 EndFacts(
                     terminate=settings.mode == "terminate",

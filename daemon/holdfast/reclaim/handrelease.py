@@ -121,7 +121,7 @@ class HandRelease:
                 f"no process of pod {seen.pod} holds {lock.device}, which is granted to that pod "
                 "until kubelet no longer counts it: delete the pod"
             )
-        settings = self._evidence.settings
+        settings = self._evidence.settings.value
         steps = (
             (ReclaimStep.TERMINATE, settings.term_grace),
             (ReclaimStep.KILL, settings.kill_grace),
@@ -156,7 +156,7 @@ class HandRelease:
             left = processes & {each.process for each in members}
             if not left or self._clock.monotonic() >= end:
                 return left
-            await asyncio.sleep(self._evidence.settings.release_poll)
+            await asyncio.sleep(self._evidence.settings.value.release_poll)
 
     async def _kernel(self, target: Target) -> KernelFacts:
         device = self._inventory.value.get(target.device)

@@ -52,7 +52,7 @@ class LeakedSandboxes:
         pods: Pods,
         pidfds: Pidfds,
         clock: Clock,
-        settings: Reclaim,
+        settings: Watched[Reclaim],
     ) -> None:
         """Act by *settings* on what *starts* says."""
         self._ledger = ledger
@@ -64,7 +64,6 @@ class LeakedSandboxes:
         self._pidfds = pidfds
         self._clock = clock
         self._settings = settings
-        self._may_restart = settings.leaked_sandbox == "restart"
         self._leaking_since: dict[PodUid, float] = {}
         self._ended: dict[PodUid, list[float]] = {}
         self._said: dict[PodUid, str] = {}
@@ -73,7 +72,7 @@ class LeakedSandboxes:
     async def run(self) -> None:
         """Follow the starts until cancelled."""
         while True:
-            changes = Changes([self._starts])
+            changes = Changes([self._starts, self._settings])
             starts = self._starts.value if self._may_restart else frozenset[HeldUp]()
             self._forget({start.pod for start in starts})
             for start in sorted(starts, key=lambda each: (each.pod, each.device)):
@@ -81,7 +80,13 @@ class LeakedSandboxes:
                     await self._consider(start)
                 except (HoldfastError, OSError) as error:
                     self._say(start.pod, str(error))
-            await changes.wait(min(_LOOK, self._settings.leak_grace or _LOOK) if starts else _IDLE)
+            await changes.wait(
+                min(_LOOK, self._settings.value.leak_grace or _LOOK) if starts else _IDLE
+            )
+
+    @property
+    def _may_restart(self) -> bool:
+        return self._settings.value.leaked_sandbox == "restart"
 
     def _forget(self, waiting: set[PodUid]) -> None:
         for pod in self._leaking_since.keys() - waiting:
@@ -165,7 +170,7 @@ class LeakedSandboxes:
         book, view, now = self._ledger.book.value, self._reader.view.value, self._clock.monotonic()
         return LeakFacts(
             restart=self._may_restart,
-            terminate=self._settings.mode == "terminate",
+            terminate=self._settings.value.mode == "terminate",
             scan_complete=complete,
             pod=start.pod,
             record=book.pods.get(start.pod),
@@ -176,7 +181,7 @@ class LeakedSandboxes:
             members=members,
             runtime=runtime,
             leaking_for=self._leaking_for(start.pod, holders, now),
-            leak_grace=self._settings.leak_grace,
+            leak_grace=self._settings.value.leak_grace,
             pause=self._pause(start.pod, now),
         )
 
@@ -200,7 +205,7 @@ class LeakedSandboxes:
         ended = self._ended.get(pod)
         if not ended:
             return 0.0
-        retry = self._settings.retry
+        retry = self._settings.value.retry
         pause = retry_pause(len(ended), first=retry.first, last=retry.last)
         return max(0.0, ended[-1] + pause - now)
 

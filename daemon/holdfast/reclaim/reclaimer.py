@@ -64,7 +64,6 @@ class Reclaimer:
         self._pods = pods
         self._pidfds = pidfds
         self._clock = clock
-        self._settings = evidence.settings
         self._attempts: dict[PodUid, Attempt] = {}
         self._by_hand: dict[PodUid, tuple[ByHand, float]] = {}
         self._said: dict[tuple[DeviceName, str], str] = {}
@@ -106,7 +105,8 @@ class Reclaimer:
         members = await self._evidence.look(lock.pod)
         blockers = in_the_way(facts.kernel.holders or (), lock.pod, members)
         attempt = self._attempts.get(lock.pod, Attempt())
-        settings, retry = self._settings, self._settings.retry
+        settings = self._evidence.settings.value
+        retry = settings.retry
         step = next_step(
             attempt,
             self._clock.monotonic(),
@@ -168,8 +168,8 @@ class Reclaimer:
     @property
     def patience(self) -> float:
         """Return how many seconds an attempt takes at the most, questions to kubelet included."""
-        questions = 2 * self._evidence.question_timeout
-        return self._settings.term_grace + self._settings.kill_grace + questions
+        settings = self._evidence.settings.value
+        return settings.term_grace + settings.kill_grace + 2 * self._evidence.question_timeout
 
     def _allowed(self, pod: PodUid) -> ByHand:
         order, until = self._by_hand.get(pod, (ByHand.NOTHING, 0.0))

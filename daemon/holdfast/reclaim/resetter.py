@@ -33,6 +33,7 @@ from holdfast.model.reclaim.reset import (
 from holdfast.model.use.free import Freedom, KernelFacts, Opened, judge_kernel
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
 
 _AGAIN = "its functions are tried again"
@@ -162,7 +163,7 @@ class Resetter:
         ledger: Ledger,
         control: FunctionControl,
         clock: Clock,
-        settings: Reclaim,
+        settings: Watched[Reclaim],
         ended: Callable[[], None],
     ) -> None:
         """Act by *settings*; *ended* is called on the loop when there is something new to see."""
@@ -179,7 +180,7 @@ class Resetter:
     @property
     def stuck(self) -> str:
         """Name each lane with a call that is overdue, and for how long; empty: there is none."""
-        late = self._clock.monotonic() - self._settings.reset_timeout
+        late = self._clock.monotonic() - self._settings.value.reset_timeout
         return "; ".join(
             f"lane {it.lane.name} is stuck for {late - it.began:.0f} s"
             for it in self._running.values()
@@ -258,15 +259,15 @@ class Resetter:
         number = self._numbers[lock.device] = self._numbers.get(lock.device, 0) + 1
         trial = Trial(
             device=device,
-            policy=ResetPolicy(self._settings.reset),
-            rebind=self._settings.rebind,
+            policy=ResetPolicy(self._settings.value.reset),
+            rebind=self._settings.value.rebind,
             idle=judge_kernel(facts).freedom is Freedom.FREE,
             wanted=lambda: self._still_forced(lock),
         )
         it = _Running(
             fence=lock.fence,
             keys=lock.keys,
-            lane=Lane(f"reset {lock.device}", deadline=self._settings.reset_timeout),
+            lane=Lane(f"reset {lock.device}", deadline=self._settings.value.reset_timeout),
             began=self._clock.monotonic(),
             number=number,
         )
@@ -319,7 +320,7 @@ class Resetter:
     def _reason(self, it: _Running) -> str:
         if it.findings is not None and it.findings.problem:
             return it.findings.problem
-        waited = self._settings.reset_timeout
+        waited = self._settings.value.reset_timeout
         if self._state(it) is TrialState.OVERDUE:
             return (
                 f"its reset or check has not returned within {waited:g} s (lane {it.lane.name}); "
@@ -329,7 +330,7 @@ class Resetter:
 
     def _state(self, it: _Running) -> TrialState:
         if it.findings is None:
-            late = self._clock.monotonic() - it.began >= self._settings.reset_timeout
+            late = self._clock.monotonic() - it.began >= self._settings.value.reset_timeout
             return TrialState.OVERDUE if late else TrialState.RUNNING
         if it.findings.problem:
             return TrialState.FAILED
@@ -337,6 +338,6 @@ class Resetter:
         return TrialState.PASSED if fresh else TrialState.NONE
 
     def _retry_due(self, it: _Running) -> bool:
-        retry = self._settings.retry
+        retry = self._settings.value.retry
         pause = retry_pause(it.number, first=retry.first, last=retry.last)
         return it.findings is not None and self._clock.monotonic() - it.ended >= pause

@@ -77,7 +77,7 @@ class Watcher:
         reclaimer: Reclaimer,
         resetter: Resetter,
         clock: Clock,
-        settings: Reclaim,
+        settings: Watched[Reclaim],
         pending_timeout: float,
         is_retired: Callable[[ResourceName], bool] = lambda _resource: False,
     ) -> None:
@@ -141,7 +141,15 @@ class Watcher:
     async def run(self) -> None:
         """Beat until cancelled."""
         while True:
-            changes = Changes([self._ledger.book, self._reader.view, self._inventory, self.nudges])
+            changes = Changes(
+                [
+                    self._ledger.book,
+                    self._reader.view,
+                    self._inventory,
+                    self.nudges,
+                    self._settings,
+                ]
+            )
             try:
                 await self._beat()
             except (HoldfastError, OSError) as error:
@@ -265,7 +273,7 @@ class Watcher:
         return ReleaseFacts(
             kernel=await self._kernel_facts(lock, book, pod),
             pod=pod,
-            unseen_grace=self._settings.unseen_grace,
+            unseen_grace=self._settings.value.unseen_grace,
             nobodys=lock.pod is None and (lock.state is LockState.FOREIGN or not lock.started),
             heir=_heir(lock, book),
         )
@@ -324,7 +332,8 @@ class Watcher:
 
     def _pause(self) -> float:
         ending = any(map(_waits_to_be_free, self._locks()))
-        poll = self._settings.release_poll if ending else self._settings.poll
+        settings = self._settings.value
+        poll = settings.release_poll if ending else settings.poll
         return min(poll, self._endings.pause())
 
 

@@ -1,10 +1,13 @@
 """Waiting for the first change among several published values."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
+from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
+
+T = TypeVar("T")
 
 
 class Changes:
@@ -29,6 +32,20 @@ class Changes:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
         return bool(changed)
+
+
+async def pause(clock: Clock, settings: Watched[T], seconds: Callable[[T], float]) -> None:
+    """Return after so many *seconds* as *settings* say; a change of them counts at once."""
+    began = clock.monotonic()
+    while (left := began + seconds(settings.value) - clock.monotonic()) > 0:
+        sleep = asyncio.ensure_future(clock.sleep(left))
+        change = asyncio.ensure_future(_beyond(settings, settings.version))
+        try:
+            await asyncio.wait((sleep, change), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleep.cancel()
+            change.cancel()
+            await asyncio.gather(sleep, change, return_exceptions=True)
 
 
 async def _beyond(value: Watched[Any], version: int) -> None:

@@ -6,7 +6,7 @@ from collections import Counter as Counted
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from holdfast.model.book.drift import Drift
 from holdfast.runtime.stalls import Stalls
@@ -75,6 +75,15 @@ class NodeMetrics:
             "holdfast_ledger_failing_seconds",
             "How long no write to the ledger has succeeded; 0 while writes succeed.",
         )
+        self._reloads = Counter(
+            "holdfast_configuration_reloads",
+            "Changes of the configuration by what came of them: live (taken up at once), restart "
+            "(of the daemon, in the same process), refused (it cannot be used).",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in ("live", "restart", "refused"):  # so that the first is an increase from 0
+            self._reloads.labels(outcome)
         self._drift = gauge(
             "holdfast_drift",
             "Current disagreements between the ledger, kubelet and the kernel, by kind.",
@@ -84,6 +93,10 @@ class NodeMetrics:
     def committed(self, seconds: float) -> None:
         """Record one commit."""
         self._commit.observe(seconds)
+
+    def reloaded(self, outcome: str) -> None:
+        """Count one change of the configuration."""
+        self._reloads.labels(outcome).inc()
 
     def show_ledger(self, *, failing_for: float) -> None:
         """Show how many seconds no write has succeeded."""

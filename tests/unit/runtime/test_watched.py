@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+from holdfast.runtime.changes import pause
 from holdfast.runtime.watched import Watched
+from manual_clock import ManualClock
 from waiting import until
 
 
@@ -79,3 +81,21 @@ async def test_until_returns_the_first_value_that_fits() -> None:
 
     assert await waiting == 3
     assert await watched.until(lambda value: value == 4) == 4
+
+
+async def test_a_pause_ends_when_its_settings_say_so_also_after_they_have_changed() -> None:
+    clock, settings = ManualClock(), Watched(60.0)
+    paused = asyncio.create_task(pause(clock, settings, lambda seconds: seconds))
+    await clock.advance(30.0)
+    assert not paused.done()
+    settings.set(40.0)
+    await clock.advance(9.0)
+    assert not paused.done()
+    await clock.advance(2.0)
+    assert paused.done()
+
+    paused = asyncio.create_task(pause(clock, settings, lambda seconds: seconds))
+    await clock.advance(20.0)
+    settings.set(10.0)
+    await clock.advance(0.0)
+    assert paused.done()

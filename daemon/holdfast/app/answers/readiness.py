@@ -58,6 +58,7 @@ def _facts(parts: Parts) -> ReadinessFacts:
         devices=len(inventory.devices),
         require_devices=settings.readiness.require_devices,
         specs=parts.specs.published.problem,
+        configuration=parts.live.refused,
         looked=watcher.looked.is_set(),
         watch=Known(
             at=watcher.compared_at,

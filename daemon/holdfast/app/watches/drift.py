@@ -85,7 +85,7 @@ class DriftWatch:
         kernel: KernelWatch,
         preference: Preference,
         clock: Clock,
-        settings: Drift,
+        settings: Watched[Drift],
         pending_timeout: float,
         claims: Callable[[], ClaimDriftFacts | None] = lambda: None,
     ) -> None:
@@ -110,7 +110,9 @@ class DriftWatch:
     async def run(self) -> None:
         """Compare until cancelled."""
         while True:
-            changes = Changes([self._ledger.book, self._view, self._inventory, self._offers])
+            changes = Changes(
+                [self._ledger.book, self._view, self._inventory, self._offers, self._settings]
+            )
             self.compare()
             await changes.wait(self._pause())
 
@@ -129,11 +131,11 @@ class DriftWatch:
         for each in found:
             first = self._seen[each].first if each in self._seen else now
             self._seen[each] = _Seen(first=first, last=now)
-            if each not in self.standing and now - first >= self._settings.settle:
+            if each not in self.standing and now - first >= self._settings.value.settle:
                 self.standing[each] = self._clock.wall() - (now - first)
                 log.warning("drift found", **asdict(each))
         for each, seen in list(self._seen.items()):
-            if now - seen.last > self._settings.settle:
+            if now - seen.last > self._settings.value.settle:
                 del self._seen[each]
                 if self.standing.pop(each, None) is not None:
                     log.info("drift resolved", kind=each.kind, subject=each.subject)
@@ -156,5 +158,6 @@ class DriftWatch:
 
     def _pause(self) -> float:
         """Return how many seconds to wait when nothing changes."""
-        soon = max(_LEAST_PAUSE, self._settings.settle)
-        return min(self._settings.beat, soon) if self._seen else self._settings.beat
+        settings = self._settings.value
+        soon = max(_LEAST_PAUSE, settings.settle)
+        return min(settings.beat, soon) if self._seen else settings.beat

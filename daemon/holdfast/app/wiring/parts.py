@@ -16,6 +16,7 @@ from holdfast.app.watches.own_sockets import OwnSockets
 from holdfast.app.wiring.doors import is_silent, second_door
 from holdfast.app.wiring.hosts import Hosts
 from holdfast.app.wiring.lacks import lacks
+from holdfast.app.wiring.live import LiveSettings
 from holdfast.discovery.scanner import Scanner
 from holdfast.discovery.source import Source, Sources
 from holdfast.host.cgroup.cgroups import Cgroups
@@ -81,7 +82,7 @@ class Parts:
 
     def __init__(
         self,
-        settings: Settings,
+        live: LiveSettings,
         host: Hosts,
         ledger: Ledger,
         clock: Clock,
@@ -91,15 +92,25 @@ class Parts:
         count: Count,
     ) -> None:
         """Build everything; *called* is told of kubelet's calls, *count* of hardware events."""
-        self.settings, self.host, self.ledger, self.clock = settings, host, ledger, clock
-        self.lacks = lacks(settings, host.root)
-        """What the daemon may not do although its settings ask for it, as it was at the start."""
+        self.live, self.host, self.ledger, self.clock = live, host, ledger, clock
+        self.lacks = lacks(self.settings, host.root)
+        """What the daemon may not do although its settings ask for it."""
         self._build_discovery(vendors, count)
         self._build_kubelet_side()
         self._build_reclaim()
         self._build_allocation(called)
         self._build_watches()
         self.dra = second_door(self)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in use."""
+        return self.live.whole
+
+    def take_up(self, settings: Settings) -> None:
+        """Use *settings*, which differ from those in use only in keys that are live."""
+        self.live.put(settings)
+        self.lacks = lacks(settings, self.host.root)
 
     def _build_discovery(self, vendors: Iterable[Vendor], count: Count) -> None:
         settings, host = self.settings, self.host
@@ -129,7 +140,7 @@ class Parts:
             sources=self.sources,
             held=lambda: tuple(self.ledger.book.value.locks),
             before=self._prepared,
-            settings=settings.discovery,
+            settings=self.live.discovery,
         )
         self.look = Look(
             host.root, host.lanes["scan"], self.sources.ask, monotonic=self.clock.monotonic
@@ -159,7 +170,7 @@ class Parts:
             silent=self._silent,
             lane=host.lanes["kubelet"],
             clock=self.clock,
-            settings=kubelet.question,
+            settings=self.live.question,
         )
         self.offering = Offering(
             ledger=self.ledger,
@@ -171,13 +182,13 @@ class Parts:
         )
 
     def _build_reclaim(self) -> None:
-        host, settings = self.host, self.settings.reclaim
+        host, reclaim = self.host, self.live.reclaim
         self.kernel = KernelWatch(
             look=self.look,
             pidfds=host.pidfds,
             clock=self.clock,
             exited=lambda _process: self.watcher.holder_exited(),
-            rescan=settings.foreign_scan,
+            rescan=reclaim.value.foreign_scan,
             exclusive_open=self.settings.gate.exclusive_open,
         )
         self.cgroups = cgroups = Cgroups(host.root, monotonic=self.clock.monotonic)
@@ -201,7 +212,7 @@ class Parts:
             reader=self.reader,
             pods=pods,
             clock=self.clock,
-            settings=settings,
+            settings=reclaim,
             question_timeout=self.settings.kubelet.question.timeout,
             own_pid=os.getpid(),
         )
@@ -216,7 +227,7 @@ class Parts:
             ledger=self.ledger,
             control=FunctionControl(host.root),
             clock=self.clock,
-            settings=settings,
+            settings=reclaim,
             ended=self._nudge,
         )
         self.watcher = Watcher(
@@ -228,7 +239,7 @@ class Parts:
             reclaimer=self.reclaimer,
             resetter=self.resetter,
             clock=self.clock,
-            settings=settings,
+            settings=reclaim,
             pending_timeout=self.settings.allocate.pending_timeout,
             is_retired=self.settings.is_dra,
         )
@@ -253,7 +264,7 @@ class Parts:
             obstacle=self.watcher.obstacle,
             at_work=self.resetter.at_work,
             clock=self.clock,
-            settings=self.settings.gate,
+            settings=self.live.gate,
             published=lambda: self.specs.published,
             sources=self.sources,
             stirred=self.watcher.nudges,
@@ -303,7 +314,7 @@ class Parts:
             pods=self._pods,
             pidfds=self.host.pidfds,
             clock=self.clock,
-            settings=self.settings.reclaim,
+            settings=self.live.reclaim,
         )
         self.drift = DriftWatch(
             ledger=self.ledger,
@@ -313,7 +324,7 @@ class Parts:
             kernel=self.kernel,
             preference=self._preference,
             clock=self.clock,
-            settings=self.settings.drift,
+            settings=self.live.drift,
             pending_timeout=self.settings.allocate.pending_timeout,
             claims=lambda: None if self.dra is None else self.dra.drift_facts(),
         )

@@ -43,6 +43,7 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
     could not see. `lacks` names each permission or mount that the settings need and that is
     missing, with the feature that is lost. `vendors` are the checks of the vendors' adapters,
     `dra` those of Dynamic Resource Allocation, none without it.
+    `configuration` says why the configuration as it is now is not the one in use.
     `checkpoint_missing`: there is none, as on a node that never ran a pod with a device.
     """
 
@@ -61,6 +62,7 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
     devices: int
     require_devices: bool
     specs: str
+    configuration: str
     looked: bool
     watch: Known
     sight: Sequence[str] = ()
@@ -154,6 +156,15 @@ def specs(facts: ReadinessFacts) -> Iterator[Check]:
     yield Check(name="CDI specs", passes=not facts.specs, reason=facts.specs)
 
 
+def configuration(facts: ReadinessFacts) -> Iterator[Check]:
+    """The configuration as it is now is the one in use; otherwise the former one is."""
+    problem = facts.configuration
+    told = "the changed configuration cannot be used; the former one stays in use"
+    yield Check(
+        name="configuration", passes=not problem, reason=problem, public=told if problem else ""
+    )
+
+
 def first_look(facts: ReadinessFacts) -> Iterator[Check]:
     """All processes were scanned once since the start; no container passes the gate before."""
     reason = "" if facts.looked else "the first scan of all processes has not finished"
@@ -199,6 +210,7 @@ RULES: tuple[Rule, ...] = (
     watch,
     sight,
     privileges,
+    configuration,
 )
 """Every check, in the order in which they are listed."""
 

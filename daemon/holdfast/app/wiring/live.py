@@ -1,0 +1,29 @@
+"""The settings in use, and the sections of them that parts follow while the daemon runs."""
+
+from holdfast.runtime.watched import Watched
+from holdfast.settings import Settings
+
+
+class LiveSettings:
+    """Publishes each section that holds a key which is taken on live (settings.reloading)."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Begin with *settings*."""
+        self.whole = settings
+        """All settings, those included that parts were built by and do not follow."""
+        self.refused = ""
+        """Why the configuration as it is now is not the one in use; empty: it is."""
+        self.discovery = Watched(settings.discovery)
+        self.drift = Watched(settings.drift)
+        self.gate = Watched(settings.gate)
+        self.question = Watched(settings.kubelet.question)
+        self.reclaim = Watched(settings.reclaim)
+
+    def put(self, settings: Settings) -> None:
+        """Publish *settings*, which differ from those before only in keys that are live."""
+        self.whole = settings
+        self.discovery.set(settings.discovery)
+        self.drift.set(settings.drift)
+        self.gate.set(settings.gate)
+        self.question.set(settings.kubelet.question)
+        self.reclaim.set(settings.reclaim)

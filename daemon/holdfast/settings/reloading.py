@@ -1,0 +1,60 @@
+"""What a running daemon does about a key that has changed: `take_up` has the table of all keys."""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from holdfast.settings.sections import Settings
+from holdfast.settings.sources import plain
+
+
+class TakeUp(StrEnum):
+    """How a changed key is taken up; of several that changed the latest here decides."""
+
+    LIVE = "live"
+    """At once: nothing restarts, and no stream ends."""
+    ANEW = "restart"
+    """The daemon restarts in the same process: locks stay, and it registers with kubelet again."""
+    POD = "pod"
+    """Only by another pod, because mounts or probes are made by it."""
+
+
+_TABLE: Mapping[str, TakeUp] = {
+    "discovery": TakeUp.LIVE,
+    "drift": TakeUp.LIVE,
+    "gate": TakeUp.LIVE,
+    "gate.exclusiveOpen": TakeUp.ANEW,
+    "host": TakeUp.POD,
+    "http": TakeUp.POD,
+    "kubelet.pluginDir": TakeUp.POD,
+    "kubelet.podResourcesSocket": TakeUp.POD,
+    "kubelet.question": TakeUp.LIVE,
+    "kubelet.question.timeout": TakeUp.ANEW,
+    "log": TakeUp.LIVE,
+    "readiness": TakeUp.LIVE,
+    "reclaim": TakeUp.LIVE,
+    "reclaim.foreignScan": TakeUp.ANEW,
+    "stateDir": TakeUp.POD,
+}
+"""Of keys and sections; the longest that a key begins with counts. All others: ANEW."""
+
+
+def take_up(path: str) -> TakeUp:
+    """Return how a change of the key at *path* is taken up."""
+    while path and path not in _TABLE:
+        path = path.rpartition(".")[0]
+    return _TABLE.get(path, TakeUp.ANEW)
+
+
+def changed(before: Settings, after: Settings) -> tuple[str, ...]:
+    """Return the path of each key that differs, in the order of the settings."""
+    return tuple(_changed(plain(before), plain(after), ""))
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name, old in before.items():
+        new = after[name]
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _changed(old, new, f"{prefix}{name}.")
+        elif old != new:
+            yield f"{prefix}{name}"

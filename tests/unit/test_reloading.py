@@ -1,0 +1,71 @@
+"""How a change of each key is taken up, and that the parts follow those that are taken up live."""
+
+import pytest
+
+from holdfast.app.reload import by_take_up
+from holdfast.app.wiring.live import LiveSettings
+from holdfast.settings import convert, known_paths
+from holdfast.settings.reloading import _TABLE, TakeUp, changed, take_up
+
+
+def test_each_line_of_the_table_is_of_a_key_or_a_section() -> None:
+    paths = known_paths()
+    for line in _TABLE:
+        assert line in paths or any(path.startswith(f"{line}.") for path in paths), line
+
+
+@pytest.mark.parametrize(
+    ("path", "how"),
+    [
+        ("gate.wait", TakeUp.LIVE),
+        ("gate.exclusiveOpen", TakeUp.ANEW),
+        ("reclaim.retry.first", TakeUp.LIVE),
+        ("log.level", TakeUp.LIVE),
+        ("tpu.resourceName", TakeUp.ANEW),
+        ("pools", TakeUp.ANEW),
+        ("stateDir", TakeUp.POD),
+        ("host.dev", TakeUp.POD),
+        ("http.port", TakeUp.POD),
+        ("kubelet.pluginDir", TakeUp.POD),
+        ("kubelet.podResourcesSocket", TakeUp.POD),
+        ("kubelet.poll", TakeUp.ANEW),
+    ],
+)
+def test_how_a_change_of_a_key_is_taken_up(path: str, how: TakeUp) -> None:
+    assert take_up(path) is how
+
+
+def test_what_has_changed_is_told_by_its_path() -> None:
+    before = convert({"gate": {"wait": "10s"}})
+    after = convert({"pools": [{"resourceName": "a.b/c", "devices": ["8086:*"]}], "stateDir": "/a"})
+
+    paths = changed(before, after)
+
+    assert paths == ("stateDir", "pools", "gate.wait")
+    assert by_take_up(paths) == {
+        TakeUp.POD: ("stateDir",),
+        TakeUp.ANEW: ("pools",),
+        TakeUp.LIVE: ("gate.wait",),
+    }
+    assert changed(after, after) == ()
+
+
+def test_parts_see_settings_that_were_put_after_they_were_built() -> None:
+    before = convert({})
+    after = convert(
+        {
+            "discovery": {"rescan": 1},
+            "drift": {"beat": 1},
+            "gate": {"wait": 1},
+            "kubelet": {"question": {"settle": 0.5}},
+            "reclaim": {"mode": "observe"},
+        }
+    )
+    live = LiveSettings(before)
+    parts = (live.discovery, live.drift, live.gate, live.question, live.reclaim)
+
+    live.put(after)
+
+    assert live.whole is after
+    assert [each.version for each in parts] == [1] * len(parts)
+    assert live.reclaim.value.mode == "observe"
