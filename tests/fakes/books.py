@@ -22,6 +22,7 @@ from holdfast.model.ids import (
 )
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.model.reclaim.ending import Parent
+from holdfast.model.replicas import clash
 
 WHOLE = ResourceName("google.com/tpu")
 HALF = ResourceName("example.com/half")
@@ -139,12 +140,18 @@ def breaches(book: Book) -> list[str]:
             if key in held:
                 found.append(f"{key} is in the locks of {held[key].device} and {lock.device}")
             held[key] = lock
+    found += [
+        f"{one.device} and {other.device} are locked for two, and are of one card"
+        for one in book.locks.values()
+        for other in book.locks.values()
+        if one.fence < other.fence and not same_holder(one, other) and clash(one.keys, other.keys)
+    ]
     active = [each for each in book.allocations.values() if each.phase is Phase.ACTIVE]
     found += [
         f"Allocations {one.id} and {other.id} are both active on one key"
         for one in active
         for other in active
-        if one.id < other.id and not same_holder(one, other) and one.keys & other.keys
+        if one.id < other.id and not same_holder(one, other) and clash(one.keys, other.keys)
     ]
     return found
 
@@ -157,7 +164,7 @@ def unlocked(book: Book) -> list[str]:
         if each.phase is Phase.ACTIVE
         for key in sorted(each.keys)
         if not any(
-            lock.allocation == each.id or same_holder(lock, each)
+            key in lock.keys and (lock.allocation == each.id or same_holder(lock, each))
             for lock in book.locks_on(frozenset({key}))
         )
     ]

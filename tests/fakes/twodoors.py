@@ -37,6 +37,7 @@ from holdfast.model.ids import (
     ProcessId,
     ResourceName,
 )
+from holdfast.model.replicas import clash
 from holdfast.model.use.free import FormerPod, KernelFacts, judge_kernel
 
 
@@ -286,7 +287,7 @@ class TwoDoors(OneHolder):
             for other in live[n + 1 :]:
                 claim = getattr(one, "claim", None)
                 if claim is None or claim is not getattr(other, "claim", None):
-                    assert not one.passed & other.passed, f"{one.uid} and {other.uid}"
+                    assert not clash(one.passed, other.passed), f"{one.uid} and {other.uid}"
 
     @invariant()
     def what_a_live_pod_may_touch_is_locked_for_nobody_else(self) -> None:

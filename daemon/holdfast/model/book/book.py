@@ -22,13 +22,15 @@ from holdfast.model.ids import (
     ProcessId,
     ResourceName,
 )
+from holdfast.model.replicas import Side, rivals, sides_of
 
 MOST_NAMED = 3
 """Pods that a text names of a claim: up to 256 may share one."""
 
 _Key = TypeVar("_Key")
-_Index = dict[_Key, tuple[int, ...]]
-"""The numbers of Allocations, by something that they have in common."""
+_Value = TypeVar("_Value")
+_Index = dict[_Key, tuple[_Value, ...]]
+"""Allocations by number, or locks by device, by something that they have in common."""
 
 
 class Phase(Enum):
@@ -132,7 +134,17 @@ class Holdings:
     smallest number, which is the oldest, first.
     """
 
-    __slots__ = ("_lock_on", "_naming", "_of_claim", "_of_pod", "_on_key", "allocations", "locks")
+    __slots__ = (
+        "_lock_on",
+        "_locks_on_side",
+        "_naming",
+        "_of_claim",
+        "_of_pod",
+        "_on_key",
+        "_on_side",
+        "allocations",
+        "locks",
+    )
 
     def __init__(
         self, allocations: Iterable[Allocation] = (), locks: Iterable[DeviceLock] = ()
@@ -140,11 +152,13 @@ class Holdings:
         """Take *allocations* and *locks*; no key may be in two locks."""
         self.allocations: dict[int, Allocation] = {}
         self.locks: dict[DeviceName, DeviceLock] = {}
-        self._on_key: _Index[HardwareKey] = {}
-        self._naming: _Index[tuple[ResourceName, DeviceId]] = {}
-        self._of_pod: _Index[PodUid] = {}
-        self._of_claim: _Index[ClaimUid] = {}
+        self._on_key: _Index[HardwareKey, int] = {}
+        self._on_side: _Index[Side, int] = {}
+        self._naming: _Index[tuple[ResourceName, DeviceId], int] = {}
+        self._of_pod: _Index[PodUid, int] = {}
+        self._of_claim: _Index[ClaimUid, int] = {}
         self._lock_on: dict[HardwareKey, DeviceName] = {}
+        self._locks_on_side: _Index[Side, DeviceName] = {}
         for allocation in allocations:
             self.put(allocation)
         for lock in locks:
@@ -177,6 +191,8 @@ class Holdings:
         self.locks[lock.device] = lock
         for key in lock.keys:
             self._lock_on[key] = lock.device
+        for side in sides_of(lock.keys):
+            _with(self._locks_on_side, side, lock.device)
 
     def drop_lock(self, device: DeviceName) -> None:
         """Take out the lock on *device*."""
@@ -185,6 +201,12 @@ class Holdings:
     def on(self, keys: Iterable[HardwareKey]) -> list[Allocation]:
         """Return the Allocations of one of *keys*."""
         return self._numbered({each for key in keys for each in self._on_key.get(key, ())})
+
+    def contending(self, keys: Collection[HardwareKey]) -> list[Allocation]:
+        """Return the Allocations that exclude one of *keys*: on it, or on the rest of a card."""
+        found = {each for key in keys for each in self._on_key.get(key, ())}
+        found.update(each for side in rivals(keys) for each in self._on_side.get(side, ()))
+        return self._numbered(found)
 
     def naming(self, resource: ResourceName, ids: Iterable[DeviceId]) -> list[Allocation]:
         """Return the Allocations of *resource* that name one of *ids*."""
@@ -202,20 +224,26 @@ class Holdings:
     def connected(self, keys: Iterable[HardwareKey]) -> list[Allocation]:
         """Return the Allocations of *keys*, those that share hardware with these, and so on."""
         found: dict[int, Allocation] = {}
-        new = self.on(keys)
+        new = self.contending(frozenset(keys))
         while new:
             found |= {each.id: each for each in new}
-            further = self.on({key for each in new for key in each.keys})
+            further = self.contending({key for each in new for key in each.keys})
             new = [each for each in further if each.id not in found]
         return self._numbered(found)
 
-    def locks_on(self, keys: Iterable[HardwareKey]) -> list[DeviceLock]:
-        """Return the locks on any of *keys*, under any resource name."""
+    def locks_on(self, keys: Collection[HardwareKey]) -> list[DeviceLock]:
+        """Return the locks that exclude any of *keys*, under any resource name.
+
+        They are on the same hardware, or one is on a replica of a card and the other on the card.
+        """
         on = self._lock_on
         found = [key for key in keys if key in on]
         if len(found) > 1:
             found.sort()
-        return [self.locks[device] for device in dict.fromkeys(on[key] for key in found)]
+        devices = dict.fromkeys(on[key] for key in found)
+        for side in sorted(rivals(keys)):
+            devices |= dict.fromkeys(sorted(self._locks_on_side.get(side, ())))
+        return [self.locks[device] for device in devices]
 
     def rank(self, allocation: Allocation) -> tuple[int, int]:
         """Return its place in the queue: all Allocations of a pod have the place of the oldest."""
@@ -225,6 +253,8 @@ class Holdings:
     def _index(self, allocation: Allocation, change: "_Change") -> None:
         for key in allocation.keys:
             change(self._on_key, key, allocation.id)
+        for side in sides_of(allocation.keys):
+            change(self._on_side, side, allocation.id)
         for id_ in allocation.devices:
             change(self._naming, (allocation.resource, id_), allocation.id)
         if allocation.pod is not None:
@@ -238,14 +268,16 @@ class Holdings:
     def _forget_keys(self, lock: DeviceLock) -> None:
         for key in lock.keys:
             del self._lock_on[key]
+        for side in sides_of(lock.keys):
+            _without(self._locks_on_side, side, lock.device)
 
 
-def _with(index: _Index[_Key], key: _Key, number: int) -> None:
-    index[key] = (*index.get(key, ()), number)
+def _with(index: _Index[_Key, _Value], key: _Key, value: _Value) -> None:
+    index[key] = (*index.get(key, ()), value)
 
 
-def _without(index: _Index[_Key], key: _Key, number: int) -> None:
-    left = tuple(each for each in index[key] if each != number)
+def _without(index: _Index[_Key, _Value], key: _Key, value: _Value) -> None:
+    left = tuple(each for each in index[key] if each != value)
     if left:
         index[key] = left
     else:
@@ -253,9 +285,9 @@ def _without(index: _Index[_Key], key: _Key, number: int) -> None:
 
 
 class _Change(Protocol):
-    """Adds a number to an index, or takes it out."""
+    """Adds a value to an index, or takes it out."""
 
-    def __call__(self, index: _Index[_Key], key: _Key, number: int, /) -> None: ...
+    def __call__(self, index: _Index[_Key, _Value], key: _Key, value: _Value, /) -> None: ...
 
 
 class Book(Struct, frozen=True, kw_only=True, dict=True):
@@ -281,11 +313,11 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
         self.__dict__["holdings"] = holdings
 
     def lock_on(self, keys: frozenset[HardwareKey]) -> DeviceLock | None:
-        """Return a lock on any of *keys*, under any resource name, or None."""
+        """Return a lock that excludes any of *keys*, under any resource name, or None."""
         return next(iter(self.holdings.locks_on(keys)), None)
 
     def locks_on(self, keys: frozenset[HardwareKey]) -> list[DeviceLock]:
-        """Return every lock on any of *keys*, under any resource name."""
+        """Return every lock that excludes any of *keys*, under any resource name."""
         return self.holdings.locks_on(keys)
 
     def rank(self, allocation: Allocation) -> tuple[int, int]:

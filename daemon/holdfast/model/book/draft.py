@@ -190,7 +190,7 @@ class Draft:
         evidence: str,
     ) -> None:
         """Lock a free device for *allocation*."""
-        self._refuse_taken(device, keys)
+        self._refuse_taken(device, keys, of=allocation)
         new = self._new(device, keys, LockState.HELD, evidence)
         owned = replace(
             new,
@@ -241,7 +241,7 @@ class Draft:
 
     def grow(self, lock: DeviceLock, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Add free *keys* to a lock, which stays whose it is."""
-        self._refuse_taken(lock.device, keys, but=lock)
+        self._refuse_taken(lock.device, keys, of=lock)
         grown = replace(lock, keys=lock.keys | keys, fence=self._next_fence(), evidence=evidence)
         self._enter(grown, lock.state)
 
@@ -331,11 +331,20 @@ class Draft:
         self._enter(moved, lock.state)
 
     def _refuse_taken(
-        self, device: DeviceName, keys: frozenset[HardwareKey], *, but: DeviceLock | None = None
+        self,
+        device: DeviceName,
+        keys: frozenset[HardwareKey],
+        *,
+        of: Allocation | DeviceLock | None = None,
     ) -> None:
+        """Refuse to lock what another lock excludes; *of* is whose the new keys are.
+
+        Its own pod may have a card and a replica of it, where it was shared in between.
+        """
         same = self._holdings.locks.get(device)
         for lock in (*self._holdings.locks_on(keys), *([] if same is None else [same])):
-            if lock is not but:
+            own = of is not None and same_holder(lock, of)
+            if lock is not of and (lock is same or not own or lock.keys & keys):
                 message = f"cannot lock {device}: {lock.device} has the same hardware"
                 raise LedgerError(message)
 

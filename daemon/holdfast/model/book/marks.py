@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.model.ids import DeviceName, HardwareKey
+from holdfast.model.replicas import clash
 
 
 class Asker(Struct, frozen=True, kw_only=True):
@@ -57,8 +58,11 @@ class Marks(Struct, frozen=True, kw_only=True):
         return bool(self.quarantines) or self.drain is not None
 
     def on(self, keys: frozenset[HardwareKey]) -> tuple[Quarantine, ...]:
-        """Return every quarantine of any of *keys*, under any resource name."""
-        return tuple(each for each in self.quarantines.values() if each.keys & keys)
+        """Return every quarantine of any of *keys*, under any resource name.
+
+        That of a whole card is one of its replicas, too.
+        """
+        return tuple(each for each in self.quarantines.values() if clash(each.keys, keys))
 
     def with_quarantine(self, quarantine: Quarantine) -> "Marks":
         """Return the same with *quarantine*, in place of a former one of its device."""
@@ -81,7 +85,7 @@ def why_withheld(
     a drain the rest of its containers may follow.
     """
     for quarantine in marks.on(keys):
-        if quarantine.keys & keys - started:
+        if clash(quarantine.keys, keys - started):
             return f"{quarantine.device} is quarantined by hand: {quarantine.mark}"
     if marks.drain is not None and not started:
         return f"holdfast is draining: {marks.drain}"

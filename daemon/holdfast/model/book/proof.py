@@ -15,7 +15,7 @@ def could_have_started(allocation: Allocation, holdings: Holdings) -> bool:
     """
     if any(
         each.phase is Phase.ACTIVE and not same_holder(each, allocation)
-        for each in holdings.on(allocation.keys)
+        for each in holdings.contending(allocation.keys)
     ):
         return False
     return not any(

@@ -7,6 +7,7 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import why_withheld
 from holdfast.model.ids import DeviceName, HardwareKey
+from holdfast.model.replicas import Side, rivals, sides_of
 
 
 def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
@@ -23,17 +24,23 @@ def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
         holdings.allocations.values() if near is None else holdings.connected(near),
     )
     wanted: set[HardwareKey] = set()
+    sides: dict[Side, list[Allocation]] = {}
     for allocation in queue:
         for device, keys in allocation.names():
             missing = keys - _had_by(draft, allocation, keys)
-            if missing and not missing & wanted and not _is_withheld(draft, allocation, missing):
+            if not missing or missing & wanted or _is_withheld(draft, allocation, missing):
+                continue
+            rival = (each for side in rivals(missing) for each in sides.get(side, ()))
+            if all(same_holder(each, allocation) for each in rival):
                 _lock_for(draft, allocation, device, missing)
         wanted |= allocation.keys
+        for side in sides_of(allocation.keys):
+            sides.setdefault(side, []).append(allocation)
 
 
 def waits_behind(book: Book, allocation: Allocation, keys: frozenset[HardwareKey]) -> str:
     """Return whose turn it is to have *keys*, which no lock has and *allocation* waits for."""
-    others = (each for each in book.holdings.on(keys) if not same_holder(each, allocation))
+    others = (each for each in book.holdings.contending(keys) if not same_holder(each, allocation))
     first = next(iter(_in_turn(book.holdings, others)), None)
     whose = "an older Allocation" if first is None else book.holder(first)
     return f"{', '.join(sorted(keys))} waits behind {whose}"
@@ -62,7 +69,9 @@ def _lock_for(
     draft: Draft, allocation: Allocation, device: DeviceName, missing: frozenset[HardwareKey]
 ) -> None:
     """Lock *missing*, which its pod does not have yet, if those who have it yield."""
-    in_the_way = draft.holdings.locks_on(missing)
+    # Its pod may have had the card in another way, before it was shared.
+    found = draft.holdings.locks_on(missing)
+    in_the_way = [lock for lock in found if not _is_own(lock, allocation)]
     if not all(_yields(draft, lock, allocation) for lock in in_the_way):
         return
     same = draft.locks.get(device)

@@ -190,7 +190,9 @@ def _started(passage: Passage, caller: Caller, book: Book) -> frozenset[Hardware
 def _others(passage: Passage, caller: Caller, book: Book) -> list[Allocation]:
     same = _allocations_of(passage, book)
     own = same[0].id if len(same) == 1 else caller.allocation
-    return [each for each in _in_line(book, book.holdings.on(passage.keys)) if each.id != own]
+    return [
+        each for each in _in_line(book, book.holdings.contending(passage.keys)) if each.id != own
+    ]
 
 
 def _allocations_of(passage: Passage, book: Book) -> list[Allocation]:

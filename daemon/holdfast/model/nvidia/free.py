@@ -11,6 +11,7 @@ from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 from holdfast.model.nvidia.gpu import GpuUse
 from holdfast.model.nvidia.idle import IdleLevel, IdleRules, Unused, is_busy
+from holdfast.model.replicas import card_of, clash, is_replica, shares
 from holdfast.model.use.free import Freedom, Verdict
 from holdfast.model.use.holders import Grip, Holder
 
@@ -38,6 +39,7 @@ class Bystander(Enum):
     MPS = "the MPS server"
     DISPLAY = "the display"
     ONLOOKER = "which has it open and does not use it"
+    NEIGHBOUR = "which has another replica of it"
 
 
 class GpuSight(Struct, frozen=True, kw_only=True):
@@ -51,6 +53,8 @@ class GpuSight(Struct, frozen=True, kw_only=True):
 
     `utilization` is by how many percent it works though nobody is known to use it, None where NVML
     does not tell or a bystander works on it; `restless`: it did so for longer than the deadline.
+
+    `shared`: pods use other replicas of it, so neither memory nor utilization tells anything.
     """
 
     problem: str = ""
@@ -63,6 +67,7 @@ class GpuSight(Struct, frozen=True, kw_only=True):
     overdue: bool = False
     utilization: int | None = None
     restless: bool = False
+    shared: bool = False
 
     @property
     def above(self) -> int:
@@ -86,12 +91,14 @@ class Granted(Struct, frozen=True, kw_only=True):
 
     None among `pods`: to a pod that is over, was never identified, and may have started a
     container. `elsewhere` are the pods that have another device as well: the node of a slice is its
-    GPU's, so they may have it for that one.
+    GPU's, so they may have it for that one. `neighbours` are the pods that share the GPU with a
+    replica: they have started on another one. A pod that gives a replica back is none of its own.
     `unowned`: the ledger gave it to nobody.
     """
 
     pods: frozenset[PodUid | None] = frozenset()
     elsewhere: frozenset[PodUid | None] = frozenset()
+    neighbours: frozenset[PodUid] = frozenset()
     unowned: bool = True
 
 
@@ -107,15 +114,17 @@ def uuids(device: Device) -> tuple[str, ...]:
 
     A GPU in MIG mode does not tell of the processes on its slices.
     """
-    whole = sorted(key.partition("/")[2] for key in device.keys if key.startswith(_GPU))
+    whole = sorted({card_of(key) for key in device.keys if key.startswith(_GPU) or is_replica(key)})
     slices = sorted(key.split("/", 3)[-1] for key in device.keys if key.startswith(_MIG))
     return (*whole, *slices)
 
 
 def granted_on(keys: frozenset[HardwareKey], locks: Mapping[DeviceName, DeviceLock]) -> Granted:
     """Return to whom the ledger gave the hardware of a device."""
-    mine = [lock for lock in locks.values() if lock.keys & keys]
-    mine = [lock for lock in mine if lock.state is not LockState.FOREIGN]
+    granted = [lock for lock in locks.values() if lock.state is not LockState.FOREIGN]
+    mine = [lock for lock in granted if clash(lock.keys, keys)]
+    beside = [lock for lock in granted if shares(lock.keys, keys)]
+    returning = {lock.pod for lock in mine if lock.state in ENDING}
     is_slice = all(key.startswith(_MIG) for key in keys)
     return Granted(
         pods=frozenset(lock.pod for lock in mine if lock.pod is not None or _may_have_run(lock)),
@@ -124,7 +133,12 @@ def granted_on(keys: frozenset[HardwareKey], locks: Mapping[DeviceName, DeviceLo
             for lock in locks.values()
             if is_slice and lock.state is LockState.HELD and not lock.keys & keys
         ),
-        unowned=not mine,
+        neighbours=frozenset(
+            lock.pod
+            for lock in beside
+            if lock.started and lock.pod is not None and lock.pod not in returning
+        ),
+        unowned=not mine and not beside,
     )
 
 
@@ -148,7 +162,8 @@ def sort(
     roles = {pid: bystander(holder, to, rules) for pid, holder in known.items()}
     at_work = any(role and known[pid].grips & _USES for pid, role in roles.items())
     theirs = [each.memory for each in use.processes if roles.get(each.pid) is not None]
-    told = use.memory_used is not None and None not in theirs
+    shared = Bystander.NEIGHBOUR in roles.values()
+    told = use.memory_used is not None and None not in theirs and not shared
     return Found(
         holders=tuple(known[pid] for pid in sorted(known) if roles[pid] is None),
         sight=GpuSight(
@@ -160,7 +175,8 @@ def sort(
             memory=max(0, (use.memory_used or 0) - sum(each or 0 for each in theirs))
             if told
             else None,
-            utilization=None if at_work else use.utilization,
+            utilization=None if at_work or shared else use.utilization,
+            shared=shared,
         ),
     )
 
@@ -177,6 +193,8 @@ def bystander(holder: Holder, to: Granted, rules: GpuRules) -> Bystander | None:
     that it computes in any other.
     """
     uses = holder.grips & _USES
+    if holder.pod in to.neighbours:
+        return Bystander.NEIGHBOUR
     if holder.pod is not None and holder.pod in to.pods:
         only_node = holder.grips == {Grip.NODE}
         return Bystander.ONLOOKER if only_node and holder.pod in to.elsewhere else None
@@ -196,7 +214,7 @@ def bystander(holder: Holder, to: Granted, rules: GpuRules) -> Bystander | None:
 def unused(found: Found, to: Granted) -> Unused | None:
     """Return what is to be learned of a GPU that nobody uses; None: somebody is on it."""
     sight = found.sight
-    if sight.problem or found.holders or sight.ended:
+    if sight.problem or found.holders or sight.ended or sight.shared:
         return None
     return Unused(memory=sight.memory, utilization=sight.utilization, unowned=to.unowned)
 
@@ -234,7 +252,9 @@ def _judge(sight: GpuSight, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
     if sight.busy:
         return _unknown(f"{_works(sight)}: reset it (nvidia-smi --gpu-reset) if a pod fails on it")
     back = _back(sight)
-    beside = "".join(f"; beside it {who}, {role.value}" for who, role in sight.bystanders)
+    # Neighbours can be many, and are what a shared GPU is for.
+    others = (each for each in sight.bystanders if each[1] is not Bystander.NEIGHBOUR)
+    beside = "".join(f"; beside it {who}, {role.value}" for who, role in others)
     if gaps:
         return _unknown(
             f"NVML names no process and {back}, but not every process can be seen: {gaps[0]}"
@@ -245,6 +265,8 @@ def _judge(sight: GpuSight, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
 
 
 def _back(sight: GpuSight) -> str:
+    if sight.shared:
+        return "pods use other replicas of it, so only processes count"
     if sight.memory is None:
         return "NVML does not report its memory, so only processes count"
     if sight.idle is None:

@@ -1,0 +1,290 @@
+"""Replicas of a card: what they exclude, who comes first, and who of a card's users is a neighbour."""
+
+import pytest
+
+from fakes.books import (
+    BOOT,
+    HALF,
+    NOW,
+    WHOLE,
+    Silicon,
+    X,
+    Y,
+    Z,
+    allocated,
+    book_of,
+    breaches,
+    drafted,
+    keys,
+    lock_of,
+    name,
+)
+from fakes.onegpu import RULES
+from holdfast.errors import LedgerError
+from holdfast.model.book.book import Book
+from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine, why_withheld
+from holdfast.model.book.proof import could_have_started
+from holdfast.model.book.queue import settle, waits_behind
+from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.gate.gate import Caller, Passage, why_held
+from holdfast.model.ids import DeviceId, HardwareKey, PodUid, ProcessId, ResourceName
+from holdfast.model.nvidia.free import (
+    Bystander,
+    bystander,
+    granted_on,
+    sort,
+    unused,
+    uuids,
+)
+from holdfast.model.nvidia.gpu import GpuProcess, GpuUse
+from holdfast.model.replicas import clash, parted, replica_id, replica_key, shares
+from holdfast.model.use.free import Freedom
+from holdfast.model.use.holders import Grip, Holder
+
+MIB = 1 << 20
+SHARED = ResourceName("nvidia.com/gpu.shared")
+CARD: Silicon = {DeviceId("G"): keys("gpu/G", "mig/G/1/M", "mig/G/2/N")}
+SLICE: Silicon = {DeviceId("M"): keys("mig/G/1/M")}
+OTHER: Silicon = {DeviceId("H"): keys("gpu/H")}
+
+
+def replica(*numbers: int) -> Silicon:
+    return {
+        replica_id(DeviceId("G"), number): frozenset({replica_key("G", number)})
+        for number in numbers
+    }
+
+
+CLASHES = [
+    (keys("replica/G/0"), keys("replica/G/0"), True),
+    (keys("replica/G/0"), keys("replica/G/1"), False),
+    (keys("replica/G/0"), keys("gpu/G"), True),
+    (keys("replica/G/0"), keys("mig/G/1/M"), True),
+    (keys("replica/G/0"), keys("gpu/H"), False),
+    (keys("replica/G/0"), keys("gpu/H", "gpu/G"), True),
+    (keys("replica/G/0"), keys("pci/G"), False),
+    (keys("replica/G/0", "gpu/H"), keys("replica/H/0"), True),
+    # Slices that are both of the card tell by their keys alone whether they are the same.
+    (keys("gpu/G"), keys("mig/G/1/M"), False),
+    (keys("pci/0000:00:05.0"), keys("pci/0000:00:05.0"), True),
+    (keys("a"), keys("b"), False),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "expected"), CLASHES)
+def test_a_replica_excludes_all_of_its_card_but_the_other_replicas(
+    one: frozenset[HardwareKey], other: frozenset[HardwareKey], expected: bool
+) -> None:
+    assert clash(one, other) is expected
+    assert clash(other, one) is expected
+
+
+def test_only_different_replicas_share_a_card() -> None:
+    assert shares(keys("replica/G/0"), keys("replica/G/1"))
+    assert not shares(keys("replica/G/0"), keys("replica/G/0"))
+    assert not shares(keys("replica/G/0", "replica/G/1"), keys("replica/G/1"))
+    assert not shares(keys("replica/G/0"), keys("replica/H/1"))
+    assert not shares(keys("gpu/G"), keys("mig/G/1/M"))
+
+
+def test_a_replica_is_called_as_nvidias_plugin_calls_it() -> None:
+    assert replica_id(DeviceId("GPU-1"), 3) == "GPU-1::3"
+    assert parted(DeviceId("GPU-1::3")) == ("GPU-1", "3")
+    assert parted(DeviceId("GPU-1")) == ("GPU-1", "")
+
+
+def test_pods_on_replicas_of_one_card_have_their_locks_at_the_same_time() -> None:
+    book = book_of(
+        allocated(replica(0), resource=SHARED, pod=X, active=True),
+        allocated(replica(1), resource=SHARED, pod=Y),
+        allocated(replica(1), resource=SHARED, pod=Z),
+    )
+    assert {device.id: lock.pod for device, lock in book.locks.items()} == {"G::0": X, "G::1": Y}
+    assert not breaches(book)
+
+
+@pytest.mark.parametrize(("whole", "resource"), [(CARD, WHOLE), (SLICE, HALF)])
+def test_whoever_has_the_card_or_a_slice_keeps_every_replica(
+    whole: Silicon, resource: ResourceName
+) -> None:
+    draft = drafted()
+    first = allocated(whole, resource=resource, pod=X, active=True)(draft)
+    allocated(replica(0), resource=SHARED, pod=Y)(draft)
+    allocated(replica(1), resource=SHARED, pod=Z)(draft)
+    settle(draft)
+    assert {lock.pod for lock in draft.locks.values()} == {X}
+    draft.end(first, "over")
+    settle(draft)
+    assert {lock.pod for lock in draft.locks.values()} == {X}  # not free yet
+    draft.move(next(iter(draft.locks)), LockState.FREE, "free")
+    settle(draft)
+    assert {lock.pod for lock in draft.locks.values()} == {Y, Z}
+
+
+def test_the_card_waits_for_the_last_replica_and_no_later_pod_overtakes_it() -> None:
+    draft = drafted()
+    first = allocated(replica(0), resource=SHARED, pod=X, active=True)(draft)
+    settle(draft)
+    allocated(CARD, pod=Y)(draft)
+    late = allocated(replica(1), resource=SHARED, pod=Z)(draft)
+    settle(draft)
+    assert {lock.pod for lock in draft.locks.values()} == {X}
+    assert waits_behind(draft.book, late, late.keys).endswith(f"pod {Y}")
+    draft.end(first, "over")
+    draft.move(name("G::0", SHARED), LockState.FREE, "free")
+    settle(draft)
+    assert {lock.pod for lock in draft.locks.values()} == {Y}
+
+
+def test_replicas_that_no_container_started_on_yield_to_an_older_pod_that_wants_the_card() -> None:
+    draft = drafted()
+    allocated(CARD, pod=X)(draft)
+    allocated(replica(0), resource=SHARED, pod=Y)(draft)
+    allocated(replica(1), resource=SHARED, pod=Z)(draft)
+    draft.lock(name("G::0", SHARED), keys("replica/G/0"), draft.holdings.of_pod(Y)[0], "early")
+    draft.lock(name("G::1", SHARED), keys("replica/G/1"), draft.holdings.of_pod(Z)[0], "early")
+    settle(draft, near=keys("replica/G/1"))
+    assert {device.id: lock.pod for device, lock in draft.locks.items()} == {"G": X}
+
+
+def test_a_pod_may_have_the_card_and_a_replica_that_was_made_of_it_in_between() -> None:
+    for one, other in ((CARD, replica(0)), (replica(0), CARD)):
+        book = book_of(
+            allocated(one, resource=WHOLE, pod=X, active=True),
+            allocated(other, resource=SHARED, pod=X),
+            allocated(replica(1), resource=SHARED, pod=Y),
+        )
+        assert {lock.pod for lock in book.locks.values()} == {X}
+        assert len(book.locks) == 2
+        assert not breaches(book)
+
+
+def test_a_lock_is_refused_on_what_a_replica_excludes() -> None:
+    draft = drafted()
+    allocated(replica(0), resource=SHARED, pod=X)(draft)
+    settle(draft)
+    whole = allocated(CARD, pod=Y)(draft)
+    with pytest.raises(LedgerError, match=r"G::0 has the same hardware"):
+        draft.lock(name("G"), CARD[DeviceId("G")], whole, "taken")
+    with pytest.raises(LedgerError, match=r"G::0 has the same hardware"):
+        draft.withhold(name("G"), keys("gpu/G"), "pid 1")
+
+
+def test_a_start_on_a_replica_is_told_who_has_the_card() -> None:
+    book = book_of(allocated(CARD, pod=X, active=True), allocated(replica(0), pod=Y))
+    passage = Passage(resource=WHOLE, asked=frozenset({DeviceId("G::0")}), devices=dict(replica(0)))
+    assert why_held(passage, Caller(pods=(Y,)), book) == f"{name('G')} is held by pod {X}"
+    # Whose start it is is not known: it may be that of a pod behind the other.
+    queued = book_of(allocated(CARD), allocated(replica(0)))
+    text = why_held(passage, Caller(), Book(allocations=queued.allocations))
+    assert text is not None
+    assert "waits for the same hardware" in text
+
+
+def test_a_pod_cannot_have_started_on_a_card_of_which_another_started_on_a_replica() -> None:
+    book = book_of(
+        allocated(replica(0), resource=SHARED, pod=X, active=True), allocated(CARD, pod=Y)
+    )
+    assert not could_have_started(book.holdings.of_pod(Y)[0], book.holdings)
+
+
+def test_a_card_that_a_person_withholds_is_withheld_with_all_of_its_replicas() -> None:
+    mark = Mark(asker=Asker(uid=0, pid=1), at=NOW)
+    marks = Marks(
+        quarantines={name("G"): Quarantine(device=name("G"), keys=keys("gpu/G"), mark=mark)}
+    )
+    assert why_withheld(marks, keys("replica/G/0")) is not None
+    assert why_withheld(marks, keys("replica/G/0"), keys("replica/G/0")) is None
+    assert why_withheld(marks, keys("replica/H/0")) is None
+
+
+def _lock(
+    *of: str, pod: PodUid | None, state: LockState = LockState.HELD, started: bool = True
+) -> DeviceLock:
+    return DeviceLock(
+        device=name(of[0]),
+        keys=keys(*of),
+        state=state,
+        fence=1,
+        since=NOW,
+        boot=BOOT,
+        pod=pod,
+        started=started,
+    )
+
+
+_BUSY = GpuUse(
+    processes=(GpuProcess(pid=7, kind="compute"),), memory_used=900 * MIB, utilization=99
+)
+_WORKS = Holder(process=ProcessId(7, 1), command="python", grips=frozenset({Grip.NODE}), pod=X)
+NEIGHBOURS = [
+    ("runs on another replica", [_lock("replica/G/0", pod=X)], True),
+    # What it left behind keeps its own replica, and no other.
+    ("ends", [_lock("replica/G/0", pod=X, state=LockState.RELEASING)], True),
+    ("could not be ended", [_lock("replica/G/0", pod=X, state=LockState.QUARANTINED)], True),
+    ("has started nothing", [_lock("replica/G/0", pod=X, started=False)], False),
+    ("is on another card", [_lock("replica/H/0", pod=X)], False),
+    ("has the whole card", [_lock("gpu/G", pod=X)], False),
+    ("has this replica", [_lock("replica/G/1", pod=X)], False),
+    ("has both", [_lock("replica/G/0", pod=X), _lock("replica/G/1", pod=X)], True),
+    (
+        "gives this one back",
+        [_lock("replica/G/0", pod=X), _lock("replica/G/1", pod=X, state=LockState.RELEASING)],
+        False,
+    ),
+    ("is not known yet", [_lock("replica/G/0", pod=None)], False),
+    ("is a stranger's", [_lock("replica/G/0", pod=X, state=LockState.FOREIGN)], False),
+    ("is nobody's", [], False),
+]
+
+
+@pytest.mark.parametrize(("case", "locks", "neighbour"), NEIGHBOURS)
+def test_who_is_in_the_way_on_a_replica(
+    case: str, locks: list[DeviceLock], neighbour: bool
+) -> None:
+    to = granted_on(keys("replica/G/1"), {each.device: each for each in locks})
+    found = sort(_BUSY, (_WORKS,), {}, to, RULES)
+    assert (not found.holders) is neighbour, case
+    assert found.sight.shared is neighbour
+    assert (found.sight.memory is None) is neighbour
+    if neighbour:
+        verdict = found.sight.judge(looked=True, gaps=())
+        assert verdict.freedom is Freedom.FREE
+        assert "pods use other replicas of it, so only processes count" in verdict.reason
+        assert unused(found, to) is None
+
+
+def test_without_neighbours_on_the_card_its_memory_counts_for_the_last_replica() -> None:
+    to = granted_on(keys("replica/G/1"), {name("replica/G/0"): _lock("replica/G/0", pod=X)})
+    found = sort(GpuUse(memory_used=900 * MIB), (), {}, to, RULES)
+    assert found.sight.memory == 900 * MIB
+    look = unused(found, to)
+    assert look is not None
+    assert not look.unowned  # the pod may be about to use it
+
+
+def test_a_neighbour_is_in_the_way_of_the_card_as_a_whole() -> None:
+    to = granted_on(keys("gpu/G"), {name("replica/G/0"): _lock("replica/G/0", pod=X)})
+    assert to.pods == {X}
+    assert bystander(_WORKS, to, RULES) is None
+    assert not to.unowned
+
+
+def test_two_slices_are_no_neighbours() -> None:
+    to = granted_on(keys("mig/G/1/M"), {name("mig/G/2/N"): _lock("mig/G/2/N", pod=X)})
+    assert not to.neighbours
+    assert to.elsewhere == {X}
+    assert Bystander.NEIGHBOUR is not bystander(_WORKS, to, RULES)
+
+
+def test_of_a_replica_nvml_is_asked_about_its_card() -> None:
+    device = Device(
+        name=name("G::1", SHARED),
+        kind=DeviceKind.DRIVER,
+        keys=keys("replica/G/1"),
+        nodes=(),
+        functions=(),
+    )
+    assert uuids(device) == ("G",)
+    assert lock_of(book_of(allocated(replica(1), pod=X)), "G::1").keys == device.keys
