@@ -17,7 +17,7 @@ _HOOK = "helm.sh/hook:"
 _HEADER = """\
 # holdfast without Helm: what the chart in deploy/helm/holdfast makes of its defaults, in the namespace kube-system.
 # Written by `make chart`. Name an image that your nodes can pull, then: kubectl apply -f holdfast.yaml
-# The daemon reads the ConfigMap at its start: kubectl -n kube-system rollout restart daemonset/holdfast
+# The daemon takes up a change of the ConfigMap by itself, once kubelet has renewed the file: within some two minutes.
 # Mounts and capabilities fit this configuration; deploy/README.md says which others need more.
 """
 

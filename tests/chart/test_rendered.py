@@ -94,12 +94,29 @@ def test_every_key_of_the_configuration_reaches_the_daemon() -> None:
     assert found.host.cgroup == "/host/cgroup"
 
 
-def test_another_configuration_makes_another_pod_and_the_same_one_does_not() -> None:
-    def checksum(values: dict[str, Any]) -> object:
-        return daemon_set(values)["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+def test_what_the_daemon_takes_up_by_itself_leaves_its_pods_as_they_are() -> None:
+    pools = [{"resourceName": "example.com/nvme", "devices": ["1b36:0010"]}]
 
-    assert checksum({"config": {"gate": {"wait": "10s"}}}) != checksum({})
-    assert checksum({"image": {"tag": "2"}}) == checksum({})
+    assert daemon_set({"config": {"gate": {"wait": "10s"}, "pools": pools}}) == daemon_set({})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"stateDir": "/srv/state"},
+        {"host": {"dev": "/host/dev"}},
+        {"http": {"port": 9000}},
+        {"http": {"address": "127.0.0.1"}},
+        {"kubelet": {"pluginDir": "/srv/device-plugins"}},
+        {"kubelet": {"podResourcesSocket": "/srv/pod-resources/kubelet.sock"}},
+        {"reclaim": {"mode": "observe"}},
+    ],
+)
+def test_what_takes_another_pod_makes_one(config: dict[str, Any]) -> None:
+    def changed(config: dict[str, Any]) -> dict[str, Any]:
+        return daemon_set({"hostNetwork": True, "config": config})
+
+    assert changed(config) != changed({})
 
 
 def test_never_are_two_daemons_on_a_node() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fakes.stage import TPU, Stage, end, pod, stage
 from holdfast.app.daemon import run
@@ -101,6 +102,42 @@ async def test_what_can_be_is_taken_up_without_an_end_of_a_stream(short_path: Pa
         assert (await node.asked("debug"))["settings"]["reclaim"]["orphanGrace"] == 0.01
         node.process.send_signal(signal.SIGHUP)
         await node.until(lambda: "configuration unchanged" in node.log, "the file to be read")
+        assert _streams_ended(node) == 0
+
+
+async def test_a_file_that_changes_is_taken_up_by_itself(short_path: Path) -> None:
+    async with stage(short_path, chips=1, own_process=True) as node:
+        node.configure(gate={"wait": "100ms"})
+        await node.until(lambda: '"live": ["gate.wait", "gate.poll"]' in node.log, "a reload")
+        node.configure(gate={"wiat": "100ms"})
+        await node.until_problem("configuration", "gate.wiat: there is no such key")
+        node.configure(gate={"wait": "200ms"})
+        await node.until_problem("configuration", "")
+        assert _streams_ended(node) == 0
+
+
+async def test_a_configmap_that_kubelet_renews_is_taken_up_by_itself(short_path: Path) -> None:
+    """As kubelet does: the files are in a folder to which one link leads, and that is renamed."""
+    async with stage(short_path, chips=1, start=False, own_process=True) as node:
+        folder = short_path / "mounted"
+        folder.mkdir()
+        node.config = folder / "config.yaml"
+        (folder / "config.yaml").symlink_to("..data/config.yaml")
+
+        def renew(**changes: Any) -> None:
+            version = folder / f"..{len(list(folder.iterdir()))}"
+            version.mkdir()
+            (version / "config.yaml").write_text(yaml.safe_dump(node.settings | changes))
+            (folder / "..data_tmp").symlink_to(version.name)
+            (folder / "..data_tmp").rename(folder / "..data")
+
+        renew()
+        node.start()
+        await node.until(lambda: len(node.healthy()) == 1, "the chip to be healthy")
+        renew(gate={"wait": "100ms"})
+        await node.until(lambda: "configuration reloaded" in node.log, "a reload")
+        settings = (await node.asked("debug"))["settings"]
+        assert settings["gate"]["wait"] == 0.1
         assert _streams_ended(node) == 0
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from holdfast.app.answers.answers import handlers
 from holdfast.app.answers.readiness import readiness
 from holdfast.app.answers.showing import observe, show, show_ledger
 from holdfast.app.reload import Orders, Reload, Reread
+from holdfast.app.watches.configuration import ConfigurationFiles
 from holdfast.app.watches.proof import LedgerProof
 from holdfast.app.wiring.hosts import Hosts, build_host
 from holdfast.app.wiring.lacks import missing_folders
@@ -48,6 +49,7 @@ async def run(
     settings: Settings,
     reread: Reread | None = None,
     *,
+    files: Sequence[Path] = (),
     clock: Clock | None = None,
     vendors: Iterable[Vendor] = VENDORS,
     stalls: Stalls | None = None,
@@ -55,9 +57,9 @@ async def run(
     """Run until SIGTERM or SIGINT; raise HoldfastError when it cannot start.
 
     Time is *clock*'s; without one, the machine's. *stalls* are those of the loop that it runs in.
-    *reread* reads the configuration as it is now. What has changed in it is taken up at once, or,
-    where that takes a restart, everything stops as at SIGTERM and True is returned: the caller is
-    to start the program anew in this process.
+    *reread* reads the configuration as it is now, from *files* among others. What has changed in
+    it is taken up at once, or, where that takes a restart, everything stops as at SIGTERM and True
+    is returned: the caller is to start the program anew in this process.
     """
     orders = Orders()
     raise_open_files_limit()
@@ -121,6 +123,8 @@ async def run(
             for each in (*parts.lacks, *missing_folders(settings, host.root)):
                 log.warning("permission or mount missing", reason=each)
             supervisor.start("configuration", reload.run())
+            watch = ConfigurationFiles(files, paths=host.paths, changed=orders.read)
+            supervisor.start("files of the configuration", watch.run())
             await orders.over()
             why = "asked to stop" if orders.stop else "restarting with the changed configuration"
             log.info("stopping", reason=f"{why}; locks stay")

@@ -41,6 +41,8 @@ def run(
     """
     # Until the daemon handles it: the default would end the process. exec keeps it ignored.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    from holdfast.settings.sources import files  # noqa: PLC0415 - --help does without
+
     named = {"stateDir": state_dir, "http.port": http_port, "log.level": log_level}
     ours = {path: text for path, text in named.items() if text is not None}
     theirs = given()
@@ -66,7 +68,14 @@ def run(
         structlog.get_logger(__name__).warning("setting has no effect", reason=each)
     stalls = Stalls()
     with asyncio.Runner(loop_factory=stalls.new_loop) as runner:
-        again = runner.run(run_daemon(settings, lambda: read(lambda _told: None), stalls=stalls))
+        again = runner.run(
+            run_daemon(
+                settings,
+                lambda: read(lambda _told: None),
+                files=files(config, os.environ, theirs),
+                stalls=stalls,
+            )
+        )
     if again:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # A new program in the same process: NVML, lanes and logs start again, the pid stays.

@@ -48,7 +48,7 @@ def load(
     """
     theirs = theirs or {}
     paths = known_paths()
-    tree = _nvidias_file(theirs.get("config-file", environ.get(CONFIG_FILE, "")), paths, told)
+    tree = _nvidias_file(_theirs_named(environ, theirs), paths, told)
     if file is not None:
         tree = _over(tree, _read(file))
     for path, text in from_environment(environ).items():
@@ -66,6 +66,18 @@ def load(
             raise SettingsError(f"cannot set {path}: {_hint(path, paths)}")
         _put(tree, path, text, paths)
     return convert(tree)
+
+
+def files(
+    file: Path | None, environ: Mapping[str, str], theirs: Mapping[str, str]
+) -> tuple[Path, ...]:
+    """Return the files that `load` reads."""
+    named = _theirs_named(environ, theirs)
+    return (*((file,) if file else ()), *((Path(named),) if named else ()))
+
+
+def _theirs_named(environ: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    return theirs.get("config-file", environ.get(CONFIG_FILE, ""))
 
 
 def convert(tree: Mapping[str, Any]) -> Settings:
