@@ -102,7 +102,7 @@ class TwoDoors(OneHolder):
             for pod in claim.pods:
                 self._all_exit(pod)
         super()._everybody_who_waits_can_start_in_the_end()
-        for _ in range(8):
+        for _ in range(8 + self.claim_pods):  # each pod that shared a claim is waited for in turn
             self.the_watcher_beats(None)
         left = [each for each in self.book.locks.values() if each.claim is not None]
         assert not left, "a claim that is over keeps a device for ever"

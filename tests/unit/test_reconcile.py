@@ -169,6 +169,24 @@ def test_a_pod_refused_after_our_allocate_does_not_hinder_the_next_one_on_the_sa
     assert lock_of(after, "d0").pod == Y
 
 
+def test_a_pod_has_no_better_place_in_the_queue_by_what_a_refused_pod_was_allocated() -> None:
+    """Else it could get what an older pod waits for, which has what it waits for itself."""
+    book = book_of(
+        allocated(_D0),  # nobody's: its pod was refused
+        allocated(silicon(h1="b"), resource=HALF, pod=Y, active=True),
+        allocated(silicon(h0="a"), resource=HALF, pod=Y),
+        allocated(_D0),
+    )
+    view = seen(
+        entry(Y, "h1", resource=HALF),
+        entry(Y, "h0", resource=HALF, container="second"),
+        entry(X, "d0"),
+    )
+    after = _after(book, view)
+    assert lock_of(after, "h0", HALF).pod == Y
+    assert [each.id for each in after.allocations.values() if each.pod == X] == [4]
+
+
 def test_a_younger_allocation_with_other_devices_ends_what_kubelet_gave_away_again() -> None:
     book = book_of(allocated(silicon(d0="a", d1="b")), allocated(_D0))
     after = _after(book, seen(entry(Y, "d0")))

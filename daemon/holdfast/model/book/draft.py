@@ -182,6 +182,14 @@ class Draft:
             else:
                 self._put_lock(replace(lock, allocation=None))
 
+    def withdraw(self, allocation: Allocation, evidence: str) -> None:
+        """End *allocation*; those of its locks are free at once that no container started on."""
+        unused = [lock for lock in self._locks_of(allocation) if not lock.started]
+        self.end(allocation, evidence)
+        for lock in unused:
+            if self._holdings.locks[lock.device].state is LockState.RELEASING:
+                self.move(lock.device, LockState.FREE, "it never passed the gate")
+
     def lock(
         self,
         device: DeviceName,

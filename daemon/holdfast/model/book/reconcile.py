@@ -1,6 +1,6 @@
 """Reconciles the book with kubelet: the pod of each Allocation, and which have ended."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -85,12 +85,30 @@ def _identify(draft: Draft, observed: Observed) -> None:
     view = observed.view
     if not view.readable:
         return
-    for allocation in draft.book.queue():
-        if allocation.pod is not None or not is_newer(view, allocation, observed.boot):
-            continue
-        pods = {entry.pod for entry in view.entries_of(allocation.resource, allocation.ids)}
+    unnamed: dict[tuple[ResourceName, frozenset[DeviceId]], list[Allocation]] = {}
+    for each in draft.book.queue():
+        if each.pod is None and is_newer(view, each, observed.boot):
+            unnamed.setdefault((each.resource, each.ids), []).append(each)
+    for (resource, ids), allocations in unnamed.items():
+        entries = view.entries_of(resource, ids)
+        pods = {entry.pod for entry in entries}
         if len(pods) == 1:
-            draft.identify(allocation, pods.pop())
+            _name(draft, allocations, pods.pop(), containers=len(entries))
+
+
+def _name(draft: Draft, allocations: Sequence[Allocation], pod: PodUid, *, containers: int) -> None:
+    """Write down that *allocations*, of the same devices and the oldest first, are those of *pod*.
+
+    Kubelet allocates once for each of its *containers*. What is older was a pod's that kubelet did
+    not admit: it has no right to a place in the queue, which *pod* would inherit.
+    """
+    for allocation in allocations[:-containers]:
+        if allocation.phase is Phase.PENDING:
+            draft.withdraw(allocation, f"its devices were allocated again, to pod {pod}")
+        else:
+            draft.identify(allocation, pod)
+    for allocation in allocations[-containers:]:
+        draft.identify(allocation, pod)
 
 
 def _end(draft: Draft, observed: Observed) -> None:
