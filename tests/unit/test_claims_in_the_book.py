@@ -19,6 +19,7 @@ from fakes.books import (
     allocated,
     book_of,
     drafted,
+    entry,
     inventory,
     keys,
     lock_of,
@@ -219,6 +220,30 @@ def test_kubelets_checkpoint_ends_no_claim_however_long_it_is_silent() -> None:
     reconcile(later, replace(_observed(), view=seen(read_at=NOW - EPOCH + 5000)))
     assert lock_of(later.book, "d0").state is LockState.HELD
     assert later.book.claims[_C].over_at is None
+
+
+def _counted(book: Book) -> Book:
+    """Return what becomes of *book* when kubelet's checkpoint names X for another device."""
+    draft = drafted(book)
+    view = seen(entry(X, "h9", resource=HALF))
+    reconcile(draft, replace(_observed(), view=view))
+    return draft.book
+
+
+def test_a_claim_does_not_come_back_because_kubelet_counts_its_pod() -> None:
+    """The pod may have asked the device plugin, too; its claim is over by kubelet's own word."""
+    draft = drafted(_unprepared(_prepared()))
+    draft.allocate(WHOLE, silicon(d0="ab"), pod=X)
+    assert lock_of(_counted(draft.book), "d0").state is LockState.RELEASING
+
+
+def test_what_a_pod_had_by_the_device_plugin_does_not_come_back_to_its_claim() -> None:
+    draft = drafted(book_of(allocated(silicon(d0="ab"), pod=X, active=True)))
+    draft.end(draft.holdings.allocations[1], "kubelet no longer counts it")
+    assert enlist(draft, _wish()) is None
+    after = _counted(draft.book)
+    assert lock_of(after, "d0").state is LockState.RELEASING
+    assert [each.claim for each in after.allocations.values()] == [_C]
 
 
 def test_a_pod_with_a_claim_is_counted_and_let_go_by_its_end() -> None:
