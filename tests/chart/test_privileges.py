@@ -17,6 +17,7 @@ _ALL: dict[str, Any] = {
     "dra": {"enabled": True},
     "config": {
         "deviceListStrategy": "cdi",
+        "labels": {"enabled": True},
         "reclaim": {"reset": "afterForcedRelease", "rebind": True},
         "tpu": {"envFile": "/etc/tpu/tpu-env", "api": "dra"},
         "gpu": {
@@ -204,6 +205,7 @@ def test_every_mount_is_of_the_hosts_folder_of_that_name_but_the_config_and_wher
         ({"kubelet": {"podResourcesSocket": "/k/pods/kubelet.sock"}}, "/k/pods"),
         ({"deviceListStrategy": "cdi", "cdi": {"specDir": "/etc/cdi"}}, "/etc/cdi"),
         ({"gpu": {"driverRoot": "/drivers"}}, "/drivers"),
+        ({"labels": {"enabled": True, "folder": "/nfd/features.d"}}, "/nfd/features.d"),
     ],
 )
 def test_a_folder_that_is_moved_in_the_configuration_is_mounted_there(

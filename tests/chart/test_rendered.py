@@ -44,6 +44,7 @@ _MUCH: dict[str, Any] = {
     },
     "config": {
         "deviceListStrategy": "cdi",
+        "labels": {"enabled": True},
         "http": {"address": "127.0.0.1"},
         "reclaim": {"reset": "afterForcedRelease", "rebind": True},
         "tpu": {"envFile": "/etc/tpu/tpu-env"},

@@ -414,6 +414,7 @@ async def stage(
         **_SETTINGS,
         **changes,
         "cdi": {"specDir": str(folder / "cdi")},
+        "labels": {"folder": str(folder / "features.d"), **changes.get("labels", {})},
         "kubelet": {"poll": "100ms", "question": {**_QUESTION, **(question or {})}},
     }
     runtime = WatchfulRuntime(node, folder / "cdi")

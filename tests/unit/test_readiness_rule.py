@@ -20,6 +20,7 @@ from holdfast.model.node.readiness import (
     first_look,
     hardware,
     judge_readiness,
+    labels,
     lanes,
     ledger,
     privileges,
@@ -125,6 +126,7 @@ _CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
         "HTTP 403",
     ),
     (specs, {"specs": "the disk is full"}, "CDI specs", "the disk is full"),
+    (labels, {"labels": "the disk is full"}, "node labels", "the disk is full"),
     (first_look, {"looked": False}, "first process scan", "has not finished"),
     (
         watch,

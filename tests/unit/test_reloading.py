@@ -58,11 +58,19 @@ def test_parts_see_settings_that_were_put_after_they_were_built() -> None:
             "drift": {"beat": 1},
             "gate": {"wait": 1},
             "kubelet": {"question": {"settle": 0.5}},
+            "labels": {"enabled": True},
             "reclaim": {"mode": "observe"},
         }
     )
     live = LiveSettings(before)
-    parts = (live.discovery, live.drift, live.gate, live.question, live.reclaim)
+    parts = (
+        live.discovery,
+        live.drift,
+        live.gate,
+        live.labels,
+        live.question,
+        live.reclaim,
+    )
 
     live.put(after)
 

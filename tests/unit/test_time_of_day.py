@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _FOR_PEOPLE = {
+    "app/watches/labels.py": "until when node labels are good, which is compared with that clock",
     "app/watches/drift.py": "since when a disagreement is told",
     "app/answers/showing.py": "how long locks are where they are, in metrics",
     "dra/health.py": "when kubelet heard of a device, which compares it with its own clock",
@@ -13,6 +14,7 @@ _FOR_PEOPLE = {
     "ledger/ledger.py": "when a move was made, in the history",
     "runtime/clock.py": "the clock itself",
     "telemetry/node.py": "when the daemon started",
+    "vendors/nvidia/gpus.py": "the label nvidia.com/gfd.timestamp",
 }
 
 

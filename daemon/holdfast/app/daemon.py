@@ -197,6 +197,7 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     supervisor.start("memory", parts.memory.run(lambda: parts.kernel.holders, metrics.memory))
     supervisor.start("leaked sandboxes", parts.leaks.run())
     supervisor.start("own sockets", parts.sockets.run())
+    supervisor.start("node labels", parts.labels.run())
     supervisor.start("readiness", _publish(parts, board, metrics))
     supervisor.start("housekeeping", _keep_house(parts))
     for name, task in parts.dra.tasks() if parts.dra is not None else ():

@@ -44,7 +44,7 @@ class Source:
 
     What a method returns here is right for a device whose nodes are all that a container needs and
     that nobody but a process can hold. All methods are called on the event loop and answer at
-    once, or await a lane; `scan` and `promised` are called on lanes of others.
+    once, or await a lane; `scan`, `labels` and `promised` are called on lanes of others.
     """
 
     name: ClassVar[str] = ""
@@ -106,6 +106,15 @@ class Source:
                 for node in device.nodes
             )
         )
+
+    def labels(self, inventory: Inventory) -> Mapping[str, str]:
+        """Return the node labels that tell of this hardware: keys with their domain, any text.
+
+        It may read files. The text becomes a value as `model.node.labels.label_value` makes it.
+        node-feature-discovery refuses keys of kubernetes.io and of the domains below it.
+        """
+        del inventory
+        return {}
 
     def preferred(self, devices: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
         """Return what kubelet should pick of *devices*, which are all of the resource."""
@@ -206,6 +215,10 @@ class Sources:
         for mine in wanted.values():
             answers |= await self.of(mine).ask(tuple(mine))
         return answers
+
+    def labels(self, inventory: Inventory) -> Mapping[str, str]:
+        """Return the node labels that tell of all hardware."""
+        return {key: text for each in self for key, text in each.labels(inventory).items()}
 
     def advertised(self, devices: Iterable[Device]) -> "tuple[Advertised, ...]":
         """Return what the scheduler is told of *devices*, single ones before groups of them."""

@@ -50,6 +50,7 @@ def _paths(settings: Settings) -> Iterator[str]:
         "kubelet.pluginDir": kubelet.plugin_dir,
         "kubelet.podResourcesSocket": kubelet.pod_resources_socket,
         "cdi.specDir": settings.cdi.spec_dir,
+        "labels.folder": settings.labels.folder,
     }.items():
         path = PurePosixPath(text)
         if not path.is_absolute() or ".." in path.parts or "\0" in text:

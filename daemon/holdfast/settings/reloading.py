@@ -30,6 +30,8 @@ _TABLE: Mapping[str, TakeUp] = {
     "kubelet.podResourcesSocket": TakeUp.POD,
     "kubelet.question": TakeUp.LIVE,
     "kubelet.question.timeout": TakeUp.ANEW,
+    "labels": TakeUp.LIVE,
+    "labels.gkeKeys": TakeUp.ANEW,
     "log": TakeUp.LIVE,
     "readiness": TakeUp.LIVE,
     "reclaim": TakeUp.LIVE,

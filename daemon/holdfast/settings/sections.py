@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.names import CLAIM_STATE
 from holdfast.settings.hardware import Gpu, Pool, Tpu
+from holdfast.settings.labels import Labels
 from holdfast.settings.types import Count, Duration, Interval, Port, Section
 
 
@@ -335,6 +336,7 @@ class Settings(Section, frozen=True):
     may then lead to another chip, and the pod must be deleted, while a name leads to the right one.
     Choose cdi with kubelet 1.29 or later and a container runtime that has CDI turned on."""
     cdi: Cdi = msgspec.field(default_factory=Cdi)
+    labels: Labels = msgspec.field(default_factory=Labels)
     discovery: Discovery = msgspec.field(default_factory=Discovery)
     allocate: Allocate = msgspec.field(default_factory=Allocate)
     gate: Gate = msgspec.field(default_factory=Gate)

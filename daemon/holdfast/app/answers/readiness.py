@@ -59,6 +59,7 @@ def _facts(parts: Parts) -> ReadinessFacts:
         require_devices=settings.readiness.require_devices,
         specs=parts.specs.published.problem,
         configuration=parts.live.refused,
+        labels=parts.labels.problem,
         looked=watcher.looked.is_set(),
         watch=Known(
             at=watcher.compared_at,

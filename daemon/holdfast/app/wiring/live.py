@@ -16,6 +16,7 @@ class LiveSettings:
         self.discovery = Watched(settings.discovery)
         self.drift = Watched(settings.drift)
         self.gate = Watched(settings.gate)
+        self.labels = Watched(settings.labels)
         self.question = Watched(settings.kubelet.question)
         self.reclaim = Watched(settings.reclaim)
 
@@ -25,5 +26,6 @@ class LiveSettings:
         self.discovery.set(settings.discovery)
         self.drift.set(settings.drift)
         self.gate.set(settings.gate)
+        self.labels.set(settings.labels)
         self.question.set(settings.kubelet.question)
         self.reclaim.set(settings.reclaim)

@@ -11,6 +11,7 @@ from holdfast.allocation.gate import Gate
 from holdfast.allocation.granting import Granting
 from holdfast.allocation.preference import Preference
 from holdfast.app.watches.drift import DriftWatch
+from holdfast.app.watches.labels import LabelWatch
 from holdfast.app.watches.memory import MemoryWatch
 from holdfast.app.watches.own_sockets import OwnSockets
 from holdfast.app.wiring.doors import is_silent, second_door
@@ -332,6 +333,13 @@ class Parts:
             MemoryReader(self.host.root), lane=self.host.lanes["pods"], clock=self.clock
         )
         self.sockets = OwnSockets(self.registrar, Path(self.settings.state_dir), clock=self.clock)
+        self.labels = LabelWatch(
+            self.live.labels,
+            labels=self.sources.labels,
+            inventory=self.scanner.inventory,
+            open_lane=self.host.open_lane,
+            clock=self.clock,
+        )
 
     @property
     def _by_name(self) -> bool:

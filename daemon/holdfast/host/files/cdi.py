@@ -1,6 +1,5 @@
 """The folder of CDI spec files, in which container runtimes look devices up by name."""
 
-import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -9,8 +8,8 @@ import yaml
 
 from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import list_names, read_bytes
+from holdfast.host.files.wholefile import replace_whole
 
-_MODE = 0o644
 _SUFFIXES = (".json", ".yaml")
 
 
@@ -93,17 +92,8 @@ class SpecFolder:
         # It has our prefix, and the next call removes it.
         temporary = path.with_name(f"{name}.tmp")
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
-            with os.fdopen(fd, "wb") as file:
-                os.fchmod(fd, _MODE)  # whatever the umask
-                file.write(content)
-                file.flush()
-                os.fsync(fd)
-            temporary.replace(path)
-            self._sync()
+            replace_whole(path, content, temporary=temporary)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise HostError(
                 f"cannot write {path}: {error.strerror}; let holdfast write to {self._folder}"
             ) from error
@@ -116,13 +106,6 @@ class SpecFolder:
         except OSError as error:
             raise HostError(f"cannot remove {path}: {error.strerror}; remove it") from error
         return True
-
-    def _sync(self) -> None:
-        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def _names(content: bytes) -> Iterator[str]:

@@ -151,6 +151,15 @@ class NvidiaFiles:
         text = text_or_empty(self._root.sys / "bus/pci/devices" / address / "numa_node")
         return int(text) if text.isdecimal() else None  # -1 says that it has none
 
+    def pci_class(self, address: str) -> str:
+        """Return the class of a PCI function, such as ``0x030200``; empty if it is not told."""
+        return text_or_empty(self._root.sys / "bus/pci/devices" / address / "class")
+
+    @property
+    def machine(self) -> str:
+        """Return what the machine's firmware calls it; empty if it does not tell."""
+        return text_or_empty(self._root.sys / "class/dmi/id/product_name")
+
     def is_on_driver(self, address: str) -> bool:
         """Tell whether a PCI function is on the bus and bound to NVIDIA's driver."""
         driver = link_or_none(self._root.sys / "bus/pci/devices" / address / "driver")

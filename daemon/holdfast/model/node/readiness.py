@@ -45,6 +45,7 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
     `dra` those of Dynamic Resource Allocation, none without it.
     `configuration` says why the configuration as it is now is not the one in use.
     `checkpoint_missing`: there is none, as on a node that never ran a pod with a device.
+    `labels` says why the node labels may be old; None where none are wanted.
     """
 
     now: float
@@ -68,6 +69,7 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
     sight: Sequence[str] = ()
     sighted: float | None = None
     lacks: Sequence[str] = ()
+    labels: str | None = None
     vendors: Sequence[Check] = ()
     dra: Sequence[Check] = ()
 
@@ -165,6 +167,12 @@ def configuration(facts: ReadinessFacts) -> Iterator[Check]:
     )
 
 
+def labels(facts: ReadinessFacts) -> Iterator[Check]:
+    """The node labels are written, where they are wanted."""
+    if facts.labels is not None:
+        yield Check(name="node labels", passes=not facts.labels, reason=facts.labels)
+
+
 def first_look(facts: ReadinessFacts) -> Iterator[Check]:
     """All processes were scanned once since the start; no container passes the gate before."""
     reason = "" if facts.looked else "the first scan of all processes has not finished"
@@ -205,6 +213,7 @@ RULES: tuple[Rule, ...] = (
     hardware,
     devices,
     specs,
+    labels,
     vendors,
     first_look,
     watch,

@@ -70,9 +70,10 @@ class Gpus(WithoutDriver):
         super().__init__(on)
         self._ledger = on.ledger
         self._clock = on.clock
+        self._since = int(on.clock.wall())
         gpu = on.settings.gpu
         lane = on.open_lane("nvml", gpu.call_timeout)
-        files = NvidiaFiles(
+        files = self._files = NvidiaFiles(
             on.root,
             driver_root=gpu.driver_root_seen,
             driver_root_on_host=gpu.driver_root_on_host,
@@ -176,6 +177,25 @@ class Gpus(WithoutDriver):
         from holdfast.model.nvidia.advertised import advertised_gpus  # noqa: PLC0415 - as in the base
 
         return advertised_gpus(devices, self._driver.facts.value)
+
+    def labels(self, inventory: Inventory) -> Mapping[str, str]:
+        """Return what NVIDIA's GPU feature discovery tells of the GPUs."""
+        del inventory
+        if not self._driver.ever_read:
+            return {}
+        from holdfast.model.nvidia.labels import GpuLabelFacts, gpu_labels  # noqa: PLC0415 - rare
+
+        gpus = self._driver.last.gpus
+        return gpu_labels(
+            GpuLabelFacts(
+                gpus=gpus,
+                facts=self._driver.facts.value,
+                strategy=MigStrategy(self._on.settings.gpu.mig_strategy),
+                machine=self._files.machine,
+                classes={gpu.pci: self._files.pci_class(gpu.pci) for gpu in gpus if gpu.pci},
+                since=self._since,
+            )
+        )
 
     def breach(self, entry: CheckpointEntry, devices: Sequence[Device]) -> Breach | None:
         """Return why names and indexes of an old answer lead to other GPUs today."""

@@ -43,17 +43,20 @@ class Tpus(Source):
         pools: Sequence[PoolSpec] = (),
         configured: TpuHostFacts | None = None,
         generation: str = "",
+        gke_keys: bool = False,
         from_file: Callable[[], TpuEnvFile] = TpuEnvFile,
     ) -> None:
         """Advertise chips as *resource*, and with them the functions of *pools*, of that name too.
 
         *configured* goes before what `from_file` returns of /etc/tpu/tpu-env. *generation*
-        overrules what the PCI ids say; empty: it does not.
+        overrules what the PCI ids say; empty: it does not. *gke_keys*: nodes also get the labels
+        that GKE's have.
         """
         self._resource = resource
         self._pools = pools
         self._configured = configured or TpuHostFacts()
         self._generation = generation
+        self._gke_keys = gke_keys
         self._from_file = from_file
         self._notes: dict[str, tuple[str, ...]] = {}
 
@@ -114,6 +117,22 @@ class Tpus(Source):
         )
         return (*problems, *file.problems)
 
+    def labels(self, inventory: Inventory) -> Mapping[str, str]:
+        """Return of which generation the chips are, and what is known of their slice."""
+        from holdfast.model.tpu.labels import tpu_labels  # noqa: PLC0415 - only where they are wanted
+
+        found = map(self._generation_of, inventory.of(self._resource))
+        chips = [generation for generation in found if generation is not None]
+        if not chips:
+            return {}
+        facts, _ = resolve(
+            chips[0],
+            on_host=len(chips),
+            configured=self._configured,
+            from_file=self._from_file().facts,
+        )
+        return tpu_labels(chips[0], on_host=len(chips), facts=facts, gke=self._gke_keys)
+
     def advertised(self, devices: Sequence[Device]) -> "tuple[Advertised, ...]":
         """Return the chips, and the shapes that they make."""
         from holdfast.model.tpu.shapes import advertised_chips  # noqa: PLC0415 - as in the base
@@ -143,6 +162,7 @@ def tpus(on: Context) -> Source:
             vbar_url=tpu.vbar_url or None,
         ),
         generation=tpu.generation,
+        gke_keys=on.settings.labels.gke_keys,
         from_file=lambda: read_tpu_env(file),
     )
 

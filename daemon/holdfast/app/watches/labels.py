@@ -1,0 +1,122 @@
+"""Keeps the node labels true: what the adapters tell of their hardware, in one file."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from holdfast.errors import HoldfastError
+from holdfast.host.files.features import FeatureFile
+from holdfast.model.devices import Inventory
+from holdfast.model.node.labels import feature_file
+from holdfast.runtime.changes import Changes
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+from holdfast.settings.labels import Labels
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+_LOOK = 30.0
+"""Seconds between looks without cause: somebody may have changed the file, or its disk be full."""
+_SETTLES = 30.0
+"""Seconds after the daemon's start in which hardware may still be found, such as GPUs. What the
+file says of it stays meanwhile: a label that goes for a moment ends pods of DaemonSets."""
+_GOOD_FOR = 24 * 3600.0
+"""Seconds after which node-feature-discovery drops the labels if no daemon writes them anew."""
+_DEADLINE = 5.0
+_LONG = 3600.0
+
+
+class LabelWatch:
+    """Writes the labels of each inventory, or removes the file where none are wanted.
+
+    Nothing depends on it: what fails is told in `problem` and tried again.
+    """
+
+    def __init__(
+        self,
+        settings: Watched[Labels],
+        *,
+        labels: Callable[[Inventory], Mapping[str, str]],
+        inventory: Watched[Inventory],
+        open_lane: Callable[[str, float], Lane],
+        clock: Clock,
+    ) -> None:
+        """Write what *labels* returns of each *inventory*; it is called on a lane of its own."""
+        self._settings = settings
+        self._labels = labels
+        self._inventory = inventory
+        self._open_lane = open_lane
+        self._clock = clock
+        self._file = FeatureFile(Path(settings.value.folder))
+        self._lane: Lane | None = None
+        self._began = clock.monotonic()
+        self._settled = False
+        self._good_until = 0.0
+        self.problem: str | None = None
+        """Why the labels may be old, empty when they are not; None where none are wanted."""
+        self.count = 0
+        """How many labels the file has, as far as it was written."""
+
+    async def run(self) -> None:
+        """Keep the file until cancelled."""
+        while True:
+            wanted = self._settings.value.enabled
+            changes = Changes([self._settings, self._inventory] if wanted else [self._settings])
+            await self.refresh()
+            await changes.wait(_LOOK if wanted else _LONG)
+
+    async def refresh(self) -> None:
+        """Let the file say what is known now. Never raises for what its folder does."""
+        settings = self._settings.value
+        former, self._file = self._file, FeatureFile(Path(settings.folder))
+        try:
+            if former.path != self._file.path:
+                await self._on_lane(former.remove)
+            if settings.enabled:
+                await self._write()
+            else:
+                await self._remove()
+        except HoldfastError as error:
+            if str(error) != self.problem:
+                log.warning("cannot write node labels", reason=str(error))
+            self.problem = str(error)
+
+    async def _write(self) -> None:
+        now, inventory = self._clock.wall(), self._inventory.value
+        old = self._clock.monotonic() - self._began >= _SETTLES
+        self._settled = self._settled or old or not inventory.unseen
+        # Both the time that has passed and a clock that was set make it wrong.
+        if abs(now + _GOOD_FOR - self._good_until) > _GOOD_FOR / 2:
+            self._good_until = now + _GOOD_FOR
+        hold = partial(self._hold, self._file, inventory, self._good_until)
+        self.count, changed = await self._on_lane(hold)
+        self.problem = ""
+        if changed:
+            event = "node labels written" if self.count else "node labels removed"
+            log.info(event, file=str(self._file.path), labels=self.count)
+
+    async def _remove(self) -> None:
+        if self._file.exists and await self._on_lane(self._file.remove):
+            log.info("node labels removed", file=str(self._file.path), labels=0)
+        self.problem, self.count = None, 0
+
+    def _hold(self, file: FeatureFile, inventory: Inventory, until: float) -> tuple[int, bool]:
+        """Return how many labels there are, and whether the file was changed; on the lane."""
+        if not self._settled and file.exists:
+            return self.count, False
+        labels = self._labels(inventory)
+        if not labels:
+            return 0, file.remove()
+        return len(labels), file.hold(feature_file(labels, until=until))
+
+    async def _on_lane(self, call: Callable[[], T]) -> T:
+        # Its own: a disk that hangs must not hold up what pods depend on.
+        if self._lane is None:
+            self._lane = self._open_lane("labels", _DEADLINE)
+        return await self._lane.run(call)

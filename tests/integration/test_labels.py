@@ -1,0 +1,101 @@
+"""Node labels on a whole node: the real daemon writes what NVML and the kernel show to the file."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from fakes.gpustage import GpuStage
+from fakes.labels import refused, told
+from fakes.stage import Stage, stage
+from simulated.nvml import Slice
+
+LOST = 15
+WANTED = {"enabled": True, "gkeKeys": True}
+TPUS = {
+    "cloud.google.com/gke-accelerator-count": "1",
+    "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+    "cloud.google.com/gke-tpu-topology": "1x1",
+    "holdfast.dev/tpu.accelerator-type": "v5litepod-1",
+    "holdfast.dev/tpu.count": "1",
+    "holdfast.dev/tpu.generation": "v5e",
+    "holdfast.dev/tpu.memory": "16384",
+    "holdfast.dev/tpu.topology": "1x1",
+}
+
+
+def labels(node: Stage) -> dict[str, str]:
+    file = node.folder / "features.d/holdfast"
+    return told(file.read_text()) if file.exists() else {}
+
+
+async def until(node: GpuStage, **wanted: str | None) -> None:
+    """Return when the labels nvidia.com/*wanted* have these values; None: when they are gone."""
+
+    def so() -> bool:
+        found = labels(node.stage)
+        return all(found.get(f"nvidia.com/{key}") == value for key, value in wanted.items())
+
+    await node.stage.until(so, lambda: f"labels to be {wanted}; they are {labels(node.stage)}")
+
+
+async def test_labels_follow_the_gpus_their_slices_and_their_driver(
+    gpu_stage: Any, short_path: Path
+) -> None:
+    (short_path / "features.d").mkdir()
+    async with gpu_stage(migStrategy="mixed", others={"labels": WANTED}) as node:
+        root = node.stage.node.root
+        (root.sys / "class/dmi/id").mkdir(parents=True)
+        (root.sys / "class/dmi/id/product_name").write_text("DGX H100\n")
+        await node.stage.until(lambda: labels(node.stage) == TPUS, "the labels of the chip")
+
+        node.gpus.arrive(8, mig=0)
+        await until(node, **{"gpu.count": "8", "gpu.product": "NVIDIA-H100-80GB-HBM3"})
+        found = labels(node.stage)
+        assert TPUS.items() <= found.items()
+        assert [pair for pair in found.items() if refused(*pair)] == []
+        expected = {
+            "nvidia.com/gpu.machine": "DGX-H100",
+            "nvidia.com/gpu.memory": "81920",
+            "nvidia.com/gpu.family": "hopper",
+            "nvidia.com/mig.capable": "true",
+            "nvidia.com/cuda.driver-version.full": node.gpus.stub.driver,
+            "nvidia.com/cuda.runtime-version.full": "12.4",
+        }
+        assert expected.items() <= found.items()
+
+        pieces = (Slice("MIG-a", gi=7), Slice("MIG-b", gi=8))
+        node.gpus.change(1, lambda card: replace(card, mig=1, slices=pieces))
+        await until(node, **{"mig-1g.10gb.count": "2", "mig-1g.10gb.multiprocessors": "16"})
+        node.gpus.change(1, lambda card: replace(card, mig=0, slices=()))
+        await until(node, **{"mig-1g.10gb.count": None})
+
+        node.gpus.change(3, lambda card: replace(card, errors={"*": LOST}))
+        await until(node, **{"gpu.count": "7"})
+        node.gpus.change(3, lambda card: replace(card, errors={}))
+        await until(node, **{"gpu.count": "8"})
+
+        node.gpus.leave()
+        await until(node, **{"cuda.driver-version.full": None, "gpu.count": "8"})
+        node.gpus.show(replace(node.gpus.stub, driver="580.65.06"))
+        node.gpus.load()
+        await until(node, **{"cuda.driver-version.major": "580"})
+
+
+async def test_a_folder_that_is_missing_is_told_and_nothing_else_is_worse(
+    short_path: Path,
+) -> None:
+    async with stage(short_path, chips=1, labels={"enabled": True}) as node:
+        await node.until_problem("node labels", "there is no such folder")
+        assert node.healthy()
+
+
+async def test_labels_that_are_switched_off_are_removed(short_path: Path) -> None:
+    (short_path / "features.d").mkdir()
+    async with stage(short_path, chips=1, own_process=True, labels=WANTED) as node:
+        await node.until(lambda: labels(node) == TPUS, "the labels")
+        node.configure(labels={"folder": str(short_path / "features.d")})
+        node.process.send_signal(signal.SIGHUP)
+        await node.until(lambda: not labels(node), "the labels to go")
+        assert list((short_path / "features.d").iterdir()) == []
