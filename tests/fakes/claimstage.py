@@ -58,14 +58,19 @@ class ClaimStage:
         driver: str = DRIVER,
         pool: str = NODE,
         device: str = "",
+        more: Sequence[dict[str, Any]] = (),
         **changes: Any,
     ) -> Claim:
-        """Let the scheduler allocate *chips* to a new claim for *pods*, one of them by default."""
+        """Let the scheduler allocate *chips* to a new claim for *pods*, one of them by default.
+
+        *more* are further results, each with its request and its device.
+        """
         users = (str(uuid4()),) if pods is None else tuple(pods)
         results = [
             {"request": "chips", "driver": driver, "pool": pool, "device": each, **changes}
             for each in ([device] if device else map(self.label, chips))
         ]
+        results += [{"driver": driver, "pool": pool} | each for each in more]
         body = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",

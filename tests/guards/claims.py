@@ -4,6 +4,7 @@ from guards.guard import Edit, Guard
 
 _CLAIMS = "daemon/holdfast/model/book/claims.py"
 _PODS = "daemon/holdfast/model/book/pods.py"
+_FREE_GPUS = "tests/unit/test_gpu_free_rule.py"
 _IN_THE_BOOK = "tests/unit/test_claims_in_the_book.py"
 _AT_THE_DOOR = "tests/contract/test_claim_door.py"
 _ON_A_NODE = "tests/integration/test_claims.py"
@@ -31,6 +32,24 @@ CLAIM_GUARDS = (
         why="a Prepare that kubelet gave up on cannot come after its Unprepare",
         edits=(Edit(_CLAIMS, "    _refuse_late(draft, wish)\n", "    pass\n"),),
         tests=(f"{_AT_THE_DOOR}::test_unprepare_ends_the_prepare_that_waits",),
+    ),
+    Guard(
+        name="admin-own",
+        why="a pod with adminAccess is in the way on a GPU that it was given to itself as well",
+        edits=(
+            Edit(
+                "daemon/holdfast/model/nvidia/free.py",
+                "holder.pod in to.pods:",
+                "holder.pod in to.pods - to.admins:",
+            ),
+        ),
+        tests=(f"{_FREE_GPUS}::test_a_pod_that_was_given_the_gpu_is_in_the_way_all_the_same",),
+    ),
+    Guard(
+        name="admin-over",
+        why="what a pod with adminAccess leaves behind is in the way once its claim is over",
+        edits=(Edit(_CLAIMS, "over_at=draft.uptime, admin={})", "over_at=draft.uptime)"),),
+        tests=("tests/unit/test_admin_claims.py::test_its_end_is_forgotten_but_for_its_name",),
     ),
     Guard(
         name="claim-unended",

@@ -127,7 +127,7 @@ class Stage:
         return {
             row["device"].rpartition("/")[2]: row["state"]
             for row in rows
-            if row["state"] != "queued"
+            if row["state"] not in {"queued", "admin"}
         }
 
     async def until(

@@ -20,6 +20,7 @@ from fakes.books import (
 from holdfast.errors import ClaimRefusedError
 from holdfast.model.book.book import Book
 from holdfast.model.book.claims import Wish, end_claim, enlist
+from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, OpaqueConfig
 from holdfast.model.dra.passage import (
     by_resource,
@@ -28,9 +29,18 @@ from holdfast.model.dra.passage import (
     is_prepared,
     results_for,
     why_not_yet,
+    why_unfit,
     wish_for,
 )
-from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ProcessId
+from holdfast.model.ids import (
+    ClaimRef,
+    ClaimUid,
+    DeviceId,
+    DeviceName,
+    PodUid,
+    ProcessId,
+    ResourceName,
+)
 from holdfast.model.use.free import Freedom, Verdict
 from holdfast.model.use.holders import Grip, Holder
 
@@ -72,7 +82,6 @@ def test_configuration_of_others_is_not_ours_to_read() -> None:
             replace(_CLAIM, results=(replace(_RESULT, pool="node-2"),)),
             "tpu-0 is of pool node-2, and this node is node-1",
         ),
-        (replace(_CLAIM, results=(replace(_RESULT, admin_access=True),)), "adminAccess"),
         (replace(_CLAIM, results=(replace(_RESULT, share_id="half"),)), "is shared (half)"),
         (
             replace(_CLAIM, configs=(OpaqueConfig(driver="holdfast.dev", kind="TpuConfig"),)),
@@ -84,6 +93,58 @@ def test_what_can_never_work_is_refused_with_a_text(claim: AllocatedClaim, text:
     with pytest.raises(ClaimRefusedError) as error:
         _results(claim)
     assert text in str(error.value)
+
+
+_GPU = Device(
+    name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId("GPU-0")),
+    kind=DeviceKind.DRIVER,
+    keys=keys("gpu/GPU-0"),
+    nodes=(),
+    functions=(),
+)
+
+
+def _with(kind: FaultKind, device: Device = _GPU) -> Device:
+    return replace(device, faults=(Fault(kind=kind, text=f"it is {kind.value}"),))
+
+
+@pytest.mark.parametrize(
+    ("device", "admin", "told"),
+    [
+        (_GPU, False, None),
+        (_GPU, True, None),
+        (_with(FaultKind.ILL), False, "nvidia.com/gpu/GPU-0: it is ill"),
+        (_with(FaultKind.ILL), True, None),
+        (_with(FaultKind.NO_NODE), True, "nvidia.com/gpu/GPU-0: it is no-node"),
+    ],
+)
+def test_an_administrator_gets_what_is_ill_and_nothing_that_is_not_there(
+    device: Device, admin: bool, told: str | None
+) -> None:
+    assert why_unfit(device, admin=admin) == told
+
+
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        (_with(FaultKind.GONE), "nvidia.com/gpu/GPU-0: it is gone"),
+        (replace(_GPU, kind=DeviceKind.VFIO), "lets one process open it at a time"),
+        (replace(_GPU, kind=DeviceKind.ACCEL), "lets one process open it at a time"),
+    ],
+)
+def test_what_no_administrator_can_use_is_refused_with_a_text(device: Device, text: str) -> None:
+    with pytest.raises(ClaimRefusedError) as error:
+        why_unfit(device, admin=True)
+    assert text in str(error.value)
+
+
+def test_of_what_a_claim_is_to_have_itself_its_lock_counts_and_not_its_admin_access() -> None:
+    other = replace(
+        _GPU, name=DeviceName(_GPU.name.resource, DeviceId("GPU-1")), keys=keys("gpu/GPU-1")
+    )
+    wish = wish_for(_CLAIM, [_GPU], [_GPU, other])
+    assert wish.keys == _GPU.keys
+    assert wish.admin == {other.name: other.keys}
 
 
 def _held(*pods: PodUid | None) -> Verdict:

@@ -58,6 +58,7 @@ def test_a_claim_is_told_with_its_pods_its_devices_and_whom_it_waits_for() -> No
         "phase": "prepared",
         "pods": ["team/name-of-pod-x (pod-x)", "team/name-of-pod-y (pod-y)"],
         "devices": [f"{WHOLE}/d0"],
+        "adminDevices": [],
         "waits": None,
     }
     assert (second["phase"], second["devices"]) == ("preparing", [f"{WHOLE}/d0"])

@@ -26,7 +26,7 @@ def test_each_test_that_the_page_names_is_there(file: str, words: str) -> None:
 def test_each_row_of_the_comparison_is_shown_or_says_not_yet() -> None:
     rows = [line for line in _COMPARED.splitlines() if line.startswith("| ")][1:]
 
-    assert len(rows) > len(_SHOWN) > 10
+    assert len(rows) >= len(_SHOWN) > 10
     assert [row for row in rows if " -k " not in row and "not yet: " not in row] == []
 
 

@@ -51,6 +51,7 @@ MINE, OTHER = PodUid("pod-mine"), PodUid("pod-other")
 TO_MINE = Granted(pods=frozenset({MINE}), unowned=False)
 TO_NOBODY = Granted()
 TO_UNKNOWN = Granted(pods=frozenset({None}), unowned=False)
+TO_ADMIN = replace(TO_MINE, admins=frozenset({OTHER}))
 GAPS = ("pid 9 (x) cannot be inspected",)
 
 
@@ -105,6 +106,11 @@ WHO = [
     ),
     (holder(grips=NODE | COMPUTES, pod=MINE), replace(TO_MINE, elsewhere=frozenset({MINE})), None),
     (holder(grips=NODE, pod=MINE), replace(TO_MINE, elsewhere=frozenset({OTHER})), None),
+    # A pod with adminAccess keeps nobody from the GPU, unless the GPU was granted to it as well.
+    (holder(grips=COMPUTES, pod=OTHER), TO_ADMIN, Bystander.ADMIN),
+    (holder(grips=NODE, pod=OTHER), replace(TO_ADMIN, pods=frozenset({None})), Bystander.ADMIN),
+    (holder(grips=COMPUTES), TO_ADMIN, None),
+    (holder(grips=COMPUTES, pod=PodUid("a third one")), TO_ADMIN, None),
 ]
 
 
@@ -113,6 +119,12 @@ def test_who_is_in_the_way_on_a_gpu_is_told_by_what_they_do_and_whose_they_are(
     who: Holder, to: Granted, role: Bystander | None
 ) -> None:
     assert bystander(who, to, RULES) is role
+
+
+def test_a_pod_that_was_given_the_gpu_is_in_the_way_all_the_same() -> None:
+    both = replace(TO_ADMIN, pods=frozenset({OTHER}))
+    assert bystander(holder(grips=COMPUTES, pod=OTHER), both, RULES) is None
+    assert bystander(holder(grips=NODE, pod=OTHER), both, RULES) is None
 
 
 def test_what_counts_as_a_monitoring_agent_can_be_set() -> None:

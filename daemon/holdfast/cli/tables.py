@@ -15,7 +15,7 @@ Rows = list[Row]
 _TIMES = frozenset({"at", "since"})
 _SIZES = frozenset({"limit", "usage", "headroom", "memlock"})
 _RESOURCE = ("name", "devices", "healthy", "offered", "locked")
-_CLAIM = ("claim", "phase", "pods", "devices", "waits")
+_CLAIM = ("claim", "phase", "pods", "devices", "adminDevices", "waits")
 CLAIM_COLUMNS = ("claim", "claimPhase", "claimPods")
 _WIDTH = 100
 _NO_BREAK = "\u00a0"
@@ -94,7 +94,9 @@ def status_lines(report: Row, *, every: bool = False) -> list[str]:
         lines.append("NO DEVICES on this node: `holdfast doctor` looks for the cause")
     lines += table(report["resources"], _RESOURCE).split("\n")
     if report["claims"]:
-        lines += table(report["claims"], _CLAIM).split("\n")
+        administrators = any(row["adminDevices"] for row in report["claims"])
+        columns = [each for each in _CLAIM if each != "adminDevices" or administrators]
+        lines += table(report["claims"], columns).split("\n")
     if every:
         lines += map(check_line, passed)
     elif passed:

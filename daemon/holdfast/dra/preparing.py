@@ -6,7 +6,6 @@ from typing import Protocol, TypeVar
 
 import structlog
 from msgspec import Struct
-from msgspec.structs import replace
 
 from holdfast.allocation.sharedlook import SharedLook
 from holdfast.dra.door import ClaimReader
@@ -24,8 +23,8 @@ from holdfast.model.book.claims import Wish, enlist
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.advertised import Advertised
-from holdfast.model.dra.cdi import Handed, device, kind
-from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, Prepared, PreparedDevice
+from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, Prepared
+from holdfast.model.dra.handing import Given, devices_of, hand_over
 from holdfast.model.dra.outcomes import PrepareOutcome
 from holdfast.model.dra.passage import (
     enter,
@@ -33,10 +32,11 @@ from holdfast.model.dra.passage import (
     is_prepared,
     results_for,
     why_not_yet,
+    why_unfit,
     wish_for,
 )
 from holdfast.model.grants import ContainerGrant
-from holdfast.model.ids import ClaimRef, DeviceName, HardwareKey, PodUid, ResourceName
+from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.use.free import Freedom, Verdict, judge_kernel
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
@@ -169,9 +169,9 @@ class Preparing:
         """Return the answer, or raise _NotYetError with the reason."""
         if not self._node.looked.is_set():
             raise _NotYetError("holdfast has just started and has not scanned the node yet")
-        handed = self._devices(results)
-        devices = tuple(dict.fromkeys(device for each in handed for device in each))
-        wish = wish_for(claim, devices)
+        given = self._given(results)
+        devices = devices_of(given, admin=False)
+        wish = wish_for(claim, devices, devices_of(given, admin=True))
         held = await self._record(lambda draft: enlist(draft, wish))
         book = self._ledger.book.value
         reason = held or why_not_yet(book, claim.ref.uid, wish.keys)
@@ -185,18 +185,18 @@ class Preparing:
         if blocked is not None:
             raise _NotYetError(blocked)
         waits.reason = "its CDI spec could not be written in time"
-        answer = await self._hand_over(claim, results, handed)
+        answer = await self._hand_over(claim.ref.uid, given)
         waits.reason = "it could not be recorded in time"
         reason = await self._record(lambda draft: enter(draft, wish, _evidence(verdicts)))
         if reason is not None:
             raise _NotYetError(reason)
         return answer
 
-    def _devices(self, results: Sequence[ClaimResult]) -> tuple[tuple[Device, ...], ...]:
-        """Return the devices of each result, which may be a group."""
+    def _given(self, results: Sequence[ClaimResult]) -> tuple[Given, ...]:
+        """Return each result with its devices, which may be a group."""
         inventory = self._node.inventory.value
         known = {each.name: each.devices for each in self._node.advertised()}
-        found: list[tuple[Device, ...]] = []
+        found: list[Given] = []
         for result in results:
             names = known.get(result.device)
             if names is None and any(map(self._node.serves, inventory.unseen)):
@@ -206,11 +206,10 @@ class Preparing:
                 message = f"this node has no device {result.device} any more; delete the pod"
                 raise ClaimRefusedError(message)
             for each in devices:
-                for fault in each.faults:
-                    if fault.kind.permanent:
-                        raise ClaimRefusedError(f"{each.name}: {fault.text}")
-                    raise _NotYetError(f"{each.name}: {fault.text}")
-            found.append(tuple(devices))
+                fault = why_unfit(each, admin=result.admin_access)
+                if fault is not None:
+                    raise _NotYetError(fault)
+            found.append(Given(result=result, devices=tuple(devices)))
         return tuple(found)
 
     def _by_whom(self, wish: Wish, devices: Iterable[Device]) -> str:
@@ -229,75 +228,28 @@ class Preparing:
         return record.pods
 
     async def _judge(self, devices: Sequence[Device]) -> Mapping[DeviceName, Verdict]:
+        if not devices:
+            return {}
         try:
             seen = await self._node.look.facts(devices)
         except LaneStuckError as error:
             raise _NotYetError(f"the node cannot be scanned: {error}") from error
         return {each.name: judge_kernel(seen[each.name]) for each in devices}
 
-    async def _hand_over(
-        self,
-        claim: AllocatedClaim,
-        results: Sequence[ClaimResult],
-        handed: Sequence[tuple[Device, ...]],
-    ) -> Prepared:
+    async def _hand_over(self, claim: ClaimUid, given: Sequence[Given]) -> Prepared:
         """Write the claim's spec, always: after a reboot the folder is empty."""
-        requests = [result.request.partition("/")[0] for result in results]
-        grants = [
-            self._grant(
-                devices,
-                [
-                    each
-                    for other, name in zip(handed, requests, strict=True)
-                    if name == request
-                    for each in other
-                ],
-            )
-            for devices, request in zip(handed, requests, strict=True)
-        ]
-        specs = [
-            Handed(label=result.device, grant=grant)
-            for result, grant in zip(results, grants, strict=True)
-        ]
+        inventory = self._node.inventory.value
+        handed, answer = hand_over(
+            self._driver,
+            claim,
+            given,
+            lambda resource, devices: self._node.grant(resource, devices, inventory),
+        )
         try:
-            await self._specs.write(claim.ref.uid, specs)
+            await self._specs.write(claim, handed)
         except (HostError, LaneStuckError) as error:
             raise _NotYetError(str(error)) from error
-        return Prepared(
-            devices=tuple(
-                PreparedDevice(
-                    request_names=(request,),
-                    pool=result.pool,
-                    device=result.device,
-                    cdi_ids=(
-                        f"{kind(self._driver)}={device(claim.ref.uid, result.device)}",
-                        *grant.cdi_devices,
-                    ),
-                )
-                for result, request, grant in zip(results, requests, grants, strict=True)
-            )
-        )
-
-    def _grant(self, own: Sequence[Device], together: Sequence[Device]) -> ContainerGrant:
-        """Return what a container gets of *own*, which it has *together* with others.
-
-        Variables tell of all devices of the request: a container that has one has them all.
-        """
-        inventory = self._node.inventory.value
-        others = {node.path for each in together if each not in own for node in each.nodes}
-        made = ContainerGrant()
-        for resource in dict.fromkeys(each.name.resource for each in together):
-            same = tuple(each for each in together if each.name.resource == resource)
-            grant = self._node.grant(resource, same, inventory)
-            nodes = (each for each in grant.nodes if each.host_path not in others)
-            made = replace(
-                made,
-                nodes=(*made.nodes, *nodes),
-                envs={**made.envs, **grant.envs},
-                mounts=(*made.mounts, *grant.mounts),
-                cdi_devices=(*made.cdi_devices, *grant.cdi_devices),
-            )
-        return made
+        return answer
 
     async def _record(self, decide: Callable[[Draft], T]) -> T:
         try:
@@ -313,8 +265,9 @@ class _Waits:
 
 
 def _evidence(verdicts: Mapping[DeviceName, Verdict]) -> str:
-    """Return what the kernel showed, for the history."""
+    """Return what the kernel showed, for the history of the locks."""
     unknown = [each.reason for each in verdicts.values() if each.freedom is Freedom.UNKNOWN]
     if unknown:
         return f"claim prepared, unverified: {unknown[0]}"
-    return f"claim prepared: {next(iter(verdicts.values())).reason}"
+    shown = next((each.reason for each in verdicts.values()), "with adminAccess alone")
+    return f"claim prepared: {shown}"

@@ -1,6 +1,6 @@
 """Compares our claims with kubelet's record and the API server: what nobody tells us is found."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from holdfast.model.book.claims import Wish, adopt, end_claim, share
 from holdfast.model.book.draft import Draft
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.claims import AllocatedClaim
 from holdfast.model.dra.lost import LostFacts, OnServer, why_over
-from holdfast.model.dra.passage import by_resource
+from holdfast.model.dra.passage import may_be_shared, wish_for
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.kubelet import ClaimEntry
 from holdfast.runtime.changes import Changes
@@ -140,18 +141,20 @@ class ClaimRecords:
             await self._ledger.apply_if_changing(
                 partial(share, claim=entry.claim.uid, pods=entry.pods)
             )
-            wish = self._wish(entry)
-            if wish is not None and self._lacks(wish):
-                await self._adopt(wish)
+            devices = self._devices(entry)
+            if devices and entry.pods and self._lacks(entry.claim.uid, devices):
+                await self._adopt(await self._wish(entry, devices))
 
-    def _lacks(self, wish: Wish) -> bool:
+    def _lacks(self, claim: ClaimUid, devices: Mapping[str, tuple[Device, ...]]) -> bool:
         """Tell whether the ledger has less of a claim than kubelet: some hardware comes late."""
         book = self._ledger.book.value
-        record = book.claims.get(wish.ref.uid)
+        record = book.claims.get(claim)
         if record is not None and record.over_at is not None:
             return False
-        had = (each.keys for each in book.holdings.of_claim(wish.ref.uid))
-        return not wish.keys <= frozenset().union(*had)
+        had = [each.keys for each in book.holdings.of_claim(claim)]
+        had += record.admin.values() if record is not None else ()
+        wanted = (device.keys for each in devices.values() for device in each)
+        return not frozenset().union(*wanted) <= frozenset().union(*had)
 
     async def _adopt(self, wish: Wish) -> None:
         try:
@@ -161,24 +164,45 @@ class ClaimRecords:
         else:
             log.warning("claim taken over from kubelet's record", claim=str(wish.ref))
 
-    def _wish(self, entry: ClaimEntry) -> Wish | None:
-        """Return what a claim that kubelet has prepared has of ours, None where it is nothing."""
+    def _devices(self, entry: ClaimEntry) -> Mapping[str, tuple[Device, ...]]:
+        """Return what a claim that kubelet has prepared has of ours, by the scheduler's names."""
         labels = {name for pool, name in entry.devices.get(self._driver, ()) if pool == self._pool}
         inventory = self._inventory.value
-        devices: dict[str, Device] = {
-            str(device.name): device
+        found = {
+            each.name: tuple(
+                device for name in each.devices if (device := inventory.get(name)) is not None
+            )
             for each in self._advertised()
             if each.name in labels
-            for name in each.devices
-            if (device := inventory.get(name)) is not None
         }
-        if not devices or not entry.pods:
-            return None
-        return Wish(
-            ref=entry.claim,
-            pods=dict.fromkeys(entry.pods, ""),
-            devices=by_resource(devices.values()),
+        return {name: devices for name, devices in found.items() if devices}
+
+    async def _wish(self, entry: ClaimEntry, devices: Mapping[str, tuple[Device, ...]]) -> Wish:
+        admin = await self._admin(entry.claim, devices)
+        return wish_for(
+            AllocatedClaim(ref=entry.claim, reserved_for=dict.fromkeys(entry.pods, "")),
+            [device for name, each in devices.items() if name not in admin for device in each],
+            [device for name, each in devices.items() if name in admin for device in each],
         )
+
+    async def _admin(
+        self, claim: ClaimRef, devices: Mapping[str, tuple[Device, ...]]
+    ) -> frozenset[str]:
+        """Return what *claim* has with adminAccess, which kubelet's record does not tell.
+
+        Where the API server cannot say so it is none: one lock too many ends nobody's work.
+        """
+        if not any(may_be_shared(device) for each in devices.values() for device in each):
+            return frozenset()
+        try:
+            found = await self._claims.claim(claim.namespace, claim.name)
+        except ApiServerError:
+            return frozenset()
+        if found.ref.uid != claim.uid:
+            return frozenset()
+        ours = [each for each in found.results or () if each.driver == self._driver]
+        locked = {each.device for each in ours if not each.admin_access}
+        return frozenset(each.device for each in ours if each.device not in locked)
 
     async def _look_for(self, record: ClaimRecord, state: ClaimState) -> None:
         if _listed(record.ref.uid, state) is not False or await self._sight(record.pods):

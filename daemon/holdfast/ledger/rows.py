@@ -30,6 +30,7 @@ _MOMENTS_SINCE_VERSION = 4
 _STARTED_SINCE_VERSION = 5
 _KEPT_SINCE_VERSION = 6
 _CLAIMS_SINCE_VERSION = 7
+_ADMIN_SINCE_VERSION = 8
 
 
 def read_book(db: sqlite3.Connection) -> Book:
@@ -171,9 +172,22 @@ def _read_claims(db: sqlite3.Connection) -> Iterable[ClaimRecord]:
     pods: dict[str, set[PodUid]] = defaultdict(set)
     for claim, pod in db.execute("SELECT claim, pod FROM claim_pods"):
         pods[claim].add(pod)
+    admin = _read_admin(db)
     for row in _select(db, "SELECT uid, namespace, name, boot, over_at FROM claims"):
         ref = ClaimRef(row.pop("namespace"), row.pop("uid"), row.pop("name"))
-        yield ClaimRecord(**row, ref=ref, pods=frozenset(pods[ref.uid]))
+        devices = {name: frozenset(keys) for name, keys in admin[ref.uid].items()}
+        yield ClaimRecord(**row, ref=ref, pods=frozenset(pods[ref.uid]), admin=devices)
+
+
+def _read_admin(db: sqlite3.Connection) -> Mapping[str, Mapping[DeviceName, set[HardwareKey]]]:
+    """Return what claims have adminAccess to; an older file, open for reading alone, has none."""
+    found: dict[str, dict[DeviceName, set[HardwareKey]]] = defaultdict(lambda: defaultdict(set))
+    if _version(db) >= _ADMIN_SINCE_VERSION:
+        for claim, resource, device, key in db.execute(
+            "SELECT claim, resource, device, key FROM claim_admin"
+        ):
+            found[claim][_name(resource, device)].add(key)
+    return found
 
 
 def _write_claims(
@@ -191,6 +205,12 @@ def _write_claims(
             _insert(db, "claims", row)
             pods = [(uid, pod) for pod in sorted(each.pods)]
             db.executemany("INSERT INTO claim_pods VALUES (?, ?)", pods)
+            admin = [
+                (uid, name.resource, name.id, key)
+                for name, keys in each.admin.items()
+                for key in keys
+            ]
+            db.executemany("INSERT INTO claim_admin VALUES (?, ?, ?, ?)", admin)
 
 
 def _claim(db: sqlite3.Connection) -> str:

@@ -21,7 +21,7 @@ _FILES = ("", "-wal", "-shm")
 """What is open of a ledger, by what its names have after FILE."""
 LOCK = "lock"
 """What the daemon holds locked while it runs."""
-_SCHEMA = tuple(f"schema-{version}.sql" for version in range(1, 8))
+_SCHEMA = tuple(f"schema-{version}.sql" for version in range(1, 9))
 """What made each version from the one before; a file that was ever released is never edited."""
 SCHEMA_VERSION = len(_SCHEMA)
 _APPLICATION_ID = 0x686F6C64  # "hold"

@@ -14,7 +14,8 @@ from holdfast.model.use.holders import Holder
 def claim_reports(book: Book) -> list[dict[str, Any]]:
     """Return one report for each claim that has or waits for a device: what, with whom, for whom.
 
-    `waits` says what it waits for, or why its devices are not free yet.
+    `adminDevices` are those that it uses beside whoever has them (adminAccess). `waits` says what
+    it waits for, or why its devices are not free yet.
     """
     return [
         {
@@ -23,6 +24,7 @@ def claim_reports(book: Book) -> list[dict[str, Any]]:
             "phase": phase.value,
             "pods": _pods(record, book),
             "devices": [str(name) for name in _devices_of(record, book)],
+            "adminDevices": [str(name) for name in sorted(record.admin)],
             "waits": _what_for(record, book),
         }
         for record in sorted(book.claims.values(), key=lambda each: each.ref)
@@ -46,6 +48,25 @@ def claim_by(holder: Holder, device: DeviceName, book: Book) -> ClaimUid | None:
     lock = book.locks.get(device)
     record = None if lock is None or lock.claim is None else book.claims.get(lock.claim)
     return record.ref.uid if record is not None and holder.pod in record.pods else None
+
+
+def admin_reports(book: Book) -> list[dict[str, Any]]:
+    """Return one report for each device that a claim uses beside whoever has it (adminAccess)."""
+    return [
+        {
+            "device": str(name),
+            "state": "admin",
+            "fence": None,
+            "pod": None,
+            "podName": None,
+            **claim_report(record.ref.uid, book),
+            "since": None,
+            "reason": "it has adminAccess: it has no lock, and keeps nobody from the device",
+            "keys": sorted(keys),
+        }
+        for record in sorted(book.claims.values(), key=lambda each: each.ref)
+        for name, keys in sorted(record.admin.items())
+    ]
 
 
 def _devices_of(record: ClaimRecord, book: Book) -> list[DeviceName]:

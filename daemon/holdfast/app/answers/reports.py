@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from holdfast.app.answers.claims import claim_by, claim_report
+from holdfast.app.answers.claims import admin_reports, claim_by, claim_report
 from holdfast.model.book.book import Book
 from holdfast.model.book.drift import Disagreement
 from holdfast.model.book.locks import DeviceLock, LockState, Move
@@ -65,7 +65,7 @@ def device_reports(
 
 
 def lock_reports(book: Book) -> list[Report]:
-    """Return one report for each lock, and one for each Allocation that waits for one."""
+    """Return one report for each lock, for each Allocation that waits, and for administrators."""
     locks = [_lock_report(book.locks[device], book) for device in sorted(book.locks)]
     queued = [
         {
@@ -83,7 +83,7 @@ def lock_reports(book: Book) -> list[Report]:
         for name, keys in allocation.names()
         if (lacks := missing(book, allocation, keys))
     ]
-    return locks + queued
+    return locks + queued + admin_reports(book)
 
 
 def holder_reports(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast.errors import LaneStuckError
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device
-from holdfast.model.ids import DeviceName
+from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 from holdfast.model.nvidia.free import (
     GpuRules,
     Granted,
@@ -30,6 +30,9 @@ from holdfast.runtime.watched import Watched
 if TYPE_CHECKING:  # it loads NVML
     from holdfast.host.nvidia.nvml import Nvml
 
+Admins = Callable[[frozenset[HardwareKey]], frozenset[PodUid]]
+"""Returns the pods that have adminAccess to hardware with any of some keys."""
+
 _MOST_LEVELS = 512
 """How many GPUs and slices are remembered; slices change with each MIG layout."""
 
@@ -43,6 +46,7 @@ class GpuUses:
         source: Callable[[], "Nvml | None"],
         *,
         rules: GpuRules,
+        admins: Admins = lambda _keys: frozenset(),
         load: Callable[[], str] = str,
         kept: Mapping[str, IdleMemory] | None = None,
         patience: float = 5.0,
@@ -57,6 +61,7 @@ class GpuUses:
         self._lane = lane
         self._source = source
         self._rules = rules
+        self._admins = admins
         self._patience = patience
         self._monotonic = monotonic
         self._load = load
@@ -106,7 +111,7 @@ class GpuUses:
         A process that only has a node open may belong to a pod that was never identified. If it
         does not compute and has no memory for the whole deadline, it is a monitoring program.
         """
-        to = granted_on(device.keys, locks)
+        to = granted_on(device.keys, locks, self._admins(device.keys))
         if None not in to.pods:
             self._unknown_since.pop(device.name, None)
             return to

@@ -117,13 +117,15 @@ class ClaimRecord(Struct, frozen=True, kw_only=True):
     """What is known of a ResourceClaim that has or recently had devices, and the pods sharing it.
 
     `over_at` is when kubelet unprepared it, or it was found to be over, in seconds since `boot`;
-    None while it is in preparation or prepared.
+    None while it is in preparation or prepared. `admin` are the devices, with their keys, that it
+    was given with adminAccess: it uses them beside whoever has them, and has no lock on them.
     """
 
     ref: ClaimRef
     pods: frozenset[PodUid]
     boot: BootId
     over_at: float | None = None
+    admin: Mapping[DeviceName, frozenset[HardwareKey]] = field(default_factory=dict)
 
 
 class Holdings:

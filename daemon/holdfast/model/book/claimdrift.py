@@ -117,7 +117,7 @@ def _labels(entry: ClaimEntry, facts: ClaimDriftFacts) -> frozenset[str]:
 
 def _had(facts: ClaimDriftFacts, record: ClaimRecord) -> frozenset[DeviceName]:
     mine = facts.book.holdings.of_claim(record.ref.uid)
-    return frozenset(name for each in mine for name, _ in each.names())
+    return frozenset(name for each in mine for name, _ in each.names()) | record.admin.keys()
 
 
 def _names(devices: frozenset[DeviceName]) -> str:

@@ -7,7 +7,7 @@ that come by the device plugin.
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.errors import ClaimRefusedError
@@ -21,11 +21,13 @@ from holdfast.model.ids import (
     ClaimRef,
     ClaimUid,
     DeviceId,
+    DeviceName,
     HardwareKey,
     PodUid,
     ProcessId,
     ResourceName,
 )
+from holdfast.model.replicas import clash
 
 REMEMBERED = 600.0
 """Seconds for which a claim that is over is remembered: kubelet gives a call up after 45."""
@@ -44,15 +46,19 @@ class ClaimPhase(Enum):
 
 
 class Wish(Struct, frozen=True, kw_only=True):
-    """What a claim is to have: devices with their keys by resource, for *pods* with their names."""
+    """What a claim is to have: devices with their keys by resource, for *pods* with their names.
+
+    `admin` are devices with adminAccess: it gets no lock on them, and waits for nobody.
+    """
 
     ref: ClaimRef
     pods: Mapping[PodUid, str]
     devices: Mapping[ResourceName, Mapping[DeviceId, frozenset[HardwareKey]]]
+    admin: Mapping[DeviceName, frozenset[HardwareKey]] = field(default_factory=dict)
 
     @property
     def keys(self) -> frozenset[HardwareKey]:
-        """Return the keys of all its devices."""
+        """Return the keys of the devices that it gets locks on."""
         every = (keys for devices in self.devices.values() for keys in devices.values())
         return frozenset().union(*every)
 
@@ -62,13 +68,24 @@ def locks_of(book: Book, claim: ClaimUid) -> list[DeviceLock]:
     return [lock for lock in book.locks.values() if lock.claim == claim]
 
 
+def admins_on(book: Book, keys: frozenset[HardwareKey]) -> frozenset[PodUid]:
+    """Return the pods that may use hardware of *keys* by a claim with adminAccess."""
+    return frozenset[PodUid]().union(
+        *(
+            record.pods
+            for record in book.claims.values()
+            if any(clash(each, keys) for each in record.admin.values())
+        )
+    )
+
+
 def phase_of(book: Book, record: ClaimRecord) -> ClaimPhase:
     """Return how far a claim of *book* has come."""
     claim = record.ref.uid
     if record.over_at is not None:
         return ClaimPhase.UNPREPARING if locks_of(book, claim) else ClaimPhase.OVER
     mine = book.holdings.of_claim(claim)
-    ready = bool(mine) and all(each.phase is Phase.ACTIVE for each in mine)
+    ready = bool(mine or record.admin) and all(each.phase is Phase.ACTIVE for each in mine)
     return ClaimPhase.PREPARED if ready else ClaimPhase.PREPARING
 
 
@@ -94,9 +111,9 @@ def enlist(draft: Draft, wish: Wish) -> str | None:
         message = f"it was given {names}, and is now allocated others; delete the pods that use it"
         raise ClaimRefusedError(message)
     record = book.claims.get(ref.uid)
-    known = record.pods if mine and record is not None else frozenset()
+    known = record.pods if record is not None and record.over_at is None else frozenset()
     pods = known | wish.pods.keys()
-    draft.note_claim(ClaimRecord(ref=ref, pods=pods, boot=draft.boot))
+    draft.note_claim(ClaimRecord(ref=ref, pods=pods, boot=draft.boot, admin=wish.admin))
     for uid, name in wish.pods.items():
         _note_pod(draft, uid, ref.namespace, name)
     for resource, devices in wish.devices.items():
@@ -163,7 +180,7 @@ def end_claim(
     for allocation in draft.holdings.of_claim(claim):
         _end(draft, allocation, record, evidence)
     if record.over_at is None:
-        record = replace(record, boot=draft.boot, over_at=draft.uptime)
+        record = replace(record, boot=draft.boot, over_at=draft.uptime, admin={})
         draft.note_claim(record)
     if kubelet is not None:
         _let_go(draft, record, kubelet)

@@ -9,7 +9,7 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import why_withheld
 from holdfast.model.book.queue import waits_behind
-from holdfast.model.devices import Device
+from holdfast.model.devices import Device, DeviceKind, FaultKind
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.gate.gate import belongs_to
 from holdfast.model.ids import (
@@ -48,17 +48,51 @@ def results_for(
             raise ClaimRefusedError(
                 f"{each.device} is of pool {each.pool}, and this node is {pool}"
             )
-        if each.admin_access:
-            message = f"{each.device} is asked for with adminAccess, and can be used by one alone"
-            raise ClaimRefusedError(message)
         if each.share_id:
             raise ClaimRefusedError(f"{each.device} is shared ({each.share_id}): it cannot be")
     return mine
 
 
-def wish_for(claim: AllocatedClaim, devices: Sequence[Device]) -> Wish:
-    """Return what the book has to know of *claim*, which is to have *devices*."""
-    return Wish(ref=claim.ref, pods=claim.reserved_for, devices=by_resource(devices))
+def wish_for(
+    claim: AllocatedClaim, devices: Sequence[Device], admin: Iterable[Device] = ()
+) -> Wish:
+    """Return what the book has to know of *claim*, which is to have *devices*.
+
+    It may use those of *admin* beside whoever has them. What it is to have itself is not among
+    them: then its lock counts.
+    """
+    own = frozenset[HardwareKey]().union(*(each.keys for each in devices))
+    return Wish(
+        ref=claim.ref,
+        pods=claim.reserved_for,
+        devices=by_resource(devices),
+        admin={each.name: each.keys for each in admin if not each.keys & own},
+    )
+
+
+def may_be_shared(device: Device) -> bool:
+    """Tell whether several may have *device* open at once, which adminAccess is for."""
+    return device.kind is DeviceKind.DRIVER
+
+
+def why_unfit(device: Device, *, admin: bool) -> str | None:
+    """Return why a claim has to wait for *device* to be well, None where it has not.
+
+    With *admin* access a claim gets hardware that reports an error, too: to look at it is what such
+    a claim is for. Raise ClaimRefusedError for what no wait changes.
+    """
+    if admin and not may_be_shared(device):
+        message = (
+            f"{device.name} is asked for with adminAccess, and the kernel lets one process open "
+            "it at a time; ask for it without adminAccess"
+        )
+        raise ClaimRefusedError(message)
+    for fault in device.faults:
+        if fault.kind.permanent:
+            raise ClaimRefusedError(f"{device.name}: {fault.text}")
+        if not (admin and fault.kind is FaultKind.ILL):
+            return f"{device.name}: {fault.text}"
+    return None
 
 
 def by_resource(
@@ -73,6 +107,8 @@ def by_resource(
 
 def why_not_yet(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> str | None:
     """Return whom *claim* waits for by the book, or None when it has the locks of all of *keys*."""
+    if not keys:  # it has adminAccess alone: nothing that a person withholds is given to it
+        return None
     mine = book.holdings.of_claim(claim)
     started = frozenset[HardwareKey]().union(*(book.started(each) for each in mine))
     withheld = why_withheld(book.marks, keys, started)

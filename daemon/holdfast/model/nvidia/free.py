@@ -38,6 +38,7 @@ class Bystander(Enum):
     MONITOR = "a monitoring agent"
     MPS = "the MPS server"
     DISPLAY = "the display"
+    ADMIN = "which has adminAccess to it"
     ONLOOKER = "which has it open and does not use it"
     NEIGHBOUR = "which has another replica of it"
 
@@ -93,13 +94,14 @@ class Granted(Struct, frozen=True, kw_only=True):
     container. `elsewhere` are the pods that have another device as well: the node of a slice is its
     GPU's, so they may have it for that one. `neighbours` are the pods that share the GPU with a
     replica: they have started on another one. A pod that gives a replica back is none of its own.
-    `unowned`: the ledger gave it to nobody.
+    `unowned`: the ledger gave it to nobody. `admins` are the pods that have adminAccess to it.
     """
 
     pods: frozenset[PodUid | None] = frozenset()
     elsewhere: frozenset[PodUid | None] = frozenset()
     neighbours: frozenset[PodUid] = frozenset()
     unowned: bool = True
+    admins: frozenset[PodUid] = frozenset()
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -119,8 +121,12 @@ def uuids(device: Device) -> tuple[str, ...]:
     return (*whole, *slices)
 
 
-def granted_on(keys: frozenset[HardwareKey], locks: Mapping[DeviceName, DeviceLock]) -> Granted:
-    """Return to whom the ledger gave the hardware of a device."""
+def granted_on(
+    keys: frozenset[HardwareKey],
+    locks: Mapping[DeviceName, DeviceLock],
+    admins: frozenset[PodUid] = frozenset(),
+) -> Granted:
+    """Return to whom the ledger gave the hardware of a device; *admins* use it beside them."""
     granted = [lock for lock in locks.values() if lock.state is not LockState.FOREIGN]
     mine = [lock for lock in granted if clash(lock.keys, keys)]
     beside = [lock for lock in granted if shares(lock.keys, keys)]
@@ -139,6 +145,7 @@ def granted_on(keys: frozenset[HardwareKey], locks: Mapping[DeviceName, DeviceLo
             if lock.started and lock.pod is not None and lock.pod not in returning
         ),
         unowned=not mine and not beside,
+        admins=admins,
     )
 
 
@@ -190,7 +197,8 @@ def bystander(holder: Holder, to: Granted, rules: GpuRules) -> Bystander | None:
     """Return what *holder* is if it is in nobody's way, None if it is in the way.
 
     What a process is called excuses nothing that it does in a pod to which the GPU was granted, nor
-    that it computes in any other.
+    that it computes in any other. A pod with adminAccess may compute on what others have; one to
+    which the GPU was granted as well has to end on it as any other has.
     """
     uses = holder.grips & _USES
     if holder.pod in to.neighbours:
@@ -198,6 +206,8 @@ def bystander(holder: Holder, to: Granted, rules: GpuRules) -> Bystander | None:
     if holder.pod is not None and holder.pod in to.pods:
         only_node = holder.grips == {Grip.NODE}
         return Bystander.ONLOOKER if only_node and holder.pod in to.elsewhere else None
+    if holder.pod is not None and holder.pod in to.admins:
+        return Bystander.ADMIN
     may_watch = holder.pod is None or not uses
     if may_watch and _is(holder, _MPS):
         return Bystander.MPS

@@ -14,6 +14,7 @@ from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.use.holders import HolderScan
 from holdfast.host.use.look import Answer
 from holdfast.ledger.kept import Kept
+from holdfast.model.book.claims import admins_on
 from holdfast.model.devices import Device, Fault, Inventory
 from holdfast.model.gate.placement import Choice
 from holdfast.model.gate.promise import Breach
@@ -102,6 +103,7 @@ class Gpus(WithoutDriver):
             lane,
             lambda: self._driver.library,
             rules=use_rules,
+            admins=lambda keys: admins_on(on.ledger.book.value, keys),
             load=lambda: f"{on.boot} {self._driver.load}",
             kept=self._kept_idle.value,
         )
@@ -283,9 +285,7 @@ def _health(on: Context, driver: DriverWatch, rules: GpuRules) -> GpuHealthWatch
         boot=on.boot,
         checks=checks,
         load=lambda: driver_load(on.root),
-        users=GpuUsers(
-            HolderScan(on.root).named, locks=lambda: on.ledger.book.value.locks, rules=rules
-        ),
+        users=GpuUsers(HolderScan(on.root).named, book=lambda: on.ledger.book.value, rules=rules),
         times=HealthTimes(beat=gpu.health_beat, quiet=gpu.health_quiet),
     )
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.book.locks import DeviceLock
-from holdfast.model.ids import DeviceName, HardwareKey
+from holdfast.model.book.book import Book
+from holdfast.model.book.claims import admins_on
+from holdfast.model.ids import HardwareKey
 from holdfast.model.nvidia.free import GpuRules, Granted, bystander, granted_on, grips_of
 from holdfast.model.nvidia.gpu import Gpu, GpuCondition, GpuUse
 from holdfast.model.nvidia.health import GpuState
@@ -43,17 +44,18 @@ class GpuUsers:
         self,
         named: Callable[[int], Holder | None],
         *,
-        locks: Callable[[], Mapping[DeviceName, DeviceLock]] = dict,
+        book: Callable[[], Book] = Book,
         rules: GpuRules,
     ) -> None:
         """Describe a pid by *named*, which blocks; None where nothing is known of it."""
         self._named = named
-        self._locks = locks
+        self._book = book
         self._rules = rules
 
     def at_work(self, use: GpuUse, keys: frozenset[HardwareKey]) -> frozenset[int]:
         """Return the pids on the GPU or slice with *keys* that are no bystanders; it blocks."""
-        to = granted_on(keys, self._locks())
+        book = self._book()
+        to = granted_on(keys, book.locks, admins_on(book, keys))
         kinds: dict[int, set[str]] = defaultdict(set)
         for each in use.processes:
             kinds[each.pid].add(each.kind)

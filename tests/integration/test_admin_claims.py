@@ -1,0 +1,183 @@
+"""Claims with adminAccess by the real daemon, on GPUs that others have."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.claimrecord import write_record
+from fakes.claimstage import DRIVER, NAMESPACE, Claim, ClaimStage, begin, claim_stage
+from fakes.controlplane import NODE
+from fakes.opener import opener
+from holdfast.model.ids import ClaimRef, ClaimUid
+from simulated.gpus import SimulatedGpus
+from simulated.nvml import CONTROL, GIB, uuid
+
+_GPU = {"look": "100ms", "rescan": "200ms", "healthBeat": "200ms", "api": "dra"}
+_AT_ONCE = {
+    "poll": "100ms",
+    "releasePoll": "50ms",
+    "unseenGrace": "300ms",
+    "foreignScan": "100ms",
+    **dict.fromkeys(("letGoGrace", "orphanGrace", "termGrace", "killGrace"), "100ms"),
+}
+"""What is left of a pod is ended as soon as every guard agrees."""
+
+
+class _Node:
+    """A node with two GPUs that come by claims."""
+
+    def __init__(self, at: ClaimStage, gpus: SimulatedGpus) -> None:
+        self.at, self.gpus = at, gpus
+
+    def allocate(self, name: str, index: int) -> Claim:
+        return self.at.allocate(name, device=_label(index))
+
+    def administrates(self, name: str, index: int) -> Claim:
+        return self.at.allocate(name, device=_label(index), adminAccess=True)
+
+    def computes(self, claim: Claim, index: int) -> int:
+        """Let a process of the claim's pod have a GPU open and compute on it; return its pid."""
+        pod = claim.pods[0]
+        path = self.at.node.node.node(f"/dev/nvidia{index}")
+        held = self.at.holders.enter_context(opener(path))
+        self.at.node.node.add_pod(pod)
+        self.at.node.node.enter(pod, "main", held.pid)
+        self.gpus.change(index, lambda card: replace(card, processes=(("compute", held.pid, GIB),)))
+        return held.pid
+
+    async def error(self, claim: Claim) -> str:
+        return (await self.at.prepare(claim))[claim.name].error
+
+    async def locks(self) -> dict[str, str]:
+        return await self.at.node.locks()
+
+
+def _label(index: int) -> str:
+    return uuid(index).lower()
+
+
+async def _waits(at: ClaimStage, claim: Claim) -> bool:
+    rows = await at.node.asked("locks") or ()
+    return any(row["state"] == "queued" and row["claimUid"] == claim.uid for row in rows)
+
+
+@pytest.fixture
+async def node(
+    short_path: Path, driver_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[_Node]:
+    control = short_path / "nvml"
+    monkeypatch.setenv(CONTROL, str(control))
+    async with claim_stage(
+        short_path,
+        start=False,
+        tpu={"enabled": False},
+        gpu={"driverRoot": str(driver_root), "passDeviceSpecs": True, **_GPU},
+        reclaim=_AT_ONCE,
+    ) as at:
+        gpus = SimulatedGpus(at.node.node, control)
+        gpus.arrive(2)
+        await begin(at)
+        yield _Node(at, gpus)
+
+
+async def test_an_administrator_gets_what_another_has_and_keeps_the_next_one_from_nothing(
+    node: _Node,
+) -> None:
+    at = node.at
+    first = node.allocate("first", 0)
+    await at.prepared(first)
+    admin = node.administrates("admin", 0)
+    (name,) = await at.prepared(admin)
+    assert name == f"holdfast.dev/claim={admin.uid}-{_label(0)}"
+    nodes = at.spec(admin)["devices"][0]["containerEdits"]["deviceNodes"]
+    assert "/dev/nvidia0" in {each["path"] for each in nodes}
+    assert await node.locks() == {uuid(0): "held"}
+
+    pid = node.computes(admin, 0)
+    assert await at.unprepare(first) == {"first": ""}
+    assert await node.locks() == {}
+    second = node.allocate("second", 0)
+    await at.prepared(second)
+
+    # A killed daemon remembers it, and kubelet is not asked for it.
+    at.node.kill()
+    await begin(at)
+    report = await at.node.asked("status")
+    assert report is not None
+    told = {each["claim"].split()[0]: each["adminDevices"] for each in report["claims"]}
+    assert told == {"team/admin": [f"nvidia.com/gpu/{uuid(0)}"], "team/second": []}
+    rows = await at.node.asked("locks") or ()
+    assert {(row["state"], row["claim"].split()[0]) for row in rows} == {
+        ("held", "team/second"),
+        ("admin", "team/admin"),
+    }
+    assert await at.unprepare(second) == {"second": ""}
+    assert pid in at.node.node.members(admin.pods[0]), "nothing of an administrator's is ended"
+
+
+async def test_what_an_administrator_leaves_behind_is_in_the_way_as_anybodys_is(
+    node: _Node,
+) -> None:
+    at = node.at
+    admin = node.administrates("admin", 0)
+    await at.prepared(admin)
+    pid = node.computes(admin, 0)
+    await at.node.for_some_beats()
+    assert await node.locks() == {}, "it is nobody that is foreign"
+    assert await at.unprepare(admin) == {"admin": ""}
+    assert not at.spec_file(admin).exists()
+    await at.node.until_locks({uuid(0): "foreign"})
+    rows = await at.node.asked("locks") or ()
+    assert [f"pid {pid}" in row["reason"] for row in rows] == [True]
+
+
+async def test_a_gpu_that_is_ill_is_given_to_an_administrator_alone(node: _Node) -> None:
+    at = node.at
+    node.gpus.xid(uuid(0), 79)
+    await at.node.until(lambda: "Xid 79" in at.node.log, "the GPU to be ill")
+    assert await node.error(node.administrates("admin", 0)) == ""
+    assert "no device gpu-none" in await node.error(
+        at.allocate("nothing", device="gpu-none", adminAccess=True)
+    )
+
+
+async def test_a_claim_with_a_gpu_of_its_own_waits_for_that_one_alone(node: _Node) -> None:
+    at = node.at
+    had = node.allocate("had", 1)
+    await at.prepared(had)
+    own = {"request": "own", "device": _label(1)}
+    mixed = at.allocate("mixed", device=_label(0), adminAccess=True, more=[own])
+    waiting = asyncio.create_task(at.prepare(mixed))
+    await at.node.until(lambda: _waits(at, mixed), "the claim to wait")
+    assert await node.locks() == {uuid(1): "held"}
+    assert await at.unprepare(had) == {"had": ""}
+    (answer,) = (await waiting).values()
+    assert answer.error == ""
+    assert [(each.device_name, list(each.request_names)) for each in answer.devices][:2] == [
+        (_label(0), ["chips"]),
+        (_label(1), ["own"]),
+    ]
+    assert await node.locks() == {uuid(1): "held"}
+
+
+async def test_without_its_ledger_it_is_taken_over_as_what_it_is(node: _Node) -> None:
+    """Kubelet's record does not tell who is an administrator; the API server does."""
+    at = node.at
+    first, admin = node.allocate("first", 0), node.administrates("admin", 0)
+    await at.prepared(first)
+    await at.prepared(admin)
+    record = at.root / "dra_manager_state"
+    ref = ClaimRef(NAMESPACE, ClaimUid(admin.uid), admin.name)
+    write_record(record, ref, admin.pods, device=_label(0), driver=DRIVER, pool=NODE)
+    at.node.kill()
+    shutil.rmtree(at.node.state)
+    await begin(at)
+    await at.node.until(
+        lambda: "claim taken over from kubelet's record" in at.node.log, "the claim to be known"
+    )
+    assert await node.locks() == {}
+    assert await at.unprepare(admin) == {"admin": ""}
