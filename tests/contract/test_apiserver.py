@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from fakes.controlplane import CLAIMS, EVENTS, NODE, SLICES, ControlPlane, control_plane
+from fakes.controlplane import CLAIMS, EVENTS, NODE, NODES, SLICES, ControlPlane, control_plane
 from holdfast.apiserver.access import in_cluster
 from holdfast.apiserver.claims import ClaimsOnServer
 from holdfast.apiserver.client import ApiRefusedError, ApiServer
+from holdfast.apiserver.events import NodeEvents
+from holdfast.apiserver.nodecondition import NodeCondition
 from holdfast.apiserver.resourceslices import NodeSlices, SliceEvent
 from holdfast.apiserver.watch import TooOldError
 from holdfast.apiserver.wire import Request
 from holdfast.errors import ApiServerError, ObjectGoneError
+from holdfast.model.book.book import PodRecord
 from holdfast.model.dra.claims import ClaimResult, OpaqueConfig
 from holdfast.model.dra.outcomes import ApiOutcome
 from holdfast.model.dra.resourceslice import (
@@ -31,11 +34,13 @@ from holdfast.model.dra.resourceslice import (
     SliceSpec,
     Taint,
 )
-from holdfast.model.ids import PodUid
+from holdfast.model.events.condition import Condition, Stored
+from holdfast.model.events.notices import Notice, Reason
+from holdfast.model.ids import BootId, DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.runtime.clock import SystemClock
 from simulated.cluster.certificates import certificates
 from simulated.cluster.server import Rudeness, write_service_account
-from simulated.cluster.store import Place
+from simulated.cluster.store import Place, Selector
 from waiting import until
 
 DRIVER = "holdfast.dev"
@@ -486,6 +491,108 @@ async def test_a_watch_that_nobody_follows_any_more_leaves_no_thread(plane: Cont
         seen.task.cancel()
         await asyncio.wait([seen.task])
         await until(lambda: not any(each.name == "api-watch" for each in threading.enumerate()))
+
+
+@pytest.fixture
+async def writer(plane: ControlPlane) -> AsyncIterator[ApiServer]:
+    async with client(plane) as server:
+        yield server
+
+
+POD = PodRecord(uid=PodUid("pod-uid"), boot=BootId("boot"), namespace="team", name="train")
+DEVICE = DeviceName(ResourceName("google.com/tpu"), DeviceId("0000:00:05.0"))
+
+
+async def test_an_event_is_written_about_a_pod_and_about_the_node(
+    plane: ControlPlane, writer: ApiServer
+) -> None:
+    events = NodeEvents(writer, node=NODE)
+    text = "held by pid 4711 " + "\x1b" * 2000
+    await events.write(Notice(reason=Reason.WAITING, text=text, pod=POD), at=1_700_000_000.0)
+    await events.write(
+        Notice(reason=Reason.RECLAIMED, text=text, device=DEVICE), at=1_700_000_000.0
+    )
+
+    found, _ = plane.store.find(Place(kind=EVENTS), Selector())
+    node, pod = sorted(found, key=lambda each: each["involvedObject"]["kind"])
+    assert pod["metadata"]["namespace"] == "team"
+    assert pod["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": "team",
+        "name": "train",
+        "uid": "pod-uid",
+    }
+    assert (pod["reason"], pod["type"]) == ("WaitingForDevice", "Warning")
+    assert pod["source"] == {"component": "holdfast", "host": NODE}
+    assert pod["firstTimestamp"] == pod["lastTimestamp"] == "2023-11-14T22:13:20Z"
+    assert len(pod["message"].encode()) <= 1024 * 4
+    assert (node["metadata"]["namespace"], node["type"]) == ("default", "Normal")
+    assert node["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": NODE}
+
+
+def node_status(plane: ControlPlane) -> dict[str, Any]:
+    status: dict[str, Any] = plane.store.get(Place(kind=NODES, name=NODE)).get("status", {})
+    return status
+
+
+HELD = Condition(status=True, reason="DeviceHeld", message="held by pid 4711")
+
+
+async def test_the_nodes_condition_is_written_and_all_others_are_left_alone(
+    plane: ControlPlane, writer: ApiServer
+) -> None:
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    node = plane.store.get(Place(kind=NODES, name=NODE))
+    node["status"] = {"conditions": [ready], "capacity": {"google.com/tpu": "4"}}
+    plane.store.update(Place(kind=NODES, name=NODE), node, subresource="status")
+    condition = NodeCondition(writer, node=NODE)
+    assert await condition.read() == Stored()
+    stored = await condition.write(HELD, since="", at=1_700_000_000.0)
+    assert stored == Stored(condition=HELD, since="2023-11-14T22:13:20Z")
+    again = await condition.write(HELD, since=stored.since, at=1_700_000_060.0)
+    assert again == stored
+    assert await condition.read() == stored
+
+    status = node_status(plane)
+    assert status["capacity"] == {"google.com/tpu": "4"}
+    assert status["conditions"] == [
+        ready,
+        {
+            "type": "HoldfastDevicesHeld",
+            "status": "True",
+            "reason": "DeviceHeld",
+            "message": "held by pid 4711",
+            "lastHeartbeatTime": "2023-11-14T22:14:20Z",
+            "lastTransitionTime": "2023-11-14T22:13:20Z",
+        },
+    ]
+
+
+async def test_looking_at_the_condition_writes_nothing(
+    plane: ControlPlane, writer: ApiServer
+) -> None:
+    await NodeCondition(writer, node=NODE).read()
+    assert not [place for _, place in plane.store.writes[1:] if place.kind == NODES]
+
+
+async def test_what_the_server_does_not_let_the_node_write_is_said(
+    plane: ControlPlane, writer: ApiServer
+) -> None:
+    plane.server.forbidden = {("create", "events"), ("patch", "nodes/status")}
+    notice = Notice(reason=Reason.HELD, text="held", device=DEVICE)
+    with pytest.raises(ApiRefusedError, match="cannot create an Event of Node node-1: .* events"):
+        await NodeEvents(writer, node=NODE).write(notice, at=0.0)
+    with pytest.raises(ApiRefusedError, match="cannot update the condition .* patch resource"):
+        await NodeCondition(writer, node=NODE).write(HELD, since="", at=0.0)
+
+
+async def test_only_the_own_node_is_told_of(plane: ControlPlane, writer: ApiServer) -> None:
+    notice = Notice(reason=Reason.HELD, text="held", device=DEVICE)
+    with pytest.raises(ApiRefusedError, match="events-policy"):
+        await NodeEvents(writer, node="node-2").write(notice, at=0.0)
+    with pytest.raises(ApiRefusedError, match="nodes-policy"):
+        await NodeCondition(writer, node="node-2").write(HELD, since="", at=0.0)
 
 
 def test_the_daemon_does_not_load_it_by_itself() -> None:

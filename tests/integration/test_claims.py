@@ -288,10 +288,11 @@ async def test_a_pod_with_another_claim_is_not_over(short_path: Path) -> None:
         await at.node.until(lambda: not lives(), "the orphan to be ended")
 
 
-def test_without_hardware_behind_claims_nothing_of_dra_is_loaded() -> None:
+def test_without_hardware_behind_claims_and_events_nothing_of_them_is_loaded() -> None:
     code = (
         "import sys, holdfast.app.daemon\n"
-        "rooms = ('holdfast.dra', 'holdfast.apiserver', 'holdfast.app.wiring.dra')\n"
+        "rooms = ('holdfast.dra', 'holdfast.apiserver', 'holdfast.app.wiring.dra',\n"
+        " 'holdfast.app.wiring.events', 'holdfast.app.watches.notices', 'holdfast.model.events')\n"
         "print([name for name in sys.modules if name.startswith(rooms)])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

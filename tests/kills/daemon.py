@@ -276,7 +276,7 @@ class Daemon:
             return False
         try:
             results = results_for(claim.read(), claim.ref, driver=DRIVER, pool=NODE)
-            return not (await self._preparing._try(claim.read(), results, _Waits())).error
+            return not (await self._preparing._try(claim.read(), results, _Waits(0.0))).error
         except (_NotYetError, ClaimRefusedError) as reason:
             self._kubelet.kernel.say(f"claim {claim} is not prepared: {reason}")
             return False

@@ -8,6 +8,7 @@ _FOR_PEOPLE = {
     "app/watches/labels.py": "until when node labels are good, which is compared with that clock",
     "app/watches/drift.py": "since when a disagreement is told",
     "app/answers/showing.py": "how long locks are where they are, in metrics",
+    "app/watches/notices.py": "when an Event or the node's condition was written",
     "dra/health.py": "when kubelet heard of a device, which compares it with its own clock",
     "dra/registration.py": "since when kubelet has registered the DRA driver",
     "kubelet/registration.py": "since when kubelet has registered us",

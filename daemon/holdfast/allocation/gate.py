@@ -125,7 +125,7 @@ class Gate:
                 async with patience:
                     outcome = await self._try(start)
             except Wait as reason:
-                self.starts.waits(start, reason.held_up)
+                self.starts.waits(start, reason)
                 left = wait - self._waited(start)
                 if left <= 0 or reason.final:
                     raise self._refused(reason, start) from None

@@ -1,10 +1,11 @@
 """The container starts at the gate: what is known of each, how it ends, and why it has to wait."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.gate.waiting import Waiting
 from holdfast.model.ids import DeviceId, DeviceName, PodUid, ResourceName
 from holdfast.model.reclaim.leak import HeldUp
 from holdfast.model.use.free import Verdict, asking_whose, but_for_own_machine
@@ -91,11 +92,11 @@ class Start:
 
 
 class Starts:
-    """Publishes which starts wait for nobody but their own pod's processes."""
+    """Knows what each start waits for; publishes what only the starts' own pods hold up."""
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._each: dict[Start, frozenset[HeldUp]] = {}
+        self._each: dict[Start, Wait] = {}
         self.held_up: Watched[frozenset[HeldUp]] = Watched(frozenset())
 
     @property
@@ -103,9 +104,20 @@ class Starts:
         """Return how many starts wait."""
         return len(self._each)
 
-    def waits(self, start: Start, held_up: frozenset[HeldUp]) -> None:
-        """Note what holds *start* up; an empty set: others do, or nothing does."""
-        self._each[start] = held_up
+    def waiting(self, now: float) -> Iterator[Waiting]:
+        """Yield each start of a known pod that waits at *now*, in monotonic seconds."""
+        for start, wait in self._each.items():
+            if start.pod is not None and not wait.transient:
+                yield Waiting(
+                    pods=frozenset({start.pod}),
+                    what=start.what,
+                    why=str(wait),
+                    seconds=now - start.since,
+                )
+
+    def waits(self, start: Start, wait: Wait) -> None:
+        """Note why *start* has to wait."""
+        self._each[start] = wait
         self._publish()
 
     def leaves(self, start: Start) -> None:
@@ -114,7 +126,7 @@ class Starts:
         self._publish()
 
     def _publish(self) -> None:
-        every = frozenset[HeldUp]().union(*self._each.values())
+        every = frozenset[HeldUp]().union(*(wait.held_up for wait in self._each.values()))
         if every != self.held_up.value:
             self.held_up.set(every)
 

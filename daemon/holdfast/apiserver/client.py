@@ -149,7 +149,7 @@ def refusal(request: Request, answer: Answer) -> ApiRefusedError:
     return kind(text, status=answer.status, reason=status.reason)
 
 
-_VERBS = {"GET": "read", "POST": "create", "PUT": "update", "DELETE": "delete"}
+_VERBS = {"GET": "read", "POST": "create", "PUT": "update", "PATCH": "update", "DELETE": "delete"}
 
 
 def _pause(request: Request, answer: Answer, pauses: Iterator[float]) -> float | None:

@@ -28,7 +28,8 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP
 class Request(Struct, frozen=True, kw_only=True):
     """One call: `path` in parts that are not escaped yet, a query, and JSON as a body.
 
-    `about` is what people call the thing, such as ``ResourceClaim default/one``.
+    `about` is what people call the thing, such as ``ResourceClaim default/one``. `content` is the
+    type of the body: a PATCH says by it which kind of patch it is.
     """
 
     about: str
@@ -36,6 +37,7 @@ class Request(Struct, frozen=True, kw_only=True):
     path: tuple[str, ...]
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
+    content: str = "application/json"
 
     @property
     def target(self) -> str:
@@ -142,7 +144,7 @@ class Wire:
             "User-Agent": f"holdfast/{holdfast.__version__}",
         }
         if request.body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = request.content
         self._connection.request(request.method, request.target, body=request.body, headers=headers)
         return self._connection.getresponse()
 

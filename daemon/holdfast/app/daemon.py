@@ -116,6 +116,8 @@ async def run(
         stack.push_async_callback(parts.registrar.close)
         if parts.dra is not None:
             stack.push_async_callback(parts.dra.close)
+        if parts.events is not None:
+            stack.push_async_callback(parts.events.server.close)
         stack.callback(board.down, "stopping")
         async with Supervisor() as supervisor:
             _start(parts, supervisor, board, metrics)
@@ -202,6 +204,8 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     supervisor.start("housekeeping", _keep_house(parts))
     for name, task in parts.dra.tasks() if parts.dra is not None else ():
         supervisor.start(name, task)
+    if parts.events is not None:
+        supervisor.start("events", parts.events.notices.run())
     supervisor.start("ledger", LedgerProof(parts.ledger, clock=parts.clock).run())
 
 

@@ -1,7 +1,7 @@
 """Prepares one claim: the gate of Dynamic Resource Allocation, before the pod's sandbox exists."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import structlog
@@ -35,6 +35,7 @@ from holdfast.model.dra.passage import (
     why_unfit,
     wish_for,
 )
+from holdfast.model.gate.waiting import Waiting
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, HardwareKey, PodUid, ResourceName
 from holdfast.model.use.free import Freedom, Verdict, judge_kernel
@@ -110,6 +111,19 @@ class Preparing:
         self._clock = clock
         self.observe: Callable[[PrepareOutcome, float], None] = lambda _outcome, _seconds: None
         """Hears how each claim's Prepare ended, and after how many seconds."""
+        self._under_way: dict[ClaimRef, _Waits] = {}
+
+    def waiting(self, now: float) -> Iterator[Waiting]:
+        """Yield each claim that waits for its devices at *now*, in monotonic seconds."""
+        for claim, waits in self._under_way.items():
+            record = self._ledger.book.value.claims.get(claim.uid)
+            if record is not None and waits.seen:
+                yield Waiting(
+                    pods=record.pods,
+                    what=f"claim {claim.namespace}/{claim.name}",
+                    why=waits.seen,
+                    seconds=now - waits.since,
+                )
 
     async def prepare(self, claim: ClaimRef, until: float) -> Prepared:
         """Return the devices, or why they cannot be used yet, at *until* (monotonic) at the latest.
@@ -117,7 +131,7 @@ class Preparing:
         What fails is an answer, never raised.
         """
         began = self._clock.monotonic()
-        waits = _Waits()
+        waits = self._under_way[claim] = _Waits(began)
         try:
             async with asyncio.timeout(max(0.0, until - began)):
                 prepared = await self._wait(claim, waits)
@@ -127,6 +141,8 @@ class Preparing:
         except ClaimRefusedError as error:
             text = f"cannot prepare claim {claim}: {error}"
             return self._refused(claim, text, began, PrepareOutcome.REFUSED)
+        finally:
+            self._under_way.pop(claim, None)
         self.observe(PrepareOutcome.PREPARED, self._clock.monotonic() - began)
         waited = round(self._clock.monotonic() - began, 3)
         log.info("claim prepared", claim=str(claim), waited=waited)
@@ -148,7 +164,7 @@ class Preparing:
             try:
                 return await self._try(claim, results, waits)
             except _NotYetError as reason:
-                waits.reason = str(reason)
+                waits.reason = waits.seen = str(reason)
             await changes.wait(_POLL)
 
     async def _read(self, asked: ClaimRef, waits: "_Waits") -> AllocatedClaim:
@@ -259,9 +275,16 @@ class Preparing:
 
 
 class _Waits:
-    """What a claim waits for at present, as the reason if that does not end."""
+    """What a claim waits for at present, as the reason if that does not end.
 
-    reason = "the node did not answer in time"
+    `seen` is why its devices could not be used at the last try, empty before there was one; `since`
+    is when it began to wait, in monotonic seconds.
+    """
+
+    def __init__(self, since: float) -> None:
+        self.reason = "the node did not answer in time"
+        self.seen = ""
+        self.since = since
 
 
 def _evidence(verdicts: Mapping[DeviceName, Verdict]) -> str:

@@ -223,7 +223,10 @@ class Reclaim(Section, frozen=True):
 
 
 class Dra(Section, frozen=True):
-    """Dynamic Resource Allocation, for hardware whose `api` is `dra`."""
+    """Dynamic Resource Allocation, for hardware whose `api` is `dra`.
+
+    `nodeName` and `serviceAccount` are for `events` too.
+    """
 
     driver_name: str = "holdfast.dev"
     """The driver's name in ResourceSlices, DeviceClasses and claims. Change it when another driver
@@ -254,6 +257,19 @@ class Dra(Section, frozen=True):
     def claim_file(self) -> str:
         """Return the path of kubelet's record of claims."""
         return self.claim_state or f"{self.kubelet_root}/{CLAIM_STATE}"
+
+
+class Events(Section, frozen=True):
+    """What the cluster is told: Events that `kubectl describe` shows, and a condition of the node.
+
+    The API server is asked by the token and under the node's name that `dra` has.
+    """
+
+    enabled: bool = False
+    """Whether Events are written about pods that wait for a device, and about the node whose
+    devices are held by leftovers, were reclaimed or are quarantined; and the node's condition
+    HoldfastDevicesHeld. Set it to true where people look there; the daemon then needs the rights to
+    create events and to patch the status of nodes, which the chart gives it."""
 
 
 class Drift(Section, frozen=True):
@@ -342,6 +358,7 @@ class Settings(Section, frozen=True):
     gate: Gate = msgspec.field(default_factory=Gate)
     reclaim: Reclaim = msgspec.field(default_factory=Reclaim)
     dra: Dra = msgspec.field(default_factory=Dra)
+    events: Events = msgspec.field(default_factory=Events)
     drift: Drift = msgspec.field(default_factory=Drift)
     history: History = msgspec.field(default_factory=History)
     http: Http = msgspec.field(default_factory=Http)

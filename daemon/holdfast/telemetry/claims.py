@@ -1,4 +1,4 @@
-"""The metrics of Dynamic Resource Allocation: claims, ResourceSlices, and the API server."""
+"""The metrics of claims, of ResourceSlices, and of what the API server is asked and told."""
 
 from collections import Counter as Counted
 from functools import partial
@@ -48,6 +48,12 @@ class ClaimMetrics:
         self._requests = counter(
             "holdfast_api_requests", "Requests to the API server, by outcome.", ["outcome"]
         )
+        self._notices = counter(
+            "holdfast_notices",
+            "Events about a pod or the node, and the node's condition, by whether they were "
+            "written.",
+            ["about", "outcome"],
+        )
         for prepared in PrepareOutcome:  # so that the first event is an increase from 0
             self._prepare.labels(prepared.value)
         for unprepared in UnprepareOutcome:
@@ -64,6 +70,10 @@ class ClaimMetrics:
     def wrote_slice(self, written: bool) -> None:
         """Count one write of a ResourceSlice."""
         self._writes.labels("written" if written else "failed").inc()
+
+    def told(self, about: str, written: bool) -> None:
+        """Count one try to write an Event about a pod or the node, or the node's condition."""
+        self._notices.labels(about, "written" if written else "failed").inc()
 
     def asked_server(self, outcome: ApiOutcome) -> None:
         """Count one request to the API server."""

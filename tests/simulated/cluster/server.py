@@ -22,10 +22,9 @@ _OPEN_END = 3600.0
 _STEP = 0.2
 _SHUT_DOWN = 0.02
 """Seconds between looks whether to stop."""
-_POLICY = (
-    "ValidatingAdmissionPolicy 'resourceslices-policy-holdfast' with binding "
-    "'resourceslices-policy-holdfast' denied request: this user may only modify ResourceSlices "
-    "that belong to the node the pod is running on"
+_DENIED = (
+    "ValidatingAdmissionPolicy '{0}' with binding '{0}' denied request: this user may only modify "
+    "{1} that belong to the node the pod is running on"
 )
 
 
@@ -156,6 +155,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._serve(self._put)
 
+    def do_PATCH(self) -> None:
+        self._serve(self._patch)
+
     def do_DELETE(self) -> None:
         self._serve(self._delete)
 
@@ -209,11 +211,17 @@ class _Handler(BaseHTTPRequestHandler):
             )
 
     def _admit(self, place: Place, found: Object) -> None:
-        """Let the pod of a node write slices of that node alone, as the chart's policy does."""
-        if place.kind.plural != "resourceslices" or not self._node:
-            return
-        if found.get("spec", {}).get("nodeName") != self._node:
-            text = f'{place.kind.qualified} "{place.name}" is forbidden: {_POLICY}'
+        """Let the pod of a node write of that node alone, as the chart's policies do."""
+        plural = place.kind.plural
+        kinds = {
+            "resourceslices": ("ResourceSlices", found.get("spec", {}).get("nodeName")),
+            "events": ("Events", found.get("source", {}).get("host")),
+            "nodes": ("Nodes", place.name),
+        }
+        kind, node = kinds.get(plural, (plural, self._node))
+        if self._node and node != self._node:
+            denied = _DENIED.format(f"{plural}-policy-holdfast", kind)
+            text = f'{place.kind.qualified} "{place.name}" is forbidden: {denied}'
             raise RefusedError(422, "Invalid", text)
 
     def _get(self, place: Place, subresource: str) -> Object | None:
@@ -265,13 +273,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _reviewed(self) -> Object:
         asked = self._sent["spec"]["resourceAttributes"]
-        forbidden = (asked["verb"], asked["resource"]) in self.server.api.forbidden
+        resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
+        forbidden = (asked["verb"], resource) in self.server.api.forbidden
         return {**self._sent, "metadata": {}, "status": {"allowed": not forbidden}}
 
     def _put(self, place: Place, subresource: str) -> Object:
         self._allow("update", place, subresource)
         self._admit(place, self._sent)
         return self.server.api.store.update(place, self._sent, subresource=subresource)
+
+    def _patch(self, place: Place, subresource: str) -> Object:
+        if self.headers.get("Content-Type") != "application/strategic-merge-patch+json":
+            text = "the body of the request was in an unknown format"
+            raise RefusedError(415, "UnsupportedMediaType", text)
+        self._allow("patch", place, subresource)
+        self._admit(place, self._sent)
+        return self.server.api.store.patch(place, self._sent, subresource=subresource)
 
     def _delete(self, place: Place, subresource: str) -> Object:
         store = self.server.api.store

@@ -186,6 +186,19 @@ class Store:
             self.writes.append(("update", place))
             return copy.deepcopy(made)
 
+    def patch(self, place: Place, sent: Object, *, subresource: str) -> Object:
+        """Merge what was *sent* into an object's status, conditions by their type."""
+        with self.changed:
+            made = copy.deepcopy(self._there(place))
+            if not (patch := sent.get(subresource, {})):
+                return made
+            into = made.setdefault(subresource, {})
+            conditions = {each["type"]: each for each in into.get("conditions", ())}
+            for each in patch.get("conditions", ()):
+                conditions[each["type"]] = conditions.get(each["type"], {}) | each
+            into |= patch | ({"conditions": [*conditions.values()]} if conditions else {})
+            return self.update(place, made, subresource=subresource)
+
     def delete(self, place: Place, preconditions: Mapping[str, str] | None = None) -> Object:
         """Remove an object; one with finalizers only gets a deletion timestamp."""
         with self.changed:

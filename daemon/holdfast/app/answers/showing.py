@@ -4,6 +4,7 @@ import math
 
 from holdfast.app.answers.readiness import drivers, registrations
 from holdfast.app.wiring.parts import Parts
+from holdfast.model.book.locks import Move
 from holdfast.telemetry.metrics import Metrics
 
 
@@ -11,7 +12,6 @@ def observe(parts: Parts, metrics: Metrics) -> None:
     """Have *metrics* hear of what happens."""
     metrics.locks.know(parts.ledger.book.value.locks.values())
     parts.ledger.commit_seconds = metrics.node.committed
-    parts.ledger.moved = metrics.locks.moved
     parts.gate.observe = metrics.passed_gate
     parts.reclaimer.observe = lambda step, outcome: metrics.reclaimed(step.value, outcome)
     parts.resetter.observe = metrics.reclaimed
@@ -22,6 +22,16 @@ def observe(parts: Parts, metrics: Metrics) -> None:
         dra.publisher.observe = metrics.claims.wrote_slice
         for server in dra.servers:
             server.observe = metrics.claims.asked_server
+    if (events := parts.events) is not None:
+        events.notices.observe = metrics.claims.told
+        events.server.observe = metrics.claims.asked_server
+
+    def moved(moves: tuple[Move, ...]) -> None:
+        metrics.locks.moved(moves)
+        if events is not None:
+            events.notices.moved(moves)
+
+    parts.ledger.moved = moved
 
 
 def show(parts: Parts, metrics: Metrics) -> None:

@@ -1,4 +1,4 @@
-"""Which of the two doors, the device plugin and DRA, this daemon has to serve."""
+"""Which of the two doors, the device plugin and DRA, this daemon serves, and whom else it tells."""
 
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from holdfast.settings import Settings
 
 if TYPE_CHECKING:
     from holdfast.app.wiring.dra import Dra
+    from holdfast.app.wiring.events import ClusterEvents
     from holdfast.app.wiring.parts import Parts
 
 log = structlog.get_logger(__name__)
@@ -33,6 +34,22 @@ def second_door(parts: "Parts") -> "Dra | None":
         if wanted:
             raise
         log.warning("cannot serve the claims that are left", reason=str(error))
+        return None
+
+
+def cluster_events(parts: "Parts") -> "ClusterEvents | None":
+    """Build what writes Events and the node's condition; nothing of it is loaded with events off.
+
+    Outside of a pod the daemon does all the rest.
+    """
+    if not parts.settings.events.enabled:
+        return None
+    from holdfast.app.wiring.events import ClusterEvents  # noqa: PLC0415 - see above
+
+    try:
+        return ClusterEvents(parts)
+    except ApiServerError as error:
+        log.warning("cannot tell the cluster", what="Events", reason=str(error))
         return None
 
 

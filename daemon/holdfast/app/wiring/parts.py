@@ -14,7 +14,7 @@ from holdfast.app.watches.drift import DriftWatch
 from holdfast.app.watches.labels import LabelWatch
 from holdfast.app.watches.memory import MemoryWatch
 from holdfast.app.watches.own_sockets import OwnSockets
-from holdfast.app.wiring.doors import is_silent, second_door
+from holdfast.app.wiring.doors import cluster_events, is_silent, second_door
 from holdfast.app.wiring.hosts import Hosts
 from holdfast.app.wiring.lacks import lacks
 from holdfast.app.wiring.live import LiveSettings
@@ -102,6 +102,7 @@ class Parts:
         self._build_allocation(called)
         self._build_watches()
         self.dra = second_door(self)
+        self.events = cluster_events(self)
 
     @property
     def settings(self) -> Settings:

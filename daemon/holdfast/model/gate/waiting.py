@@ -1,10 +1,21 @@
-"""What an Allocation still waits for, to be told to people."""
+"""What starts, claims and Allocations wait for, to be told to people."""
+
+from msgspec import Struct
 
 from holdfast.model.book.book import Allocation, Book, same_holder
 from holdfast.model.book.marks import why_withheld
 from holdfast.model.book.queue import waits_behind
 from holdfast.model.gate.gate import belongs_to
-from holdfast.model.ids import HardwareKey
+from holdfast.model.ids import HardwareKey, PodUid
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """A container start, or a claim, that has waited for `seconds`: for what of whom, and why."""
+
+    pods: frozenset[PodUid]
+    what: str
+    why: str
+    seconds: float
 
 
 def missing(

@@ -1,0 +1,194 @@
+"""What is written of who waits and what is held, as time passes and writes fail."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.books import BOOT, X, keys, name
+from holdfast.app.watches.notices import Notices
+from holdfast.errors import ApiServerError
+from holdfast.model.book.book import Book, PodRecord
+from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.events.condition import Condition, Stored
+from holdfast.model.events.notices import Notice
+from holdfast.model.gate.waiting import Waiting
+from holdfast.runtime.watched import Watched
+from manual_clock import ManualClock
+
+D0 = name("d0")
+
+
+class Cluster:
+    """What was written to it; it refuses while `away`."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.events: list[Notice] = []
+        self.stored = Stored()
+        self.tries = 0
+        self.patches = 0
+
+    async def write_event(self, notice: Notice, *, at: float) -> None:
+        self.tries += 1
+        self._answer()
+        self.events.append(notice)
+
+    async def read(self) -> Stored:
+        self._answer()
+        return self.stored
+
+    async def write_condition(self, condition: Condition, *, since: str, at: float) -> Stored:
+        self._answer()
+        self.patches += 1
+        self.stored = Stored(condition=condition, since=since or f"at {at:.0f}")
+        return self.stored
+
+    def _answer(self) -> None:
+        if self.away:
+            raise ApiServerError("cannot ask the API server")
+
+
+class Scene:
+    """A node on which pod X may wait, and the device d0 be held."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.cluster = Cluster()
+        self.waiting: list[Waiting] = []
+        self.looked = asyncio.Event()
+        self.counted: list[tuple[str, bool]] = []
+        pod = PodRecord(uid=X, boot=BOOT, namespace="team", name="x")
+        self.book = Watched(Book(pods={X: pod}))
+        cluster = self.cluster
+        self.notices = Notices(
+            ledger=cast("Any", SimpleNamespace(book=self.book)),
+            waiting=lambda _now: self.waiting,
+            obstacle=lambda _device: "",
+            looked=self.looked,
+            events=cast("Any", SimpleNamespace(write=cluster.write_event)),
+            condition=cast(
+                "Any", SimpleNamespace(read=cluster.read, write=cluster.write_condition)
+            ),
+            clock=self.clock,
+            patience=30.0,
+        )
+        self.notices.observe = lambda about, written: self.counted.append((about, written))
+
+    def wait(self, why: str = "in use") -> None:
+        self.waiting = [Waiting(pods=frozenset({X}), what="d0", why=why, seconds=5.0)]
+
+    def lock(self, state: LockState) -> None:
+        lock = DeviceLock(
+            device=D0, keys=keys("a"), state=state, fence=1, since=0.0, boot=BOOT, pod=X
+        )
+        self.book.set(replace(self.book.value, locks={D0: lock}))
+
+    @property
+    def status(self) -> bool | None:
+        stored = self.cluster.stored.condition
+        return None if stored is None else stored.status
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    made.looked.set()
+    task = asyncio.create_task(made.notices.run())
+    yield made
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_nothing_is_said_before_the_node_was_looked_at() -> None:
+    scene = Scene()
+    scene.wait()
+    task = asyncio.create_task(scene.notices.run())
+    await scene.clock.advance(60.0)
+    assert scene.cluster.events == []
+    assert scene.status is None
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_wait_is_told_once_and_again_when_the_reason_is_another(scene: Scene) -> None:
+    scene.wait()
+    await scene.clock.advance(50.0)
+    assert len(scene.cluster.events) == 1
+    scene.wait("another")
+    await scene.clock.advance(5.0)
+    assert len(scene.cluster.events) == 1
+    await scene.clock.advance(10.0)
+    assert [each.text for each in scene.cluster.events] == ["d0 waits: in use", "d0 waits: another"]
+
+
+async def test_an_event_that_fails_is_counted_and_tried_again_while_it_is_so(scene: Scene) -> None:
+    scene.cluster.away = True
+    scene.wait()
+    await scene.clock.advance(200.0)
+    assert 2 <= scene.cluster.tries <= 4
+    assert scene.counted.count(("pod", False)) == scene.cluster.tries
+    scene.cluster.away = False
+    await scene.clock.advance(130.0)
+    assert len(scene.cluster.events) == 1
+    assert ("pod", True) in scene.counted
+
+
+async def test_an_event_that_fails_and_is_so_no_more_is_dropped(scene: Scene) -> None:
+    scene.cluster.away = True
+    scene.wait()
+    await scene.clock.advance(10.0)
+    scene.waiting = []
+    scene.cluster.away = False
+    await scene.clock.advance(300.0)
+    assert scene.cluster.events == []
+
+
+async def test_the_condition_follows_what_is_held_for_long(scene: Scene) -> None:
+    await scene.clock.advance(1.0)
+    assert scene.status is False
+    first = scene.cluster.stored.since
+    scene.lock(LockState.RELEASING)
+    await scene.clock.advance(29.0)
+    assert scene.status is False
+    await scene.clock.advance(5.0)
+    assert scene.status is True
+    assert scene.cluster.stored.since != first
+    scene.book.set(replace(scene.book.value, locks={}))
+    await scene.clock.advance(10.0)
+    assert scene.status is False
+
+
+async def test_a_condition_that_stays_is_written_rarely_and_keeps_its_beginning(
+    scene: Scene,
+) -> None:
+    await scene.clock.advance(1700.0)
+    first = scene.cluster.stored
+    assert scene.cluster.patches == 1
+    await scene.clock.advance(300.0)
+    assert scene.cluster.patches == 2
+    assert scene.cluster.stored == first
+
+
+async def test_a_condition_that_is_there_already_keeps_its_beginning(scene: Scene) -> None:
+    condition = Condition(status=False, reason="NoDeviceHeld", message="of a former daemon")
+    scene.cluster.stored = Stored(condition=condition, since="long ago")
+    await scene.clock.advance(1.0)
+    assert scene.cluster.stored.since == "long ago"
+    assert scene.cluster.patches == 1
+
+
+async def test_a_condition_that_cannot_be_written_is_counted_and_written_later(
+    scene: Scene,
+) -> None:
+    scene.cluster.away = True
+    scene.lock(LockState.QUARANTINED)
+    await scene.clock.advance(30.0)
+    assert ("condition", False) in scene.counted
+    scene.cluster.away = False
+    await scene.clock.advance(70.0)
+    assert scene.status is True
+    assert [written for about, written in scene.counted if about == "condition"][-1] is True
