@@ -10,6 +10,7 @@ from holdfast.doctor.dra.checks import dra_findings
 from holdfast.doctor.finding import Check, Finding
 from holdfast.doctor.gvisor.checks import gvisor_findings
 from holdfast.doctor.kubelet.checks import kubelet_findings
+from holdfast.doctor.labels import labels_findings
 from holdfast.doctor.memory import memory_findings
 from holdfast.doctor.node import Node
 from holdfast.doctor.nvidia.checks import nvidia_findings
@@ -29,6 +30,7 @@ AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
         "privileges": privileges_findings,
         "nvidia": nvidia_findings,
         "gpu-cdi": gpu_cdi_findings,
+        "labels": labels_findings,
         "containerd": containerd_findings,
         "gvisor": gvisor_findings,
     }

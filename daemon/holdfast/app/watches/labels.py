@@ -28,6 +28,7 @@ _SETTLES = 30.0
 file says of it stays meanwhile: a label that goes for a moment ends pods of DaemonSets."""
 _GOOD_FOR = 24 * 3600.0
 """Seconds after which node-feature-discovery drops the labels if no daemon writes them anew."""
+_WRITTEN, _REMOVED = "node labels written", "node labels removed"
 _DEADLINE = 5.0
 _LONG = 3600.0
 
@@ -60,8 +61,6 @@ class LabelWatch:
         self._good_until = 0.0
         self.problem: str | None = None
         """Why the labels may be old, empty when they are not; None where none are wanted."""
-        self.count = 0
-        """How many labels the file has, as far as it was written."""
 
     async def run(self) -> None:
         """Keep the file until cancelled."""
@@ -95,25 +94,24 @@ class LabelWatch:
         if abs(now + _GOOD_FOR - self._good_until) > _GOOD_FOR / 2:
             self._good_until = now + _GOOD_FOR
         hold = partial(self._hold, self._file, inventory, self._good_until)
-        self.count, changed = await self._on_lane(hold)
+        changed = await self._on_lane(hold)
         self.problem = ""
         if changed:
-            event = "node labels written" if self.count else "node labels removed"
-            log.info(event, file=str(self._file.path), labels=self.count)
+            log.info(changed, file=str(self._file.path))
 
     async def _remove(self) -> None:
         if self._file.exists and await self._on_lane(self._file.remove):
-            log.info("node labels removed", file=str(self._file.path), labels=0)
-        self.problem, self.count = None, 0
+            log.info(_REMOVED, file=str(self._file.path))
+        self.problem = None
 
-    def _hold(self, file: FeatureFile, inventory: Inventory, until: float) -> tuple[int, bool]:
-        """Return how many labels there are, and whether the file was changed; on the lane."""
+    def _hold(self, file: FeatureFile, inventory: Inventory, until: float) -> str:
+        """Return what was done to the file, empty for nothing; on the lane."""
         if not self._settled and file.exists:
-            return self.count, False
+            return ""
         labels = self._labels(inventory)
         if not labels:
-            return 0, file.remove()
-        return len(labels), file.hold(feature_file(labels, until=until))
+            return _REMOVED if file.remove() else ""
+        return _WRITTEN if file.hold(feature_file(labels, until=until)) else ""
 
     async def _on_lane(self, call: Callable[[], T]) -> T:
         # Its own: a disk that hangs must not hold up what pods depend on.

@@ -1,0 +1,93 @@
+"""Checks node labels: the folder of node-feature-discovery, who writes there, and who reads."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.doctor.finding import Check, Finding, some
+from holdfast.doctor.node import Node, unusable
+from holdfast.errors import HostError
+from holdfast.host.files.features import FeatureFile
+from holdfast.host.files.kernelfile import list_names, text_or_empty
+from holdfast.host.proc.procfs import Procfs
+
+_WANTED = Check("labels", "wanted")
+_FOLDER = Check("labels", "folder")
+_RIVALS = Check("labels", "rivals")
+_READER = Check("labels", "reader")
+_GKE = Check("labels", "gke-keys")
+_WORKER = "nfd-worker"
+_GKES_FOLDER = "/home/kubernetes/bin"
+"""Where GKE's nodes have kubelet."""
+
+
+def labels_findings(node: Node) -> Iterator[Finding]:
+    """Yield what was found of node labels."""
+    labels = node.settings.labels
+    if not labels.enabled:
+        yield _WANTED.ok("no node labels are written (labels.enabled is false)")
+        return
+    yield _WANTED.ok(f"node labels are written to {labels.folder}")
+    folder = node.path(labels.folder)
+    if folder.is_dir():
+        yield _folder(node, folder)
+        yield from _rivals(folder)
+    else:
+        yield _FOLDER.fail(
+            f"{folder} is not there, and holdfast does not make it: it writes no labels",
+            remedy="install node-feature-discovery; if the daemon runs in a container, mount the "
+            "node's folder there; or set labels.folder",
+        )
+    if node.live:
+        yield _reader(node)
+    if labels.gke_keys and node.path(_GKES_FOLDER).is_dir():
+        yield _GKE.fail(
+            f"labels.gkeKeys is true on a node of GKE (it has {_GKES_FOLDER}): node-feature-"
+            "discovery would overwrite and remove GKE's own labels",
+            remedy="set labels.gkeKeys: false",
+        )
+
+
+def _folder(node: Node, folder: Path) -> Finding:
+    if problem := unusable(node.mount(folder)):
+        return _FOLDER.fail(f"{folder} {problem[0]}", remedy=problem[1])
+    if node.live and os.geteuid() == 0 and not os.access(folder, os.W_OK):
+        return _FOLDER.fail(f"{folder} cannot be written to", remedy="mount it writable")
+    ours = FeatureFile(folder)
+    if not ours.exists:
+        return _FOLDER.ok(f"{folder} is there, without a file of holdfast's yet")
+    return _FOLDER.ok(f"{ours.path} has {len(_keys(ours.path))} labels")
+
+
+def _rivals(folder: Path) -> Iterator[Finding]:
+    ours = FeatureFile(folder).path
+    keys = _keys(ours)
+    for name in list_names(folder):
+        both = sorted(keys & _keys(folder / name))
+        if both and name != ours.name and not name.startswith("."):
+            yield _RIVALS.warn(
+                f"{folder / name} has labels that holdfast writes too ({some(both)}): "
+                "node-feature-discovery takes one of the two values",
+                remedy="run one of them: set labels.enabled: false, or turn the other off, such as "
+                "GPU feature discovery by gfd.enabled=false, and remove its file",
+            )
+
+
+def _reader(node: Node) -> Finding:
+    procfs = Procfs(node.host)
+    try:
+        found = (procfs.process(pid) for pid in procfs.pids())
+        running = any(each is not None and each.comm == _WORKER for each in found)
+    except HostError as error:
+        return _READER.warn(str(error), remedy="run the doctor with the host's /proc")
+    if running:
+        return _READER.ok(f"{_WORKER} runs on this node")
+    return _READER.warn(
+        f"no {_WORKER} runs on this node: nobody reads the file",
+        remedy="install node-feature-discovery (0.15 or later), and see that its worker runs here",
+    )
+
+
+def _keys(path: Path) -> frozenset[str]:
+    lines = text_or_empty(path).splitlines()
+    return frozenset(line.partition("=")[0] for line in lines if line and line[0] != "#")
