@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.settings import Settings
-from holdfast.settings.schema import entry_of, meanings, one_line
-from holdfast.settings.types import Duration, Interval, Section
+from holdfast.settings.schema import meanings, one_line
+from holdfast.settings.types import Duration, Interval, Section, entry_of
 
 
 class Key(Struct, frozen=True, kw_only=True):
@@ -72,7 +72,12 @@ def _words(kind: Any) -> str:
         return "list, see below" if entry_of(kind) else f"list of {_words(inner)}"
     if isinstance(kind, type) and issubclass(kind, Duration):
         return "duration above zero" if issubclass(kind, Interval) else "duration"
-    names = {str: "text", bool: "`true` or `false`"}
+    names = {
+        str: "text",
+        bool: "`true` or `false`",
+        str | None: "text or nothing",
+        str | int | None: "text, whole number or nothing",
+    }
     if kind in names:
         return names[kind]
     bounds = next((each for each in _flat(kind) if isinstance(each, msgspec.Meta)), None)

@@ -42,8 +42,9 @@ class Heard:
         self.server = HealthServer(
             pool="node-a",
             serves=lambda resource: resource == WHOLE,
-            advertised=lambda devices: [
-                Advertised(name=f"tpu-{each.name.id}", devices=(each.name,)) for each in devices
+            advertised=lambda: [
+                Advertised(name=f"tpu-{each.name.id}", devices=(each.name,))
+                for each in self.inventory.value.devices
             ],
             inventory=self.inventory,
             book=self.book,

@@ -74,6 +74,7 @@ _STATUS = {
         {"kind": _HOSTILE, "subject": _HOSTILE, "one": _HOSTILE, "other": "b", "advice": _HOSTILE}
     ],
     "byHand": [_MARK],
+    "rules": [{"device": _HOSTILE, "reason": _HOSTILE}, {"device": None, "reason": _HOSTILE}],
     "claims": [{"claim": _HOSTILE, "phase": _HOSTILE, "pods": [_HOSTILE], "waits": _HOSTILE}],
 }
 _ROW = {"resource": _HOSTILE, "id": _HOSTILE, "model": _HOSTILE, "reasons": [_HOSTILE, _HOSTILE]}

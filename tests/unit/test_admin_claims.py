@@ -16,6 +16,7 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import Asker, Mark, Marks
 from holdfast.model.book.pods import note_pods
+from holdfast.model.devices import Inventory
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.kubelet import ClaimEntry
@@ -121,7 +122,7 @@ def test_people_are_told_that_it_is_an_administrators() -> None:
     book = _both().book
     monitor, _ = claim_reports(book)
     assert (monitor["devices"], monitor["adminDevices"]) == ([], [str(name("d0"))])
-    held, admin = lock_reports(book)
+    held, admin = lock_reports(book, Inventory())
     assert (held["state"], held["claim"]) == ("held", str(_TEAM))
     assert (admin["device"], admin["state"], admin["claim"]) == (
         str(name("d0")),

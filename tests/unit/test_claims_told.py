@@ -17,6 +17,7 @@ from holdfast.model.book.book import Book
 from holdfast.model.book.claims import Wish, end_claim, enlist
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle
+from holdfast.model.devices import Inventory
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid, ProcessId
 from holdfast.model.use.holders import Grip, Holder
@@ -92,7 +93,9 @@ def test_a_claim_whose_turn_has_not_come_is_told_behind_whom_it_is() -> None:
     assert enlist(draft, _wish(_FIRST, X)) is None
     draft.allocate(HALF, silicon(h0="a"), pod=Z)
     settle(draft)
-    (waiting,) = [each for each in lock_reports(draft.book) if each["device"] == f"{HALF}/h0"]
+    (waiting,) = [
+        each for each in lock_reports(draft.book, Inventory()) if each["device"] == f"{HALF}/h0"
+    ]
     assert waiting["reason"] == (
         "a waits behind pod team/name-of-pod-x (pod-x) by claim team/first"
     )
@@ -120,7 +123,7 @@ def test_a_pod_and_its_claim_are_two_holders_and_the_pod_waits_for_the_claim() -
     draft = _two_claims()
     draft.allocate(WHOLE, silicon(d0="ab"), pod=X)
     settle(draft)
-    waiting = [each for each in lock_reports(draft.book) if each["state"] == "queued"]
+    waiting = [each for each in lock_reports(draft.book, Inventory()) if each["state"] == "queued"]
     assert {each["pod"]: each["claim"] for each in waiting} == {
         X: None,
         Z: "team/second (uid-2)",

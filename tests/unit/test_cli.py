@@ -264,7 +264,8 @@ def _check(name: str, *, passes: bool = True, reason: str = "") -> Row:
 
 def _report(*checks: Row, **more: object) -> Row:
     resource = {"name": "tpu", "devices": 4, "healthy": 3, "offered": 2, "locked": 1}
-    rest = {"byHand": [], "claims": [], "drift": [], "noDevices": False, "resources": [resource]}
+    rest: Row = {"byHand": [], "claims": [], "drift": [], "rules": [], "noDevices": False}
+    rest["resources"] = [resource]
     return {"version": "1.0", "pid": 7, "checks": checks, **rest, **more}
 
 

@@ -197,6 +197,16 @@ def test_a_node_whose_kubelet_has_no_checkpoint_yet_is_ready() -> None:
     assert _failed(judge_readiness(new)) == {}
 
 
+def test_a_rule_for_devices_that_does_nothing_is_told_and_names_no_device_to_anybody() -> None:
+    idle = ("devices[0] (uuid GPU-9) does nothing: it matches no device of this node",)
+    checks = judge_readiness(replace(_WELL, idle_rules=idle))
+
+    assert _failed(checks) == {}
+    (told,) = [check for check in checks if check.name == "devices"]
+    assert told.reason == idle[0]
+    assert told.public == "rules that do nothing: 1"
+
+
 def test_a_node_without_devices_is_ready_and_says_so_unless_they_are_asked_for() -> None:
     checks = judge_readiness(replace(_WELL, devices=0, require_devices=False))
 

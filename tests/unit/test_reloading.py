@@ -6,10 +6,14 @@ from holdfast.app.reload import by_take_up
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.settings import convert, known_paths
 from holdfast.settings.reloading import _TABLE, TakeUp, changed, take_up
+from holdfast.settings.types import entry_of
 
 
 def test_each_line_of_the_table_is_of_a_key_or_a_section() -> None:
-    paths = known_paths()
+    paths = dict(known_paths())
+    for name, kind in known_paths().items():
+        if (entry := entry_of(kind)) is not None:
+            paths |= known_paths(entry, f"{name}[].")
     for line in _TABLE:
         assert line in paths or any(path.startswith(f"{line}.") for path in paths), line
 
@@ -23,6 +27,10 @@ def test_each_line_of_the_table_is_of_a_key_or_a_section() -> None:
         ("log.level", TakeUp.LIVE),
         ("tpu.resourceName", TakeUp.ANEW),
         ("pools", TakeUp.ANEW),
+        ("pools[].api", TakeUp.ANEW),
+        ("devices", TakeUp.LIVE),
+        ("devices[].match.uuid", TakeUp.LIVE),
+        ("devices[].api", TakeUp.ANEW),
         ("stateDir", TakeUp.POD),
         ("host.dev", TakeUp.POD),
         ("http.port", TakeUp.POD),
@@ -48,6 +56,30 @@ def test_what_has_changed_is_told_by_its_path() -> None:
         TakeUp.LIVE: ("gate.wait",),
     }
     assert changed(after, after) == ()
+
+
+_RULE = {"match": {"model": "*"}, "resource": "a.b/c"}
+_BOTH = {"gpu": {"api": "dra"}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "path"),
+    [
+        ({}, {"devices": [_RULE]}, "devices"),
+        ({"devices": [_RULE]}, {"devices": [{**_RULE, "match": {"uuid": "x"}}]}, "devices"),
+        ({"devices": [_RULE]}, {}, "devices"),
+        ({}, {"devices": [{**_RULE, "api": "dra"}]}, "devices[].api"),
+        (
+            {**_BOTH, "devices": [{**_RULE, "api": "dra"}]},
+            {**_BOTH, "devices": [{**_RULE, "api": "device-plugin"}]},
+            "devices[].api",
+        ),
+    ],
+)
+def test_rules_for_devices_are_live_unless_a_name_gets_another_api(
+    before: dict[str, object], after: dict[str, object], path: str
+) -> None:
+    assert changed(convert(before), convert(after)) == (path,)
 
 
 def test_parts_see_settings_that_were_put_after_they_were_built() -> None:

@@ -117,7 +117,9 @@ class Allocator:
         device = inventory.find(resource, id_)
         if device is None:
             known = _some(inventory.of(resource))
-            message = f"cannot allocate {name}: the node has no such device (it has: {known})"
+            left = next((each for each in inventory.left_out if each.device.name.id == id_), None)
+            why = left.reason if left is not None else "the node has no such device"
+            message = f"cannot allocate {name}: {why} (it has: {known})"
             raise AllocationRefusedError(message)
         for fault in device.faults:
             if fault.kind.permanent:

@@ -45,4 +45,6 @@ class Preference:
             if book.lock_on(device.keys) is not None or book.marks.on(device.keys)
         }
         choice = Choice(available=available, must_include=must_include, size=size, avoid=avoid)
-        return self._sources.of(devices).preferred(devices, choice)
+        # Where a device is on the node does not change with its name, or when others are left out.
+        beside = inventory.beside(*devices)
+        return self._sources.of(devices).preferred(beside, choice)

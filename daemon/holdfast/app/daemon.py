@@ -162,15 +162,22 @@ async def _first_facts(parts: Parts) -> None:
 
     A device that a pod has must not go Unhealthy for a moment, not even in the first message.
     """
-    await parts.scanner.scan()
+    problem = ""
     try:
         await parts.folder.refresh()
         await parts.reader.refresh()
+    except HoldfastError as error:
+        problem = str(error)
+    # What pods have decides what a device is called that a rule of the settings moves.
+    await parts.scanner.scan()
+    try:
         # Kubelet's checkpoint tells whether some pod counts on names of a former setting.
         await parts.specs.publish(parts.scanner.inventory.value)
         await parts.watcher.catch_up()
     except HoldfastError as error:
-        log.warning("started without all facts of the node", reason=str(error))
+        problem = problem or str(error)
+    if problem:
+        log.warning("started without all facts of the node", reason=problem)
     if parts.dra is not None:
         await parts.dra.catch_up()
     parts.offering.refresh()

@@ -11,12 +11,13 @@ from holdfast.app.answers.reports import history_reports, lock_reports, mark_rep
 from holdfast.cli.tables import Row, Rows
 from holdfast.ledger.store import read_only, read_only_history, read_only_moved_devices
 from holdfast.model.book.byhand import device_meant
+from holdfast.model.devices import Inventory
 from holdfast.model.ids import ResourceName
 
 
 def locks(folder: Path) -> Rows:
     """Return which pod had which device, and which pods waited."""
-    return lock_reports(read_only(folder))
+    return lock_reports(read_only(folder), Inventory())
 
 
 def history(folder: Path, device: str | None, limit: int) -> Rows:
@@ -66,4 +67,5 @@ def status(folder: Path, problem: str) -> Row:
             for name, count in sorted(counts.items())
         ],
         "byHand": mark_reports(book.marks),
+        "rules": [],
     }

@@ -90,6 +90,7 @@ def status_lines(report: Row, *, every: bool = False) -> list[str]:
     lines += map(check_line, failed)
     lines += map(_mark_line, report["byHand"])
     lines += map(_drift_line, report["drift"])
+    lines += map(_rule_line, report["rules"])
     if report["noDevices"]:
         lines.append("NO DEVICES on this node: `holdfast doctor` looks for the cause")
     lines += table(report["resources"], _RESOURCE).split("\n")
@@ -119,6 +120,12 @@ def _drift_line(each: Row) -> str:
     """Return one line for a disagreement between the ledger, kubelet and the kernel."""
     text = f"{each['subject']}: {each['one']}, but {each['other']}; {each['advice']}"
     return f"drift  {each['kind']}: {_cell('drift', text)}"
+
+
+def _rule_line(rule: Row) -> str:
+    """Return one line for a device that a rule leaves out, or for a rule that does nothing."""
+    what = f"{rule['device']}: {rule['reason']}" if rule["device"] else rule["reason"]
+    return f"rule   {_cell('reason', what)}"
 
 
 def _mark_line(mark: Row) -> str:

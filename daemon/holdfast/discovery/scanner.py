@@ -15,7 +15,7 @@ from holdfast.host.pci.sysfs import Sysfs
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import Inventory, pci_addresses, with_faults
 from holdfast.model.ids import DeviceName, PciAddress
-from holdfast.runtime.changes import pause
+from holdfast.runtime.changes import Changes, pause
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.turns import Turns
@@ -40,6 +40,10 @@ async def _as_it_is(inventory: Inventory) -> Inventory:
     return inventory
 
 
+def _as_found(inventory: Inventory) -> Inventory:
+    return inventory
+
+
 class Scanner:
     """Publishes the inventory, and a new one whenever the hardware has changed.
 
@@ -56,13 +60,16 @@ class Scanner:
         clock: Clock,
         sources: Sources,
         held: Callable[[], Collection[DeviceName]] = _nobody,
+        assign: Callable[[Inventory], Inventory] = _as_found,
+        changes: Callable[[], Changes] | None = None,
         before: Callable[[Inventory], Awaitable[Inventory]] = _as_it_is,
         settings: Watched[Discovery],
     ) -> None:
         """Scan below *root* on *lane* for *sources*; *held* names the devices that are granted.
 
-        *before* is called with the result of each scan before it is published, and returns it with
-        the faults of devices that it could not prepare.
+        *assign* gives what was found its names, which depend on what pods have; *changes* tells
+        when that may be others. *before* is called with the result before it is published, and
+        returns it with the faults of devices that it could not prepare.
         """
         self._root = root
         self._sysfs = sysfs
@@ -70,6 +77,8 @@ class Scanner:
         self._clock = clock
         self._sources = sources
         self._held = held
+        self._assign = assign
+        self._changes = changes
         self._before = before
         self._settings = settings
         self._turns: Turns[DeviceName] = Turns(clock, at_most=_HELD_AT_ONCE)
@@ -78,6 +87,7 @@ class Scanner:
         self._wanted = asyncio.Event()
         self._retries = backoff(_FIRST_RETRY, settings.value.rescan)
         self._found = Inventory(resources=tuple(r for each in sources for r in each.resources))
+        self._assigned = self._prepared = self._found
         self.inventory: Watched[Inventory] = Watched(self._found)
         self.problem: str = "the hardware has not been scanned yet"
         """Why the inventory may be out of date, for people; empty when it is not."""
@@ -110,15 +120,27 @@ class Scanner:
         self.problem = ""
         self._retries = backoff(_FIRST_RETRY, self._settings.value.rescan)
         self.scans += 1
-        self._found = await self._before(with_found(found, self._sources))
+        self._found = with_found(found, self._sources)
+        await self._prepare()
         self.publish()
         self.looked_at = self._clock.monotonic()
         return self.inventory.value
+
+    async def _prepare(self) -> None:
+        """Give the devices their names, and prepare them; anew where pods changed the names."""
+        self._assigned = self._assign(self._found)
+        while True:
+            self._prepared = await self._before(self._assigned)
+            latest = self._assign(self._found)
+            if latest == self._assigned:
+                return
+            self._assigned = latest
 
     async def run(self) -> None:
         """Scan at every cause, without end."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._poke_now_and_then())
+            tasks.create_task(self._follow_names())
             tasks.create_task(self._watch_held())
             while True:
                 await self._wanted.wait()
@@ -142,18 +164,27 @@ class Scanner:
 
         It waits for no scan: a fault is published even while sysfs cannot be read.
         """
-        devices = with_faults(self._found.devices, self._sources.faults())
+        devices = with_faults(self._prepared.devices, self._sources.faults())
         before = self.inventory.value
-        after = replace(self._found, generation=before.generation, devices=devices)
+        after = replace(self._prepared, generation=before.generation, devices=devices)
         if after != before:
             after = replace(after, generation=before.generation + 1)
-            self._report(before, after)
+            _report(before, after)
             self.inventory.set(after)
 
     async def _poke_now_and_then(self) -> None:
         while True:
             await pause(self._clock, self._settings, lambda settings: settings.rescan)
             self.poke()
+
+    async def _follow_names(self) -> None:
+        """Look again when a device is to have another name, as its pod has let it go."""
+        while self._changes is not None:
+            changes = self._changes()
+            # Only a rule of the settings gives names that depend on pods.
+            if self._assigned.hardware and self._assign(self._found) != self._assigned:
+                self.poke()
+            await changes.wait(self._settings.value.rescan)
 
     async def _watch_held(self) -> None:
         """Check the drivers of held devices: a removal that waits for a holder sends no event.
@@ -193,18 +224,28 @@ class Scanner:
             log.warning("cannot scan the hardware", reason=str(error))
         self.problem = problem
 
-    @staticmethod
-    def _report(before: Inventory, after: Inventory) -> None:
-        known = {device.name: device for device in before.devices}
-        for device in after.devices:
-            was = known.pop(device.name, None)
-            if was is None or was.faults != device.faults:
-                log.info(
-                    "device found" if was is None else "device changed",
-                    device=str(device.name),
-                    model=device.model,
-                    healthy=device.healthy,
-                    reasons=[fault.text for fault in device.faults],
-                )
-        for name in known:
+
+def _report(before: Inventory, after: Inventory) -> None:
+    known = {device.name: device for device in before.devices}
+    for device in after.devices:
+        was = known.pop(device.name, None)
+        if was is None or was.faults != device.faults:
+            log.info(
+                "device found" if was is None else "device changed",
+                device=str(device.name),
+                model=device.model,
+                healthy=device.healthy,
+                reasons=[fault.text for fault in device.faults],
+            )
+        if device.leaving and (was is None or was.leaving != device.leaving):
+            log.info("device leaving", device=str(device.name), reason=device.leaving)
+    here = {device.name.id for device in after.hardware}
+    for name in known:
+        if name.id not in here:
             log.warning("device gone", device=str(name))
+    for left in after.left_out:
+        if left not in before.left_out:
+            log.info("device left out", device=str(left.device.name), reason=left.reason)
+    for rule in after.idle_rules:
+        if rule not in before.idle_rules:
+            log.info("rule for devices does nothing", reason=rule)

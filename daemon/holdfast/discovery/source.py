@@ -1,7 +1,7 @@
 """What an adapter of one vendor's hardware is to the rest of the daemon."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from msgspec import Struct
@@ -227,6 +227,19 @@ class Sources:
             found.setdefault(device.source, []).append(device)
         told = [each for mine in found.values() for each in self.of(mine).advertised(mine)]
         return tuple(sorted(told, key=lambda each: len(each.devices) > 1))
+
+    def told(
+        self, inventory: Inventory, serves: Callable[[ResourceName], bool]
+    ) -> "tuple[Advertised, ...]":
+        """Return what the scheduler is told of those devices whose resource DRA *serves*."""
+        # Groups are made of what is beside each other on the node, whatever it is called.
+        hardware = inventory.hardware or inventory.devices
+        told = self.advertised(each for each in hardware if serves(each.name.resource))
+        if not inventory.hardware:
+            return told
+        from holdfast.model.dra.advertised import as_assigned  # noqa: PLC0415 - as in the base
+
+        return tuple(as_assigned(told, inventory))
 
     def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
         """Return what an answer of ours promises to vendors' own container runtimes."""

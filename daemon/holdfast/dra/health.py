@@ -9,7 +9,7 @@ from grpc import aio
 from holdfast._pb.drahealth.v1 import api_pb2
 from holdfast._pb.drahealth.v1alpha1 import api_pb2 as alpha_pb2
 from holdfast.model.book.book import Book
-from holdfast.model.devices import Device, Inventory
+from holdfast.model.devices import Inventory
 from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.health import DeviceHealth, healths
 from holdfast.model.ids import DeviceName, ResourceName
@@ -41,7 +41,7 @@ class HealthServer:
         *,
         pool: str,
         serves: Callable[[ResourceName], bool],
-        advertised: Callable[[Iterable[Device]], Iterable[Advertised]],
+        advertised: Callable[[], Iterable[Advertised]],
         inventory: Watched[Inventory],
         book: Watched[Book],
         obstacle: Callable[[DeviceName], str],
@@ -92,11 +92,9 @@ class HealthServer:
             await changes.wait(max(0.0, again - self._clock.monotonic()))
 
     def _latest(self) -> tuple[DeviceHealth, ...]:
-        inventory = self._inventory.value
-        devices = [each for each in inventory.devices if self._serves(each.name.resource)]
         return healths(
-            self._advertised(devices),
-            inventory,
+            self._advertised(),
+            self._inventory.value,
             self._book.value,
             serves=self._serves,
             obstacle=self._obstacle,

@@ -72,7 +72,7 @@ class NodePool:
             for each in self._inventory.value.devices
             if self._serves(each.name.resource)
         }
-        advertised = self._sources.advertised(devices.values())
+        advertised = self._sources.told(self._inventory.value, self._serves)
         roots = await self._roots_of(advertised)
         # From here on without a pause, so that all of it is of one moment.
         found, pause = self._taints(devices)
@@ -136,6 +136,7 @@ class NodePool:
             brief=brief,
             quarantined=bool(book.marks.on(device.keys)),
             drained=book.marks.drain is not None,
+            leaving=bool(device.leaving),
             uncommitted=failing is not None
             and self._clock.monotonic() - failing > self._withhold_after,
         )

@@ -114,6 +114,7 @@ class Offering:
             uncommitted_for=0.0 if failing is None else self._clock.monotonic() - failing,
             withhold_after=self._withhold_after,
             withheld=why_withheld(book.marks, device.keys) is not None,
+            leaving=bool(device.leaving),
         )
         return OfferedDevice(id=device.name.id, healthy=offered(facts), numa_node=device.numa_node)
 

@@ -65,6 +65,18 @@ class DeviceNode(Struct, frozen=True, kw_only=True, order=True):
     rdev: int
 
 
+class Identity(Struct, frozen=True, kw_only=True):
+    """What else a person calls a device: its own names first, then those of what it is part of.
+
+    `indexes` are its driver's numbers for it, `uuids` its driver's ids, `addresses` the PCI
+    functions by which it is reached where its keys do not tell them.
+    """
+
+    indexes: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
+    addresses: tuple[PciAddress, ...] = ()
+
+
 class Device(Struct, frozen=True, kw_only=True):
     """One unit that kubelet can grant.
 
@@ -84,12 +96,24 @@ class Device(Struct, frozen=True, kw_only=True):
     """The name of the vendor's adapter that found it."""
     model: str = ""
     """What it is: a TPU generation such as ``v5e``, or ``vendor:device``."""
+    identity: Identity = Identity()
     faults: tuple[Fault, ...] = ()
+    found_as: ResourceName | None = None
+    """The resource that its adapter gave it, where it is under another; None: it is under that."""
+    leaving: str = ""
+    """Why no new pod is given it under this name, although pods still have it; empty: it stays."""
 
     @property
     def healthy(self) -> bool:
         """Tell whether the hardware can be used, whoever holds it."""
         return not self.faults
+
+
+class LeftOut(Struct, frozen=True, kw_only=True):
+    """A device that is under no name, and the rule of the settings that has left it out."""
+
+    device: Device
+    reason: str
 
 
 class Inventory(Struct, frozen=True, kw_only=True, dict=True):
@@ -107,6 +131,12 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
 
     Their devices may well be there. Names may have wildcards.
     """
+    left_out: tuple[LeftOut, ...] = ()
+    hardware: tuple[Device, ...] = ()
+    """Each piece of hardware once, also what is left out, in the order that its adapter gave; empty
+    where no rule has changed anything, and `devices` are the same."""
+    idle_rules: tuple[str, ...] = ()
+    """The rules of the settings that did nothing, each with the reason."""
 
     def of(self, resource: ResourceName) -> tuple[Device, ...]:
         """Return the devices of *resource*, in order."""
@@ -115,6 +145,18 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
     def get(self, name: DeviceName) -> Device | None:
         """Return the device called *name*, or None when the node has none."""
         return self._by_name.get(name)
+
+    def beside(self, *devices: Device) -> tuple[Device, ...]:
+        """Return what the adapter found under the names of *devices*, also what is left out."""
+        return self.found_as(*(each.found_as or each.name.resource for each in devices))
+
+    def found_as(self, *resources: ResourceName) -> tuple[Device, ...]:
+        """Return what an adapter found as any of *resources*, whatever it is called, in order."""
+        return tuple(
+            each
+            for each in self.hardware or self.devices
+            if (each.found_as or each.name.resource) in resources
+        )
 
     @cached_property
     def _by_name(self) -> dict[DeviceName, Device]:

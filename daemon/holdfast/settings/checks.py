@@ -17,6 +17,7 @@ from holdfast.names import (
     PLUGINS,
     PLUGINS_REGISTRY,
 )
+from holdfast.settings.hardware import DeviceSettings
 from holdfast.settings.sections import Settings
 
 _LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit of its own, and admits no other pod
@@ -30,6 +31,7 @@ def problems(settings: Settings) -> Iterator[str]:
     """Yield each reason why a daemon with *settings* could not do its job."""
     yield from _paths(settings)
     yield from _resources(settings)
+    yield from _devices(settings)
     yield from _tpu(settings)
     yield from _gpu(settings)
     yield from _times(settings)
@@ -85,6 +87,42 @@ def _resources(settings: Settings) -> Iterator[str]:
         yield from _kinds(settings)
 
 
+def _devices(settings: Settings) -> Iterator[str]:
+    apis: dict[str, str] = {pool.resource_name: pool.api for pool in settings.pools}
+    apis[settings.tpu.resource_name] = settings.tpu.api
+    for place, each in enumerate(settings.devices):
+        path, given = f"devices[{place}]", each.match.given()
+        if not given:
+            yield f"{path}.match: give at least one of uuid, index, pci and model"
+        for key, pattern in given.items():
+            if not pattern:
+                yield f"{path}.match.{key}: an empty pattern matches nothing"
+        if each.exclude and each.resource:
+            yield f"{path}: a device that is left out has no resource; give exclude or resource"
+        if each.api and not each.resource:
+            yield f"{path}.api: it is for devices of another resource; give resource as well"
+        if each.resource:
+            yield from _moved(settings, path, each, apis)
+
+
+def _moved(
+    settings: Settings, path: str, each: DeviceSettings, apis: dict[str, str]
+) -> Iterator[str]:
+    """Yield why devices cannot have the resource of *each*; *apis* are those of known names."""
+    for problem in PoolSpec(resource=ResourceName(each.resource), addresses=("*",)).problems():
+        yield f"{path}.{problem}"
+    known = apis.get(each.resource)
+    if each.api and known is not None and known != each.api:
+        yield f"{path}.api: {each.resource} is served by {known}; give the same, or another name"
+    elif known is None and not each.api and len(settings.apis()) > 1:
+        yield (
+            f"{path}.api: some hardware is served by device-plugin and some by dra; say by which "
+            f"of them pods get {each.resource}"
+        )
+    if each.api:
+        apis.setdefault(each.resource, each.api)
+
+
 def _dra(settings: Settings) -> Iterator[str]:
     dra = settings.dra
     if not (_DRIVER.fullmatch(dra.driver_name) and len(dra.driver_name) <= _LONGEST_DRIVER):
@@ -130,6 +168,7 @@ def _kinds(settings: Settings) -> Iterator[str]:
     names = [pool.resource_name for pool in settings.pools]
     if settings.tpu.enabled:
         names.insert(0, settings.tpu.resource_name)
+    names += [each.resource for each in settings.devices if each.resource]
     for name in names:
         if not is_kind(ResourceName(name)):
             yield (

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from holdfast.model.devicerules import DeviceRule
 from holdfast.model.ids import ResourceName
 from holdfast.model.vfio.pools import PoolSpec
 from holdfast.settings.types import Duration, Index, Interval, Section
@@ -208,4 +209,63 @@ class Pool(Section, frozen=True):
             devices=self.devices,
             classes=self.classes,
             addresses=self.addresses,
+        )
+
+
+class Match(Section, frozen=True):
+    """Which devices a rule is for: those that match every key that is given.
+
+    A value is a pattern with `*` and `?`, and upper and lower case are the same. A MIG slice also
+    matches by what its GPU is called.
+    """
+
+    uuid: str | None = None
+    """A GPU's or a slice's UUID, as `nvidia-smi -L` shows it. Set it to name one GPU: a
+    UUID stays with the card wherever it is plugged in."""
+    index: str | int | None = None
+    """What the driver numbers the device: a GPU's index, `0:1` for the second slice of GPU 0, the
+    number of `/dev/accelN`, or the IOMMU group of `/dev/vfio/N`. Set it where nothing else tells
+    the devices apart: after a reboot it may be another device."""
+    pci: str | None = None
+    """A PCI address, such as `0000:3b:00.0` or `0000:3b:*`. Set it to name devices by their
+    slot."""
+    model: str | None = None
+    """What `holdfast devices` shows as the model: a GPU's name, a slice's such as `NVIDIA H100 MIG
+    1g.10gb`, a TPU generation, or `vendor:device` of a pool's device. Set it to name all of a
+    kind."""
+
+    def given(self) -> dict[str, str]:
+        """Return each pattern that is given, by its key."""
+        found = {"uuid": self.uuid, "index": self.index, "pci": self.pci, "model": self.model}
+        return {key: str(value) for key, value in found.items() if value is not None}
+
+
+class DeviceSettings(Section, frozen=True):
+    """A rule for some devices. Of each device the first rule that matches it counts.
+
+    A rule that only has `match` keeps its devices from the rules after it. A device that a pod has
+    is let go first: it leaves its resource when its pod is over.
+    """
+
+    match: Match
+    """Which devices the rule is for. Set at least one key of it."""
+    exclude: bool = False
+    """Whether the devices are left out: no pod is given them, they are in no ResourceSlice, and who
+    uses them is not looked at. Set it to true for a GPU that is not for pods."""
+    resource: str = ""
+    """The resource name that the devices get instead of their own, such as `example.com/debug`.
+    Set it to reserve devices for the pods that ask for that name. All devices of one name must be
+    of one kind, GPUs or TPUs or a pool's."""
+    api: Literal["", "device-plugin", "dra"] = ""
+    """By which API pods get the devices of `resource`, as `tpu.api` says. Empty: by the API of the
+    node's hardware. Set it where the settings serve some hardware by one API and some by the
+    other."""
+
+    def rule(self, place: int) -> DeviceRule:
+        """Return the rule that discovery goes by; it is number *place* of the list."""
+        return DeviceRule(
+            place=f"devices[{place}]",
+            exclude=self.exclude,
+            resource=ResourceName(self.resource) if self.resource else None,
+            **self.match.given(),
         )

@@ -20,6 +20,8 @@ class TakeUp(StrEnum):
 
 
 _TABLE: Mapping[str, TakeUp] = {
+    "devices": TakeUp.LIVE,
+    "devices[].api": TakeUp.ANEW,
     "discovery": TakeUp.LIVE,
     "drift": TakeUp.LIVE,
     "gate": TakeUp.LIVE,
@@ -38,19 +40,27 @@ _TABLE: Mapping[str, TakeUp] = {
     "reclaim.foreignScan": TakeUp.ANEW,
     "stateDir": TakeUp.POD,
 }
-"""Of keys and sections; the longest that a key begins with counts. All others: ANEW."""
+"""Of keys and sections, those of a list's entries with ``[]``; the longest that a key begins with
+counts. All others: ANEW."""
 
 
 def take_up(path: str) -> TakeUp:
     """Return how a change of the key at *path* is taken up."""
     while path and path not in _TABLE:
-        path = path.rpartition(".")[0]
+        path = path.rpartition(".")[0] if not path.endswith("[]") else path[:-2]
     return _TABLE.get(path, TakeUp.ANEW)
 
 
 def changed(before: Settings, after: Settings) -> tuple[str, ...]:
     """Return the path of each key that differs, in the order of the settings."""
-    return tuple(_changed(plain(before), plain(after), ""))
+    paths = tuple(_changed(plain(before), plain(after), ""))
+    names = {each.resource for each in (*before.devices, *after.devices) if each.resource}
+    # What serves claims is there from the start or not at all.
+    if before.has_dra() == after.has_dra() and all(
+        before.is_dra(name) == after.is_dra(name) for name in names
+    ):
+        return paths
+    return tuple("devices[].api" if path == "devices" else path for path in paths)
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[str]:

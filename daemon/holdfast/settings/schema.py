@@ -5,13 +5,13 @@ import inspect
 import re
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, cast, get_args, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 import msgspec
 from msgspec import NODEFAULT, Meta
 
 from holdfast.settings.sections import Settings
-from holdfast.settings.types import PATTERN, Duration, Interval, Section
+from holdfast.settings.types import PATTERN, Duration, Interval, Section, entry_of
 
 
 def schema() -> dict[str, Any]:
@@ -35,12 +35,6 @@ def meanings(section: type[Section]) -> dict[str, str]:
     }
 
 
-def entry_of(kind: object) -> type[Section] | None:
-    """Return the section that each entry of a list is, where it is one."""
-    first = next(iter(get_args(kind)), None)
-    return first if isinstance(first, type) and issubclass(first, Section) else None
-
-
 def one_line(text: str) -> str:
     """Return *text* without its line breaks and indents."""
     return re.sub(r"\s+", " ", text).strip()
@@ -54,7 +48,7 @@ def _writable(section: type[Section]) -> type[msgspec.Struct]:
         kind, default = hints[field.name], field.default
         if isinstance(kind, type) and issubclass(kind, Section):
             kind = _writable(kind)
-            default = msgspec.field(default_factory=kind)
+            default = msgspec.field() if field.required else msgspec.field(default_factory=kind)
         elif (entry := entry_of(kind)) is not None:
             kind = tuple[_writable(entry), ...]  # type: ignore[misc]
         elif isinstance(default, Duration):

@@ -9,8 +9,9 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.model.devicerules import DeviceRule
 from holdfast.names import CLAIM_STATE
-from holdfast.settings.hardware import Gpu, Pool, Tpu
+from holdfast.settings.hardware import DeviceSettings, Gpu, Pool, Tpu
 from holdfast.settings.labels import Labels
 from holdfast.settings.types import Count, Duration, Interval, Port, Section
 
@@ -346,6 +347,9 @@ class Settings(Section, frozen=True):
     pools: tuple[Pool, ...] = ()
     """Other VFIO devices to advertise, each pool as a resource of its own. Set it to grant devices
     that are neither TPUs nor GPUs."""
+    devices: tuple[DeviceSettings, ...] = ()
+    """Rules for some of the node's devices. Set it to leave devices out, or to put them under
+    another resource name."""
     device_list_strategy: Literal["device-nodes", "cdi"] = "device-nodes"
     """How containers get TPUs and devices of pools: by the paths of device files, or by CDI name.
     After a reboot kubelet repeats its old answer, and IOMMU groups may have other numbers: a path
@@ -366,11 +370,19 @@ class Settings(Section, frozen=True):
     liveness: Liveness = msgspec.field(default_factory=Liveness)
     readiness: Readiness = msgspec.field(default_factory=Readiness)
 
+    def device_rules(self) -> tuple[DeviceRule, ...]:
+        """Return the rules for single devices, in order."""
+        return tuple(each.rule(place) for place, each in enumerate(self.devices))
+
     def has_dra(self) -> bool:
         """Tell whether any hardware is served by DRA."""
+        return "dra" in self.apis() or any(each.api == "dra" for each in self.devices)
+
+    def apis(self) -> frozenset[str]:
+        """Return the APIs by which the hardware is served, but for what single devices have."""
         sections = ((self.tpu.enabled, self.tpu.api), (self.gpu.enabled, self.gpu.api))
-        apis = {api for enabled, api in sections if enabled} | {each.api for each in self.pools}
-        return "dra" in apis
+        enabled = (api for is_enabled, api in sections if is_enabled)
+        return frozenset({*enabled, *(each.api for each in self.pools)})
 
     def is_dra(self, resource: str) -> bool:
         """Tell whether the devices of *resource* are served by DRA: what is no other's is a GPU."""
@@ -379,4 +391,7 @@ class Settings(Section, frozen=True):
                 return pool.api == "dra"
         if resource == self.tpu.resource_name:
             return self.tpu.api == "dra"
+        for each in self.devices:
+            if each.resource == resource:
+                return "dra" in ((each.api,) if each.api else self.apis())
         return self.gpu.api == "dra"

@@ -11,7 +11,6 @@ import yaml
 
 from holdfast.errors import SettingsError
 from holdfast.settings.checks import problems
-from holdfast.settings.hardware import Pool
 from holdfast.settings.nvidia_plugin import (
     CONFIG_FILE,
     from_environment,
@@ -19,7 +18,7 @@ from holdfast.settings.nvidia_plugin import (
     from_flags,
 )
 from holdfast.settings.sections import Settings
-from holdfast.settings.types import Duration, Section
+from holdfast.settings.types import Duration, Section, entry_of
 
 _PREFIX = "HOLDFAST_"
 # Kubernetes gives each container variables of its namespace's Services; one may be named holdfast.
@@ -222,10 +221,12 @@ def _choices(path: str) -> tuple[object, ...]:
 
 
 def _children(path: str) -> list[str]:
-    """Return the keys of an entry of a list; the pools are the only such list."""
-    if not path.endswith("]"):
+    """Return the keys of the entry of a list that *path* is in; none where it is in no list."""
+    name, _, number = path.partition("[")
+    entry = entry_of(known_paths().get(name))
+    if entry is None or not number:
         return []
-    return [f"{path}.{field.encode_name}" for field in msgspec.structs.fields(Pool)]
+    return [f"{name}[{number.partition(']')[0]}].{key}" for key in known_paths(entry)]
 
 
 def _duration(kind: type, given: object) -> object:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Annotated
+from typing import Annotated, get_args
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +22,12 @@ class Section(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
 ):
     """The rules that all sections share: unknown keys are refused, names are camelCase."""
+
+
+def entry_of(kind: object) -> type[Section] | None:
+    """Return the section that each entry of a list is, where it is one."""
+    first = next(iter(get_args(kind)), None)
+    return first if isinstance(first, type) and issubclass(first, Section) else None
 
 
 class Duration(float):

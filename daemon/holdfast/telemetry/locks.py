@@ -94,7 +94,7 @@ class LockMetrics:
             self._shown = inventory, book
             self._show_devices(inventory, book)
         # A driver that may still load counts as no devices: it may never come.
-        self._no_devices.set(looked and not inventory.devices)
+        self._no_devices.set(looked and not (inventory.devices or inventory.left_out))
         for state in _LOCKED:
             since = [lock.since for lock in book.locks.values() if lock.state is state]
             self._oldest.labels(state.value).set(max(0.0, now - min(since, default=now)))

@@ -51,7 +51,9 @@ def handlers(parts: Parts, board: Board) -> dict[str, Handler]:
         PING: lambda _: PING,
         "debug": debug,
         "devices": lambda _: inventory_reports(),
-        "locks": lambda _: reports.lock_reports(parts.ledger.book.value),
+        "locks": lambda _: reports.lock_reports(
+            parts.ledger.book.value, parts.scanner.inventory.value
+        ),
         "holders": holders,
         "history": history,
         **byhand.handlers(parts),
@@ -60,16 +62,18 @@ def handlers(parts: Parts, board: Board) -> dict[str, Handler]:
 
 def _status(parts: Parts, board: Board) -> reports.Report:
     board.publish(readiness(parts))
+    inventory = parts.scanner.inventory.value
     return {
         "version": holdfast.__version__,
         "pid": os.getpid(),
         "bootId": parts.host.boot,
         "checks": check_rows(board.readiness),
-        "noDevices": not parts.scanner.inventory.value.devices,
+        "noDevices": not (inventory.devices or inventory.left_out),
         "resources": reports.resource_reports(
-            parts.scanner.inventory.value, parts.ledger.book.value, parts.offering.offers.value
+            inventory, parts.ledger.book.value, parts.offering.offers.value
         ),
         "claims": claim_reports(parts.ledger.book.value),
         "drift": reports.drift_reports(parts.drift.standing),
         "byHand": reports.mark_reports(parts.ledger.book.value.marks),
+        "rules": reports.rule_reports(inventory),
     }

@@ -69,6 +69,7 @@ def _facts(parts: Parts) -> ReadinessFacts:
         sight=look.full_gaps or (last.gaps if last is not None else ()),
         sighted=look.full_scan_at,
         lacks=parts.lacks,
+        idle_rules=inventory.idle_rules,
         vendors=tuple(check for each in parts.sources for check in each.checks()),
         dra=() if parts.dra is None else tuple(parts.dra.checks()),
     )

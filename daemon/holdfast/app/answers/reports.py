@@ -11,7 +11,7 @@ from holdfast.model.book.drift import Disagreement
 from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.book.marks import Marks, why_withheld
 from holdfast.model.book.offers import Offers
-from holdfast.model.devices import Device, Inventory
+from holdfast.model.devices import Device, Inventory, LeftOut
 from holdfast.model.gate.waiting import missing, why_queued
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.node.memory import HolderMemory, Memory
@@ -52,6 +52,7 @@ def device_reports(
                 "reasons": [
                     *(fault.text for fault in device.faults),
                     *notes.get(device.name.id, ()),
+                    *filter(None, [device.leaving]),
                     *_withheld(book, device),
                 ],
                 "numa": device.numa_node,
@@ -61,12 +62,15 @@ def device_reports(
                 **claim_report(lock.claim if lock is not None else None, book),
             }
         )
-    return reports
+    return reports + [_left_out_report(each) for each in inventory.left_out]
 
 
-def lock_reports(book: Book) -> list[Report]:
-    """Return one report for each lock, for each Allocation that waits, and for administrators."""
-    locks = [_lock_report(book.locks[device], book) for device in sorted(book.locks)]
+def lock_reports(book: Book, inventory: Inventory) -> list[Report]:
+    """Return one report for each lock, for each Allocation that waits, and for administrators.
+
+    The reason also says whether the settings take the device away when it is free.
+    """
+    locks = [_lock_report(book.locks[device], book, inventory) for device in sorted(book.locks)]
     queued = [
         {
             "device": str(name),
@@ -191,6 +195,17 @@ def resource_reports(inventory: Inventory, book: Book, offers: Offers) -> list[R
     ]
 
 
+def rule_reports(inventory: Inventory) -> list[Report]:
+    """Return one report for each device that a rule of the settings leaves out or will, and why.
+
+    A rule that does nothing is told of without a device.
+    """
+    told = [(str(each.device.name), each.reason) for each in inventory.left_out]
+    told += [(str(each.name), each.leaving) for each in inventory.devices if each.leaving]
+    rows: list[Report] = [{"device": name, "reason": reason} for name, reason in told]
+    return rows + [{"device": None, "reason": reason} for reason in inventory.idle_rules]
+
+
 def drift_reports(standing: Mapping[Disagreement, float]) -> list[Report]:
     """Return one report for each disagreement, with since when it has stood."""
     return [asdict(each) | {"since": since} for each, since in sorted(standing.items())]
@@ -216,7 +231,26 @@ def _withheld(book: Book, device: Device) -> list[str]:
     return [] if reason is None else [reason]
 
 
-def _lock_report(lock: DeviceLock, book: Book) -> Report:
+def _left_out_report(left: LeftOut) -> Report:
+    """Return the report of a device that pods are not given: nobody looks who uses it."""
+    device = left.device
+    return {
+        "resource": device.name.resource,
+        "id": device.name.id,
+        "model": device.model,
+        "health": "LeftOut",
+        "offered": False,
+        "reasons": [left.reason],
+        "numa": device.numa_node,
+        "nodes": [node.path for node in device.nodes],
+        "lock": None,
+        "pod": None,
+    }
+
+
+def _lock_report(lock: DeviceLock, book: Book, inventory: Inventory) -> Report:
+    device = inventory.get(lock.device)
+    leaving = "" if device is None else device.leaving
     return {
         "device": str(lock.device),
         "state": lock.state.value,
@@ -225,7 +259,7 @@ def _lock_report(lock: DeviceLock, book: Book) -> Report:
         "podName": _pod_name(lock.pod, book),
         **claim_report(lock.claim, book),
         "since": lock.since,
-        "reason": lock.evidence,
+        "reason": "; ".join(filter(None, (lock.evidence, leaving))),
         "keys": sorted(lock.keys),
     }
 

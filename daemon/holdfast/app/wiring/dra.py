@@ -78,7 +78,7 @@ class Dra:
                 node=Node(
                     inventory=parts.scanner.inventory,
                     advertised=self.advertised,
-                    serves=settings.is_dra,
+                    serves=parts.naming.is_dra,
                     look=parts.gate.look,
                     looked=parts.watcher.looked,
                     obstacle=parts.watcher.obstacle,
@@ -104,8 +104,8 @@ class Dra:
         service = ClaimServer(self.door)
         health = HealthServer(
             pool=self.node,
-            serves=settings.is_dra,
-            advertised=parts.sources.advertised,
+            serves=parts.naming.is_dra,
+            advertised=self.advertised,
             inventory=parts.scanner.inventory,
             book=parts.ledger.book,
             obstacle=parts.watcher.obstacle,
@@ -149,11 +149,8 @@ class Dra:
 
     def advertised(self) -> Sequence[Advertised]:
         """Return the devices that the scheduler knows of."""
-        devices = self._parts.scanner.inventory.value.devices
-        is_dra = self._parts.settings.is_dra
-        return self._parts.sources.advertised(
-            each for each in devices if is_dra(each.name.resource)
-        )
+        parts = self._parts
+        return parts.sources.told(parts.scanner.inventory.value, parts.naming.is_dra)
 
     def drift_facts(self) -> ClaimDriftFacts:
         """Return what the ledger and kubelet say of claims."""
@@ -229,7 +226,7 @@ class Dra:
             node=self.node,
             pool=NodePool(
                 driver=self.driver,
-                serves=settings.is_dra,
+                serves=parts.naming.is_dra,
                 ledger=parts.ledger,
                 inventory=parts.scanner.inventory,
                 sources=parts.sources,

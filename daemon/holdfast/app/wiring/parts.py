@@ -18,6 +18,7 @@ from holdfast.app.wiring.doors import cluster_events, is_silent, second_door
 from holdfast.app.wiring.hosts import Hosts
 from holdfast.app.wiring.lacks import lacks
 from holdfast.app.wiring.live import LiveSettings
+from holdfast.app.wiring.naming import Naming
 from holdfast.discovery.scanner import Scanner
 from holdfast.discovery.source import Source, Sources
 from holdfast.host.cgroup.cgroups import Cgroups
@@ -96,6 +97,7 @@ class Parts:
         self.live, self.host, self.ledger, self.clock = live, host, ledger, clock
         self.lacks = lacks(self.settings, host.root)
         """What the daemon may not do although its settings ask for it."""
+        self.naming = Naming(live, ledger, lambda: self.reader.view)
         self._build_discovery(vendors, count)
         self._build_kubelet_side()
         self._build_reclaim()
@@ -112,6 +114,7 @@ class Parts:
     def take_up(self, settings: Settings) -> None:
         """Use *settings*, which differ from those in use only in keys that are live."""
         self.live.put(settings)
+        self.scanner.poke()
         self.lacks = lacks(settings, self.host.root)
 
     def _build_discovery(self, vendors: Iterable[Vendor], count: Count) -> None:
@@ -141,6 +144,8 @@ class Parts:
             clock=self.clock,
             sources=self.sources,
             held=lambda: tuple(self.ledger.book.value.locks),
+            assign=self.naming.assigned,
+            changes=self.naming.changes,
             before=self._prepared,
             settings=self.live.discovery,
         )
@@ -180,7 +185,7 @@ class Parts:
             view=self.reader.view,
             clock=self.clock,
             withhold_after=self.settings.withhold_after,
-            elsewhere=self.settings.is_dra,
+            elsewhere=self.naming.is_dra,
         )
 
     def _build_reclaim(self) -> None:
@@ -243,7 +248,7 @@ class Parts:
             clock=self.clock,
             settings=reclaim,
             pending_timeout=self.settings.allocate.pending_timeout,
-            is_retired=self.settings.is_dra,
+            is_retired=self.naming.is_dra,
         )
         self.hand = HandRelease(
             ledger=self.ledger,

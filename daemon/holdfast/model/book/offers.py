@@ -8,8 +8,8 @@ from holdfast.model.book.book import Book
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import why_withheld
 from holdfast.model.devices import Inventory
-from holdfast.model.ids import DeviceId, DeviceName, ResourceName
-from holdfast.model.kubelet import KubeletView
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
+from holdfast.model.kubelet import CheckpointEntry, KubeletView
 
 
 class OfferedDevice(Struct, frozen=True, kw_only=True, order=True):
@@ -42,6 +42,7 @@ class OfferFacts(Struct, frozen=True, kw_only=True):
     the device or waits for it under this resource name and id. `owner_counted`: kubelet counts the
     lock's pod, under any name. `releasing_for` are the seconds the lock has been RELEASING,
     `uncommitted_for` those in which the ledger could not commit. `withheld`: a person withholds it.
+    `leaving`: the settings leave the device out, or give it another name, once no pod has it.
     """
 
     healthy: bool
@@ -53,6 +54,7 @@ class OfferFacts(Struct, frozen=True, kw_only=True):
     uncommitted_for: float = 0.0
     withhold_after: float
     withheld: bool = False
+    leaving: bool = False
 
 
 def offered(facts: OfferFacts) -> bool:
@@ -65,7 +67,7 @@ def offered(facts: OfferFacts) -> bool:
         return False
     if facts.has_or_awaits:
         return True
-    if facts.withheld or facts.uncommitted_for > facts.withhold_after:
+    if facts.withheld or facts.leaving or facts.uncommitted_for > facts.withhold_after:
         return False
     lock = facts.lock
     if lock is None:
@@ -88,6 +90,27 @@ def has_or_awaits(name: DeviceName, book: Book, view: KubeletView) -> bool:
     if not view.readable:
         return bool(ours)
     return bool(view.pods_with(name)) or any(each.pod is None for each in ours)
+
+
+def names_had(
+    book: Book, entries: Iterable[CheckpointEntry]
+) -> dict[DeviceName, frozenset[HardwareKey]]:
+    """Return the names under which pods and claims have devices or await them, with the hardware.
+
+    What only the *entries* of kubelet's checkpoint name is without keys. What is called foreign was
+    given to nobody.
+    """
+    found = {
+        DeviceName(entry.resource, id_): frozenset[HardwareKey]()
+        for entry in entries
+        for id_ in entry.devices
+    }
+    for allocation in book.allocations.values():
+        found |= allocation.names()
+    for lock in book.locks.values():
+        if lock.state is not LockState.FOREIGN:
+            found[lock.device] = lock.keys
+    return found
 
 
 def kept_back(

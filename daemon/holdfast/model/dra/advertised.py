@@ -1,11 +1,12 @@
 """What a vendor's adapter tells the scheduler of its devices."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from holdfast.model.devices import Device, pci_addresses
+from holdfast.model.devices import Device, Inventory, pci_addresses
 from holdfast.model.dra.names import label
 from holdfast.model.dra.resourceslice import AttributeValue
 from holdfast.model.ids import DeviceName, PciAddress
@@ -44,6 +45,25 @@ def plain(device: Device) -> Advertised:
             model=device.model,
         ),
     )
+
+
+def as_assigned(told: Iterable[Advertised], inventory: Inventory) -> Iterator[Advertised]:
+    """Yield what of *told* the rules of the settings leave in *inventory*, as they call it.
+
+    What has another resource has the last part of that as its type, so that no DeviceClass for the
+    usual type selects it. A group is left out where a device of it is, or where its devices have
+    different resources.
+    """
+    for each in told:
+        devices = [inventory.get(name) for name in each.devices]
+        if None in devices or len({name.resource for name in each.devices}) > 1:
+            continue
+        if not any(device is not None and device.found_as for device in devices):
+            yield each
+            continue
+        resource = each.attributes["resource"].text or ""
+        kind = texts(type=resource.rpartition("/")[2])
+        yield replace(each, attributes={**each.attributes, **kind})
 
 
 def texts(**values: str) -> Mapping[str, AttributeValue]:

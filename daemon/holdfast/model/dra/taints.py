@@ -14,6 +14,8 @@ from holdfast.model.dra.resourceslice import Taint
 NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
 HELD, UNHEALTHY = "held", "unhealthy"
 """The names of the taints' keys, below the driver's own name."""
+LEAVING = "leaving"
+"""What withholds a device that the settings leave out, or call otherwise, once it is free."""
 
 _WITHHOLDING = frozenset(
     {LockState.RELEASING, LockState.RECLAIMING, LockState.QUARANTINED, LockState.FOREIGN}
@@ -35,6 +37,7 @@ class TaintFacts(Struct, frozen=True, kw_only=True):
     brief: bool = False
     quarantined: bool = False
     drained: bool = False
+    leaving: bool = False
     uncommitted: bool = False
 
 
@@ -78,4 +81,6 @@ def _held(facts: TaintFacts) -> str:
         return facts.lock.value
     if facts.drained:
         return "drain"
+    if facts.leaving:
+        return LEAVING
     return "uncommitted" if facts.uncommitted else ""

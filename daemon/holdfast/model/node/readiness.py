@@ -41,8 +41,9 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
     `resources` are all that kubelet is or was offered; `sockets` are the daemon's own, by what they
     serve; `lanes` says since when each is stuck; `sight` is what the last scan of all processes
     could not see. `lacks` names each permission or mount that the settings need and that is
-    missing, with the feature that is lost. `vendors` are the checks of the vendors' adapters,
-    `dra` those of Dynamic Resource Allocation, none without it.
+    missing, with the feature that is lost. `idle_rules` are the rules for single devices that do
+    nothing, with the reason. `vendors` are the checks of the vendors' adapters, `dra` those of
+    Dynamic Resource Allocation, none without it.
     `configuration` says why the configuration as it is now is not the one in use.
     `checkpoint_missing`: there is none, as on a node that never ran a pod with a device.
     `labels` says why the node labels may be old; None where none are wanted.
@@ -70,6 +71,7 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
     sighted: float | None = None
     lacks: Sequence[str] = ()
     labels: str | None = None
+    idle_rules: Sequence[str] = ()
     vendors: Sequence[Check] = ()
     dra: Sequence[Check] = ()
 
@@ -142,10 +144,18 @@ def hardware(facts: ReadinessFacts) -> Iterator[Check]:
 
 
 def devices(facts: ReadinessFacts) -> Iterator[Check]:
-    """The node has devices. Without any it is ready all the same, unless settings require one."""
+    """The node has devices. Without any it is ready all the same, unless settings require one.
+
+    A rule for single devices that does nothing is told, and is no reason to be unready.
+    """
     passes = facts.devices > 0 or not facts.require_devices
-    reason = "no devices on this node" if not facts.devices else ""
-    yield _open("devices", passes=passes, reason=reason)
+    idle = facts.idle_rules
+    if facts.devices and idle:
+        public = f"rules that do nothing: {len(idle)}"
+        yield Check(name="devices", passes=passes, reason="; ".join(idle), public=public)
+    else:
+        reason = "no devices on this node" if not facts.devices else ""
+        yield _open("devices", passes=passes, reason=reason)
 
 
 def vendors(facts: ReadinessFacts) -> Iterator[Check]:

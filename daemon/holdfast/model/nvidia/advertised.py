@@ -15,9 +15,9 @@ _NOT_TOLD = GpuTraits()
 
 def advertised_gpus(devices: Sequence[Device], facts: GpuFacts) -> tuple[Advertised, ...]:
     """Return each of *devices* with what *facts* know of it."""
-    parts = {part.name: part for part in facts.layout.parts}
+    parts = {part.name.id: part for part in facts.layout.parts}
     return tuple(
-        _part(device, parts[device.name], facts) if device.name in parts else plain(device)
+        _part(device, parts[device.name.id], facts) if device.name.id in parts else plain(device)
         for device in devices
     )
 

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from holdfast.model.devices import Device, DeviceKind, DeviceNode, Fault, FaultKind
+from holdfast.model.devices import (
+    Device,
+    DeviceKind,
+    DeviceNode,
+    Fault,
+    FaultKind,
+    Identity,
+)
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey
 from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuLinks, GpuTraits
 from holdfast.model.nvidia.mig import GpuLayout, GpuPart
@@ -89,7 +96,19 @@ def _device(part: GpuPart, facts: GpuFacts, locked: frozenset[HardwareKey]) -> D
         functions=(),
         numa_node=gpu.numa_node,
         model=model,
+        identity=_identity(part),
         faults=_faults(gpu, node, facts),
+    )
+
+
+def _identity(part: GpuPart) -> Identity:
+    gpu = part.gpu
+    index = () if gpu.index == NOWHERE else (str(gpu.index),)
+    own = () if part.slice is None else (part.slice.uuid,)
+    return Identity(
+        indexes=(part.index, *index) if own else index,
+        uuids=(*own, gpu.uuid),
+        addresses=() if gpu.pci is None else (gpu.pci,),
     )
 
 

@@ -72,7 +72,7 @@ class Tpus(Source):
 
     async def prepare(self, inventory: Inventory) -> Inventory:
         """Note for people what is said of this host and cannot be used; it makes nothing ill."""
-        chips = inventory.of(self._resource)
+        chips = inventory.found_as(self._resource)
         before = {text for texts in self._notes.values() for text in texts}
         self._notes = {chip.name.id: self._set_aside(chip, len(chips)) for chip in chips}
         for text in sorted({text for texts in self._notes.values() for text in texts} - before):
@@ -91,7 +91,7 @@ class Tpus(Source):
         if generation is None:
             addresses = [address for device in devices for address in device.functions]
             return ContainerGrant(envs=pool_variables(resource, addresses))
-        on_host = len(inventory.of(resource))
+        on_host = len(inventory.found_as(self._resource))
         facts, _ = resolve(
             generation,
             on_host=on_host,

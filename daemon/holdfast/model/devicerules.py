@@ -1,0 +1,198 @@
+"""Rules of the settings for single devices: left out, under another resource, or set otherwise."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.model.devices import Device, Inventory, LeftOut, pci_addresses
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.model.replicas import clash, parted
+
+Had = Mapping[DeviceName, frozenset[HardwareKey]]
+"""Under which names pods have devices, with the hardware; without keys where that is not known."""
+
+_NODE_NUMBER = re.compile(r"(\d+)$")
+
+
+class DeviceRule(Struct, frozen=True, kw_only=True):
+    """One rule: the devices that match every pattern that is given, and what becomes of them.
+
+    `place` is where the rule stands in the settings. With neither `exclude` nor `resource` its
+    devices stay as they are, and no later rule is asked about them.
+    """
+
+    place: str
+    index: str | None = None
+    uuid: str | None = None
+    pci: str | None = None
+    model: str | None = None
+    exclude: bool = False
+    resource: ResourceName | None = None
+
+    def __str__(self) -> str:
+        """Return the place of the rule and what it matches: ``devices[0] (uuid GPU-1*)``."""
+        given = {"index": self.index, "uuid": self.uuid, "pci": self.pci, "model": self.model}
+        told = (f"{name} {pattern}" for name, pattern in given.items() if pattern is not None)
+        return f"{self.place} ({', '.join(told)})"
+
+    def matches(self, device: Device) -> bool:
+        """Tell whether *device* is one of the rule's. Upper and lower case are the same."""
+        identity = device.identity
+        addresses = identity.addresses or device.functions or pci_addresses(device.keys)
+        return (
+            _any(self.index, identity.indexes or _node_numbers(device))
+            and _any(self.uuid, identity.uuids)
+            and _any(self.pci, [form for each in addresses for form in _spellings(each)])
+            and _any(self.model, (device.model,))
+        )
+
+
+def assigned(found: Inventory, rules: Sequence[DeviceRule], had: Had) -> Inventory:
+    """Return what the adapters *found*, each device under the name that the first rule gives it.
+
+    A device that pods have under another name keeps that name until they have let it go; only then
+    it is left out, or is there under its new name. So nobody waits for hardware under one name
+    while another gets it under the other, and whoever has it can start its containers again.
+    """
+    return _Assignment(found, rules, had).inventory()
+
+
+class _Assignment:
+    """Goes through the devices once."""
+
+    def __init__(self, found: Inventory, rules: Sequence[DeviceRule], had: Had) -> None:
+        self._found = found
+        self._rules = rules
+        self._had = _of_today(found, had)
+        self._targets = {rule.resource for rule in rules if rule.resource is not None}
+        self._by_id: dict[DeviceId, list[DeviceName]] = {}
+        for name in self._had:
+            self._by_id.setdefault(name.id, []).append(name)
+        self._names = {device.name for device in found.devices}
+        self._source_of: dict[ResourceName, str] = {}
+        for device in found.devices:
+            self._source_of.setdefault(device.name.resource, device.source)
+        self._devices: dict[DeviceName, Device] = {}
+        self._hardware: dict[DeviceName, Device] = {}
+        self._left_out: list[LeftOut] = []
+        self._used: set[str] = set()
+
+    def inventory(self) -> Inventory:
+        for device in self._found.devices:
+            self._place(device)
+        found = replace(self._found, unseen=self._unseen(), idle_rules=tuple(self._idle()))
+        if not self._left_out and list(self._devices.values()) == list(self._found.devices):
+            return found
+        resources = dict.fromkeys(self._found.resources)
+        resources |= dict.fromkeys(name.resource for name in self._devices)
+        order = {resource: place for place, resource in enumerate(resources)}
+        return replace(
+            found,
+            resources=tuple(resources),
+            devices=tuple(
+                sorted(self._devices.values(), key=lambda each: order[each.name.resource])
+            ),
+            left_out=tuple(self._left_out),
+            hardware=tuple(self._hardware.values()),
+        )
+
+    def _place(self, device: Device) -> None:
+        name, why = self._wanted(device)
+        then = why or f"it is {name}"
+        kept = [
+            replace(_named(device, each), leaving=f"{then} once no pod has it under this name")
+            for each in self._by_id.get(device.name.id, ())
+            if each != name and self._is_former(each, device)
+        ]
+        self._devices |= {each.name: each for each in kept}
+        self._hardware[device.name] = kept[0] if kept else device
+        if name is None:
+            if not kept:
+                self._left_out.append(LeftOut(device=device, reason=why))
+        elif not kept or name in self._had:
+            self._devices.setdefault(name, _named(device, name))
+            self._hardware[device.name] = _named(device, name)
+
+    def _wanted(self, device: Device) -> tuple[DeviceName | None, str]:
+        """Return the name that *device* is to have, None for none, and what its rule does."""
+        rule = next((each for each in self._rules if each.matches(device)), None)
+        if rule is None:
+            return device.name, ""
+        self._used.add(rule.place)
+        if rule.exclude:
+            return None, f"{rule} leaves it out"
+        resource = rule.resource or device.name.resource
+        name = DeviceName(resource, device.name.id)
+        if name == device.name:
+            return name, ""
+        # A container may get any devices of one resource, and one adapter has to explain them.
+        if self._source_of.setdefault(resource, device.source) != device.source:
+            return None, f"{rule} moves it to {resource}, which has hardware of another kind"
+        return name, f"{rule} moves it to {resource}"
+
+    def _is_former(self, name: DeviceName, device: Device) -> bool:
+        """Tell whether pods have *device* under *name*, which is no name of another device."""
+        if name == device.name:
+            return True
+        return name not in self._names and (
+            name.resource in self._targets or clash(self._had[name], device.keys)
+        )
+
+    def _unseen(self) -> frozenset[ResourceName]:
+        """Return what may have more devices: where some were not seen, a rule may move them."""
+        unseen = self._found.unseen
+        if not unseen:
+            return unseen
+        former = {name.resource for name, keys in self._had.items() if keys}
+        return unseen | self._targets | former - set(self._found.resources)
+
+    def _idle(self) -> Iterator[str]:
+        unseen = " or ".join(sorted(self._found.unseen))
+        for rule in self._rules:
+            if rule.place in self._used:
+                continue
+            if any(map(rule.matches, self._found.devices)):
+                why = "earlier rules take every device that it matches"
+            elif unseen:
+                why = f"it matches no device that was seen, and none of {unseen} was seen yet"
+            else:
+                why = "it matches no device of this node"
+            yield f"{rule} does nothing: {why}"
+
+
+def _of_today(found: Inventory, had: Had) -> dict[DeviceName, frozenset[HardwareKey]]:
+    """Return *had* with the ids of *found* for those of a former plugin, and of replicas."""
+    known = {device.name.id for device in found.devices}
+    names: dict[DeviceName, frozenset[HardwareKey]] = {}
+    for name, keys in had.items():
+        id_ = name.id
+        if id_ not in known:
+            today = found.find(name.resource, id_)
+            id_ = parted(id_)[0] if today is None else today.name.id
+        named = DeviceName(name.resource, id_)
+        names[named] = names.get(named, frozenset()) | keys
+    return names
+
+
+def _named(device: Device, name: DeviceName) -> Device:
+    return (
+        device if name == device.name else replace(device, name=name, found_as=device.name.resource)
+    )
+
+
+def _any(pattern: str | None, texts: Sequence[str]) -> bool:
+    return pattern is None or any(fnmatchcase(text.lower(), pattern.lower()) for text in texts)
+
+
+def _spellings(address: PciAddress) -> tuple[str, str, str]:
+    """Return how the kernel, nvidia-smi and lspci write *address*."""
+    return address, f"0000{address}", address.partition(":")[2]
+
+
+def _node_numbers(device: Device) -> tuple[str, ...]:
+    """Return the numbers of its nodes: 3 for /dev/accel3, 17 for /dev/vfio/17."""
+    found = (_NODE_NUMBER.search(node.path) for node in device.nodes)
+    return tuple(match[1] for match in found if match is not None)

@@ -1,0 +1,313 @@
+"""Rules of the settings for single devices: which they match, and what a device is called."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from fakes.books import HALF, WHOLE, X, allocated, book_of, entry, keys, name
+from holdfast.model.book.book import Book
+from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.book.offers import names_had
+from holdfast.model.devicerules import DeviceRule, Had, assigned
+from holdfast.model.devices import Device, DeviceKind, DeviceNode, Identity, Inventory, pci_key
+from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+
+_GPU = ResourceName("nvidia.com/gpu")
+_SLICE = ResourceName("nvidia.com/mig-1g.10gb")
+_DEBUG = ResourceName("example.com/debug")
+
+
+def _gpu(number: int) -> Device:
+    uuid = f"GPU-{number}"
+    return Device(
+        name=DeviceName(_GPU, DeviceId(uuid)),
+        kind=DeviceKind.DRIVER,
+        keys=frozenset({HardwareKey(f"gpu/{uuid}")}),
+        nodes=(DeviceNode(path=f"/dev/nvidia{7 - number}", rdev=number),),
+        functions=(),
+        source="nvidia",
+        model="NVIDIA H100 80GB HBM3",
+        identity=Identity(
+            indexes=(str(number),), uuids=(uuid,), addresses=(PciAddress(f"0000:3{number}:00.0"),)
+        ),
+    )
+
+
+def _slice(number: int, of: int) -> Device:
+    uuid = f"MIG-{of}{number}"
+    return replace(
+        _gpu(of),
+        name=DeviceName(_SLICE, DeviceId(uuid)),
+        keys=frozenset({HardwareKey(f"mig/{uuid}")}),
+        model="NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        identity=Identity(
+            indexes=(f"{of}:{number}", str(of)),
+            uuids=(uuid, f"GPU-{of}"),
+            addresses=(PciAddress(f"0000:3{of}:00.0"),),
+        ),
+    )
+
+
+def _chip(number: int) -> Device:
+    address = PciAddress(f"0000:00:0{number}.0")
+    return Device(
+        name=DeviceName(WHOLE, DeviceId(address)),
+        kind=DeviceKind.VFIO,
+        keys=frozenset({pci_key(address)}),
+        nodes=(DeviceNode(path=f"/dev/vfio/1{number}", rdev=number),),
+        functions=(address,),
+        source="tpu",
+        model="v5e",
+    )
+
+
+_ALL = (_chip(5), _chip(6), _gpu(0), _gpu(1), _slice(0, of=2), _slice(1, of=2))
+
+
+def _found(*devices: Device, **more: Any) -> Inventory:
+    resources = tuple(dict.fromkeys(each.name.resource for each in devices))
+    return Inventory(generation=1, resources=resources, devices=devices, **more)
+
+
+def _rules(*rules: Mapping[str, Any]) -> tuple[DeviceRule, ...]:
+    return tuple(DeviceRule(place=f"devices[{n}]", **each) for n, each in enumerate(rules))
+
+
+def _names(inventory: Inventory) -> list[str]:
+    return [str(each.name) for each in inventory.devices]
+
+
+def _had(*devices: tuple[ResourceName, Device]) -> Had:
+    return {DeviceName(resource, each.name.id): each.keys for resource, each in devices}
+
+
+@pytest.mark.parametrize(
+    ("match", "ids"),
+    [
+        ({"uuid": "GPU-1"}, ["GPU-1"]),
+        ({"uuid": "gpu-*"}, ["GPU-0", "GPU-1", "MIG-20", "MIG-21"]),
+        ({"uuid": "MIG-2?"}, ["MIG-20", "MIG-21"]),
+        ({"uuid": "GPU-2"}, ["MIG-20", "MIG-21"]),
+        ({"index": "0"}, ["GPU-0"]),
+        ({"index": "2:1"}, ["MIG-21"]),
+        ({"index": "2"}, ["MIG-20", "MIG-21"]),
+        ({"index": "15"}, ["0000:00:05.0"]),
+        ({"pci": "0000:31:00.0"}, ["GPU-1"]),
+        ({"pci": "00000000:31:00.0"}, ["GPU-1"]),
+        ({"pci": "31:00.0"}, ["GPU-1"]),
+        ({"pci": "0000:00:*"}, ["0000:00:05.0", "0000:00:06.0"]),
+        ({"model": "*h100*"}, ["GPU-0", "GPU-1", "MIG-20", "MIG-21"]),
+        ({"model": "* MIG 1g.*"}, ["MIG-20", "MIG-21"]),
+        ({"model": "V5E"}, ["0000:00:05.0", "0000:00:06.0"]),
+        ({"model": "v5e", "pci": "*:06.0"}, ["0000:00:06.0"]),
+        ({"uuid": "*"}, ["GPU-0", "GPU-1", "MIG-20", "MIG-21"]),
+        ({"model": "v5e", "uuid": "*"}, []),
+        ({"uuid": ""}, []),
+    ],
+)
+def test_a_rule_matches_by_all_patterns_that_are_given(
+    match: dict[str, str], ids: list[str]
+) -> None:
+    (rule,) = _rules(match)
+
+    assert [each.name.id for each in _ALL if rule.matches(each)] == ids
+
+
+def test_without_a_rule_nothing_changes() -> None:
+    found = _found(*_ALL)
+
+    assert assigned(found, (), {}) == found
+    assert assigned(found, (), _had((_GPU, _gpu(0)))) == found
+
+
+def test_a_device_that_is_left_out_is_nowhere_and_told_of() -> None:
+    made = assigned(_found(*_ALL), _rules({"uuid": "GPU-1", "exclude": True}), {})
+
+    assert made.of(_GPU) == (_gpu(0),)
+    (left,) = made.left_out
+    assert left.device == _gpu(1)
+    assert left.reason == "devices[0] (uuid GPU-1) leaves it out"
+    assert made.hardware == _ALL
+
+
+def test_a_device_that_is_moved_is_under_its_new_name_alone() -> None:
+    made = assigned(_found(*_ALL), _rules({"index": "0", "resource": _DEBUG}), {})
+
+    assert made.of(_GPU) == (_gpu(1),)
+    (moved,) = made.of(_DEBUG)
+    assert moved.name == DeviceName(_DEBUG, DeviceId("GPU-0"))
+    assert moved.keys == _gpu(0).keys
+    assert moved.found_as == _GPU
+    assert made.resources == (WHOLE, _GPU, _SLICE, _DEBUG)
+    assert made.beside(moved) == made.found_as(_GPU) == (moved, _gpu(1))
+
+
+def test_the_first_rule_that_matches_counts() -> None:
+    rules = _rules(
+        {"uuid": "GPU-1"}, {"uuid": "GPU-0", "resource": _DEBUG}, {"uuid": "*", "exclude": True}
+    )
+    made = assigned(_found(*_ALL), rules, {})
+
+    assert made.of(_GPU) == (_gpu(1),)
+    assert len(made.of(_DEBUG)) == 1
+    assert [each.device.name.id for each in made.left_out] == ["MIG-20", "MIG-21"]
+    assert made.idle_rules == ()
+
+
+def test_a_rule_that_does_nothing_is_told_with_the_reason() -> None:
+    rules = _rules({"uuid": "GPU-*"}, {"uuid": "GPU-1", "exclude": True}, {"uuid": "GPU-9"})
+    made = assigned(_found(*_ALL), rules, {})
+
+    assert made.idle_rules == (
+        "devices[1] (uuid GPU-1) does nothing: earlier rules take every device that it matches",
+        "devices[2] (uuid GPU-9) does nothing: it matches no device of this node",
+    )
+
+
+def test_while_some_hardware_was_not_seen_a_rule_may_be_for_that_and_so_may_its_name() -> None:
+    found = _found(_chip(5), unseen=frozenset({_GPU}))
+    made = assigned(found, _rules({"uuid": "GPU-1", "resource": _DEBUG}), {})
+
+    (told,) = made.idle_rules
+    assert told.endswith("matches no device that was seen, and none of nvidia.com/gpu was seen yet")
+    assert made.may_have(_DEBUG)
+
+
+def test_what_a_pod_had_under_a_former_name_may_be_among_what_was_not_seen() -> None:
+    """Else its lock would be taken for that of hardware which is gone."""
+    found = _found(_chip(5), unseen=frozenset({_GPU}))
+    made = assigned(found, (), _had((_DEBUG, _gpu(1))))
+
+    assert made.may_have(_DEBUG)
+    assert not made.may_have(WHOLE)
+
+
+@pytest.mark.parametrize("action", [{"exclude": True}, {"resource": _DEBUG}])
+def test_a_device_that_a_pod_has_stays_under_its_name_and_is_under_no_other(
+    action: dict[str, Any],
+) -> None:
+    rules = _rules({"uuid": "GPU-1", **action})
+    made = assigned(_found(*_ALL), rules, _had((_GPU, _gpu(1))))
+
+    assert _names(made).count("nvidia.com/gpu/GPU-1") == 1
+    leaving = made.get(_gpu(1).name)
+    assert leaving is not None
+    assert leaving.leaving.endswith("once no pod has it under this name")
+    assert replace(leaving, leaving="") == _gpu(1)
+    assert not made.of(_DEBUG)
+    assert not made.left_out
+
+
+def test_a_rule_that_is_taken_back_lets_a_pod_keep_the_name_that_it_has() -> None:
+    made = assigned(_found(*_ALL), (), _had((_DEBUG, _gpu(1))))
+
+    (leaving,) = made.of(_DEBUG)
+    assert leaving.leaving == "it is nvidia.com/gpu/GPU-1 once no pod has it under this name"
+    assert leaving.found_as == _GPU
+    assert made.of(_GPU) == (_gpu(0),)
+
+
+def test_two_pods_with_a_device_under_two_names_are_both_found() -> None:
+    """The second waits at the gate: the lock is on the hardware."""
+    rules = _rules({"uuid": "GPU-1", "resource": _DEBUG})
+    made = assigned(_found(*_ALL), rules, _had((_GPU, _gpu(1)), (_DEBUG, _gpu(1))))
+
+    (moved,) = made.of(_DEBUG)
+    assert moved.keys == _gpu(1).keys
+    assert made.find(_GPU, DeviceId("GPU-1")) is not None
+
+
+def test_a_pod_that_only_kubelets_checkpoint_names_keeps_its_device() -> None:
+    rules = _rules({"uuid": "GPU-1", "exclude": True})
+    had = names_had(Book(), [entry(X, "nvidia6", resource=_GPU)])
+    made = assigned(_found(*_ALL), rules, had)
+
+    assert made.find(_GPU, DeviceId("nvidia6")) is not None
+    assert not made.left_out
+
+
+def test_another_plugins_name_for_the_same_id_is_not_taken_over() -> None:
+    had = names_had(Book(), [entry(X, "0000:00:05.0", resource=HALF)])
+
+    assert assigned(_found(*_ALL), (), had) == _found(*_ALL)
+
+
+def test_what_is_only_called_foreign_leaves_at_once() -> None:
+    lock = DeviceLock(
+        device=name("d0"),
+        keys=keys("a"),
+        state=LockState.FOREIGN,
+        fence=1,
+        since=0.0,
+        boot=BootId("b"),
+    )
+    book = Book(locks={lock.device: lock})
+
+    assert names_had(book, ()) == {}
+    waits = book_of(allocated({DeviceId("d1"): keys("b")}))
+    assert names_had(waits, ()) == {name("d1"): keys("b")}
+
+
+def test_hardware_of_two_kinds_is_never_under_one_name() -> None:
+    """A container may get any devices of a resource, and one adapter has to explain them."""
+    rules = _rules({"uuid": "GPU-1", "resource": WHOLE}, {"model": "v5e", "resource": _DEBUG})
+    made = assigned(_found(*_ALL), rules, {})
+
+    assert {each.source for each in made.of(_DEBUG)} == {"tpu"}
+    assert not made.of(WHOLE)
+    (left,) = made.left_out
+    assert left.reason == (
+        "devices[0] (uuid GPU-1) moves it to google.com/tpu, which has hardware of another kind"
+    )
+
+
+def test_a_function_of_two_pools_that_is_moved_twice_is_there_once() -> None:
+    twice = (replace(_chip(5), source="vfio"), replace(_named(_chip(5), HALF), source="vfio"))
+    made = assigned(_found(*twice), _rules({"pci": "*", "resource": _DEBUG}), {})
+
+    assert _names(made) == ["example.com/debug/0000:00:05.0"]
+
+
+def _named(device: Device, resource: ResourceName) -> Device:
+    return replace(device, name=DeviceName(resource, device.name.id))
+
+
+_PATTERNS = st.sampled_from(["GPU-0", "GPU-1", "GPU-*", "MIG-20", "*"])
+_RULE = st.fixed_dictionaries(
+    {"uuid": _PATTERNS},
+    optional={"exclude": st.booleans(), "resource": st.sampled_from([_DEBUG, _GPU, HALF])},
+)
+
+
+@given(
+    rules=st.lists(_RULE, max_size=4),
+    had=st.lists(
+        st.tuples(st.sampled_from([_GPU, _SLICE, _DEBUG, HALF]), st.sampled_from(_ALL[2:])),
+        max_size=6,
+    ),
+)
+def test_hardware_is_new_to_pods_under_one_name_at_most_and_what_pods_have_is_found(
+    rules: list[dict[str, Any]], had: list[tuple[ResourceName, Device]]
+) -> None:
+    names = _had(*had)
+    made = assigned(_found(*_ALL), _rules(*rules), names)
+
+    assert len(made.devices) == len({each.name for each in made.devices})
+    for device in _ALL:
+        shown = [each for each in made.devices if each.keys == device.keys]
+        left = [each for each in made.left_out if each.device == device]
+        assert len([each for each in shown if not each.leaving]) <= 1
+        assert bool(shown) != bool(left)
+        # New pods get it under a name only when nobody has it under another.
+        if any(each.leaving for each in shown):
+            assert all(each.leaving or each.name in names for each in shown)
+        assert {each for each in names if names[each] == device.keys} <= {
+            each.name for each in shown
+        }
+    assert len(made.hardware or made.devices) == len(_ALL)
+    # Once nobody has anything, nothing is leaving.
+    assert not any(each.leaving for each in assigned(_found(*_ALL), _rules(*rules), {}).devices)
