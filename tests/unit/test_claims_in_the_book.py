@@ -26,6 +26,7 @@ from fakes.books import (
     name,
     seen,
     silicon,
+    unreadable,
 )
 from holdfast.errors import ClaimRefusedError
 from holdfast.model.book.book import Book, Phase
@@ -273,6 +274,25 @@ def test_the_cgroups_of_all_pods_of_a_claim_are_remembered() -> None:
     end_claim(draft, _C, "kubelet unprepared it")
     reconcile(draft, _observed())
     assert draft.book.pods[Y].inode == 7
+
+
+def test_the_cgroup_of_each_pod_is_followed_until_the_claim_is_over() -> None:
+    """Another cgroup of its name belongs, from then on, to a later pod."""
+    draft = drafted(_prepared(X, Y))
+    for inode, over in ((7, False), (8, False), (9, True)):
+        if over:
+            end_claim(draft, _C, "kubelet unprepared it", kubelet=KUBELET)
+        sighting = PodSighting(cgroup="/kubepods/pod-y", inode=inode, processes=(1,))
+        reconcile(draft, _observed(sightings={Y: sighting}))
+        assert draft.book.pods[Y].inode == min(inode, 8)
+    assert draft.book.pods[Y].let_go_at == UPTIME
+
+
+def test_a_pod_with_a_claim_is_not_let_go_also_while_the_checkpoint_cannot_be_read() -> None:
+    draft = drafted(_prepared(X))
+    draft.note_pod(replace(draft.book.pods[X], let_go_at=UPTIME, counted_boot=BOOT))
+    reconcile(draft, replace(_observed(), view=unreadable()))
+    assert draft.book.pods[X].let_go_at is None
 
 
 def test_names_of_devices_stay_apart_by_resource() -> None:
