@@ -59,6 +59,20 @@ async def test_a_claim_is_prepared_used_and_free_for_the_next(at: ClaimStage) ->
     await at.prepared(second)
 
 
+async def test_a_container_with_the_whole_claim_is_told_of_the_devices_of_every_request(
+    short_path: Path,
+) -> None:
+    addresses = ["0000:00:05.0", "0000:00:06.0"]
+    pool = {"resourceName": "a.b/claimed", "addresses": addresses, "api": "dra"}
+    async with claim_stage(short_path, kind="claimed", tpu={"enabled": False}, pools=[pool]) as at:
+        two = at.allocate("two", 0, more=[{"request": "others", "device": at.label(1)}])
+        names = await at.prepared(two)
+        envs = [each["containerEdits"]["env"] for each in at.spec(two)["devices"]]
+        values = [env[0].partition("=")[2] for env in envs]
+        assert values == [*addresses, ",".join(addresses)]
+        assert names[-1] == f"holdfast.dev/claim={two.uid}-all.requests"
+
+
 async def test_a_claim_that_comes_before_the_end_of_the_former_one_waits_for_what_is_left(
     at: ClaimStage,
 ) -> None:

@@ -11,6 +11,13 @@ from holdfast.model.dra.claims import ClaimResult, Prepared, PreparedDevice
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import ClaimUid, ResourceName
 
+EVERY_REQUEST = "all.requests"
+"""Stands for all requests of a claim where a name is wanted; no request, and no device, has a dot.
+
+Kubelet gives a container the devices of the requests that it names, and every device where it names
+none. So what is said to be of this request is given only to containers with the whole claim.
+"""
+
 Grant = Callable[[ResourceName, tuple[Device, ...]], ContainerGrant]
 """Returns what a container gets for devices that are all of one resource."""
 
@@ -38,10 +45,15 @@ def hand_over(
 ) -> tuple[tuple[Handed, ...], Prepared]:
     """Return what the spec of *claim* has to have, and what kubelet is to be answered.
 
-    Variables tell of all devices of a request: a container that has one has them all.
+    Variables tell of all devices of a request: a container that has one has them all. Of several
+    CDI devices with the same variable the last one's counts. So containers with the whole claim
+    are given one more, after all others, whose variables tell of all devices of the claim. But a
+    variable cannot be taken back: where the whole claim would be without one that a request has,
+    as TPU chips can be, such containers are told of the last request alone.
     """
     handed: dict[str, Handed] = {}
     prepared: list[PreparedDevice] = []
+    envs: dict[str, str] = {}
     for each in given:
         request = (other for other in given if other.request == each.request)
         made = _granted(each.devices, _all_devices(request), grant)
@@ -50,6 +62,12 @@ def hand_over(
             label = f"{label}.{each.request}"
         handed[label] = Handed(label=label, grant=made)
         prepared.append(_prepared(driver, claim, each, handed[label], request=each.request))
+        envs |= made.envs
+    whole = _granted((), _all_devices(given), grant).envs
+    if whole != envs and whole.keys() >= envs.keys():
+        last = Handed(label=EVERY_REQUEST, grant=ContainerGrant(envs=whole))
+        handed[last.label] = last
+        prepared.append(_prepared(driver, claim, given[-1], last, request=EVERY_REQUEST))
     return tuple(handed.values()), Prepared(devices=tuple(prepared))
 
 

@@ -1,0 +1,133 @@
+"""What containers get of a claim: kubelet picks CDI devices by request, the last variable counts."""
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.model.devices import Device, DeviceKind, DeviceNode
+from holdfast.model.dra.claims import ClaimResult, Prepared
+from holdfast.model.dra.handing import EVERY_REQUEST, Given, hand_over
+from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.ids import ClaimUid, DeviceId, DeviceName, HardwareKey, ResourceName
+
+_CHIP, _NIC = ResourceName("a.b/chip"), ResourceName("a.b/nic")
+_CLAIM = ClaimUid("uid-1")
+
+
+def _device(id_: str, resource: ResourceName = _CHIP) -> Device:
+    return Device(
+        name=DeviceName(resource, DeviceId(id_)),
+        kind=DeviceKind.DRIVER,
+        keys=frozenset({HardwareKey(id_)}),
+        nodes=(DeviceNode(path=f"/dev/{id_}", rdev=1),),
+        functions=(),
+    )
+
+
+def _given(request: str, *devices: Device, label: str = "", admin: bool = False) -> Given:
+    result = ClaimResult(
+        request=request,
+        driver="holdfast.dev",
+        pool="node-1",
+        device=label or devices[0].name.id,
+        admin_access=admin,
+    )
+    return Given(result=result, devices=devices)
+
+
+def _grant(resource: ResourceName, devices: tuple[Device, ...]) -> ContainerGrant:
+    """Return nodes, and a variable of the resource that tells of all devices."""
+    paths = [node.path for each in devices for node in each.nodes]
+    return ContainerGrant(
+        nodes=tuple(GrantedNode(host_path=path, container_path=path) for path in paths),
+        envs={resource.rpartition("/")[2].upper(): ",".join(each.name.id for each in devices)},
+    )
+
+
+class _Handed:
+    """What is handed over of a claim, as kubelet and the runtime give it to a container."""
+
+    def __init__(self, *given: Given) -> None:
+        handed, self.answer = hand_over("holdfast.dev", _CLAIM, given, _grant)
+        self.specs = {f"holdfast.dev/claim={_CLAIM}-{each.label}": each.grant for each in handed}
+        assert len(self.specs) == len(handed)
+
+    def names(self, *requests: str) -> list[str]:
+        """Return the CDI names of a container with *requests* of the claim, or with all of it."""
+        return [
+            name
+            for request in requests or ("",)
+            for each in self.answer.devices
+            if not request or not each.request_names or request in each.request_names
+            for name in each.cdi_ids
+        ]
+
+    def envs(self, *requests: str) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for name in self.names(*requests):
+            found |= self.specs[name].envs
+        return found
+
+    def nodes(self, *requests: str) -> Sequence[str]:
+        found = [
+            node.host_path for name in self.names(*requests) for node in self.specs[name].nodes
+        ]
+        return sorted(found)
+
+
+_C0, _C1, _C2, _N0 = _device("c0"), _device("c1"), _device("c2"), _device("n0", _NIC)
+
+
+def test_a_container_of_one_request_has_its_devices_and_is_told_of_them_alone() -> None:
+    handed = _Handed(_given("a", _C0), _given("a", _C1), _given("b", _C2))
+    assert handed.nodes("a") == ["/dev/c0", "/dev/c1"]
+    assert handed.envs("a") == {"CHIP": "c0,c1"}
+    assert handed.envs("b") == {"CHIP": "c2"}
+
+
+def test_a_container_of_the_whole_claim_is_told_of_the_devices_of_every_request() -> None:
+    handed = _Handed(_given("a", _C0), _given("b/sub", _C1, _C2), _given("c", _N0))
+    assert handed.nodes() == ["/dev/c0", "/dev/c1", "/dev/c2", "/dev/n0"]
+    assert handed.envs() == {"CHIP": "c0,c1,c2", "NIC": "n0"}
+    assert handed.envs("b") == {"CHIP": "c1,c2"}
+
+
+def test_what_is_for_the_whole_claim_is_of_a_request_that_no_container_can_name() -> None:
+    handed = _Handed(_given("a", _C0), _given("b", _C1))
+    assert handed.answer.devices[-1].request_names == (EVERY_REQUEST,)
+    assert "." in EVERY_REQUEST, "the names of requests are labels"
+    assert handed.answer.devices[-1].device == "c1", "one that the claim has"
+
+
+def test_requests_for_different_things_need_no_more_than_their_own() -> None:
+    handed = _Handed(_given("a", _C0), _given("b", _N0))
+    assert [each.request_names for each in handed.answer.devices] == [("a",), ("b",)]
+    assert handed.envs() == {"CHIP": "c0", "NIC": "n0"}
+
+
+def test_a_variable_that_the_whole_claim_would_be_without_cannot_be_taken_back() -> None:
+    """A mixture of both would be true of nothing."""
+    given = [_given("a", _C0), _given("b", _C1)]
+
+    def grant(_resource: ResourceName, devices: tuple[Device, ...]) -> ContainerGrant:
+        one = {"ONLY": devices[0].name.id} if len(devices) == 1 else {}
+        return ContainerGrant(envs={"COUNT": str(len(devices))} | one)
+
+    handed, _ = hand_over("holdfast.dev", _CLAIM, given, grant)
+    assert [each.grant.envs["COUNT"] for each in handed] == ["1", "1"]
+
+
+def test_a_device_that_two_requests_are_for_has_two_names() -> None:
+    """One of them is with adminAccess; a spec with one name twice is no CDI spec."""
+    handed = _Handed(_given("own", _C0), _given("watch", _C0, admin=True))
+    assert handed.names("own") != handed.names("watch")
+    assert handed.nodes("own") == handed.nodes("watch") == ["/dev/c0"]
+
+
+def test_a_claim_without_variables_is_answered_without_them() -> None:
+    handed, answer = hand_over(
+        "holdfast.dev",
+        _CLAIM,
+        [_given("a", _C0), _given("b", _C1)],
+        lambda _resource, _devices: ContainerGrant(),
+    )
+    assert len(handed) == len(answer.devices) == 2
+    assert isinstance(answer, Prepared)
