@@ -12,6 +12,9 @@ KUBELET_CHECKPOINT = "kubelet_internal_checkpoint"
 CONTROL_SOCKET = "control.sock"
 """In the state folder: where the daemon answers the command line."""
 
+CONFIG_LABEL = "config-label"
+"""In the state folder: the value of the node's label that names its configuration."""
+
 DRA_SOCKET = "dra.sock"
 """In the DRA driver's own folder: where kubelet has claims prepared."""
 

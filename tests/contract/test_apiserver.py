@@ -18,6 +18,7 @@ from holdfast.apiserver.claims import ClaimsOnServer
 from holdfast.apiserver.client import ApiRefusedError, ApiServer
 from holdfast.apiserver.events import NodeEvents
 from holdfast.apiserver.nodecondition import NodeCondition
+from holdfast.apiserver.nodes import NodeOnServer, labels_now
 from holdfast.apiserver.resourceslices import NodeSlices, SliceEvent
 from holdfast.apiserver.watch import TooOldError
 from holdfast.apiserver.wire import Request
@@ -635,3 +636,30 @@ def an_event() -> dict[str, Any]:
         "metadata": {"name": "e", "namespace": "default"},
         "involvedObject": {},
     }
+
+
+async def test_the_labels_of_the_node_are_read_and_followed(plane: ControlPlane) -> None:
+    def label(name: str, **labels: str) -> None:
+        place = Place(kind=NODES, name=name)
+        node = plane.store.get(place)
+        node["metadata"]["labels"] = labels
+        plane.store.update(place, node)
+
+    other = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other"}}
+    plane.store.create(Place(kind=NODES), other)
+    async with client(plane) as server:
+        node = NodeOnServer(server, plane.access, node=NODE)
+        labels, version = await node.read()
+        assert labels == {}
+        changes = node.follow(version)
+        label("other", a="other")
+        label(NODE, a="one")
+        assert await anext(changes) == {"a": "one"}
+        label(NODE)
+        assert await anext(changes) == {}
+        await changes.aclose()  # type: ignore[attr-defined]
+    label(NODE, a="two")
+    assert await asyncio.to_thread(labels_now, plane.access, NODE, timeout=20.0) == {"a": "two"}
+    plane.server.forbidden = {("get", "nodes")}
+    with pytest.raises(ApiRefusedError, match=r'cannot read Node node-1: .*resource "nodes"'):
+        await asyncio.to_thread(labels_now, plane.access, NODE, timeout=20.0)

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,16 @@ async def test_a_file_that_changes_is_taken_up_by_itself(short_path: Path) -> No
         await node.until(lambda: '"live": ["gate.wait", "gate.poll"]' in node.log, "a reload")
         node.configure(gate={"wiat": "100ms"})
         await node.until_problem("configuration", "gate.wiat: there is no such key")
+        asked = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "holdfast", "reload", "--config", str(node.config)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert asked.returncode == 1
+        assert "cannot reload the configuration" in asked.stderr
+        assert "gate.wiat: there is no such key" in asked.stderr
         node.configure(gate={"wait": "200ms"})
         await node.until_problem("configuration", "")
         assert _streams_ended(node) == 0

@@ -55,6 +55,8 @@ _WELL = ReadinessFacts(
     require_devices=True,
     specs="",
     configuration="",
+    document="",
+    node_label="",
     looked=True,
     watch=_GOOD,
     sighted=980.0,
@@ -148,6 +150,16 @@ _CASES: list[tuple[Rule, dict[str, Any], str, str]] = [
 
 def _failed(checks: tuple[Check, ...]) -> dict[str, str]:
     return {check.name: check.reason for check in checks if not check.passes}
+
+
+def test_the_document_in_use_and_a_label_that_cannot_be_read_are_told() -> None:
+    facts = replace(_WELL, document="a100", node_label="nodes is forbidden")
+
+    (check,) = configuration(facts)
+
+    assert check.passes
+    assert check.reason == "document a100; nodes is forbidden"
+    assert not check.public, "what the API server says is not for everybody"
 
 
 def test_where_all_is_well_every_check_passes_and_none_gives_a_reason() -> None:

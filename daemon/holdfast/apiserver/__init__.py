@@ -1,1 +1,1 @@
-"""The client of Kubernetes' API server; nothing of it is loaded unless DRA or events are on."""
+"""The client of Kubernetes' API server; it is loaded for DRA, events and the node's label alone."""

@@ -38,6 +38,7 @@ class Request(Struct, frozen=True, kw_only=True):
     query: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
     content: str = "application/json"
+    accept: str = "application/json"
 
     @property
     def target(self) -> str:
@@ -139,7 +140,7 @@ class Wire:
             self._connection = self._connect(timeout)
         self.patience(timeout)
         headers = {
-            "Accept": "application/json",
+            "Accept": request.accept,
             "Authorization": f"Bearer {self._token.value()}",
             "User-Agent": f"holdfast/{holdfast.__version__}",
         }

@@ -32,6 +32,7 @@ from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.stalls import Stalls
 from holdfast.runtime.supervisor import Supervisor
 from holdfast.settings import Settings
+from holdfast.settings.named import follows_label
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.probes import ProbeServer
@@ -124,9 +125,7 @@ async def run(
             log.info("started", version=holdfast.__version__, state=str(state), pid=os.getpid())
             for each in (*parts.lacks, *missing_folders(settings, host.root)):
                 log.warning("permission or mount missing", reason=each)
-            supervisor.start("configuration", reload.run())
-            watch = ConfigurationFiles(files, paths=host.paths, changed=orders.read)
-            supervisor.start("files of the configuration", watch.run())
+            _follow_configuration(parts, supervisor, reload, orders, files)
             await orders.over()
             why = "asked to stop" if orders.stop else "restarting with the changed configuration"
             log.info("stopping", reason=f"{why}; locks stay")
@@ -214,6 +213,22 @@ def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics)
     if parts.events is not None:
         supervisor.start("events", parts.events.notices.run())
     supervisor.start("ledger", LedgerProof(parts.ledger, clock=parts.clock).run())
+
+
+def _follow_configuration(
+    parts: Parts, supervisor: Supervisor, reload: Reload, orders: Orders, files: Sequence[Path]
+) -> None:
+    settings = parts.settings
+    folders = [Path(settings.named.folder)] if settings.named.folder else []
+    watch = ConfigurationFiles([*files, *folders], paths=parts.host.paths, changed=orders.read)
+    supervisor.start("configuration", reload.run())
+    supervisor.start("files of the configuration", watch.run())
+    if follows_label(settings):
+        from holdfast.app.watches.nodelabel import NodeLabel  # noqa: PLC0415 - it loads TLS
+
+        label = NodeLabel(settings, clock=parts.clock, changed=orders.read)
+        parts.live.unread = lambda: label.problem
+        supervisor.start("node label", label.run())
 
 
 async def _pulse(board: Board, stall: float) -> None:

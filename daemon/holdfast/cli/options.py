@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.tables import say
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, SettingsError
+from holdfast.names import CONTROL_SOCKET
 
 if TYPE_CHECKING:  # loading it takes as long as all else of --help
     from holdfast.settings import Settings
@@ -66,10 +67,24 @@ def with_folder(command: Callable[..., Any]) -> Callable[..., Any]:
         state_dir: Path | None,
         **options: Any,  # noqa: ANN401 - click's
     ) -> Any:  # noqa: ANN401 - click's
-        folder = Path(load_settings(config, {}).state_dir) if state_dir is None else state_dir
+        folder = _state_folder(config) if state_dir is None else state_dir
         return command(folder=folder, **options)
 
     return with_config(with_state(found))
+
+
+def _state_folder(config: Path | None) -> Path:
+    """Return stateDir of the settings, also of those that the running daemon cannot take up."""
+    from holdfast.settings.sources import state_folder  # noqa: PLC0415 - as in load_settings
+
+    try:
+        return Path(load_settings(config, {}).state_dir)
+    except SettingsError as error:
+        folder = state_folder(config, os.environ)
+        if not (folder / CONTROL_SOCKET).exists():
+            raise
+        say(f"{error}; asking the daemon that runs with the former one", error=True)
+        return folder
 
 
 def load_settings(
@@ -78,17 +93,18 @@ def load_settings(
     *,
     theirs: Mapping[str, str] | None = None,
     told: Callable[[str], None] = lambda _text: None,
+    ask_label: Callable[["Settings"], None] | None = None,
 ) -> "Settings":
     """Return the settings of *config*, the environment and *overrides*; raise SettingsError.
 
     *theirs* are flags of NVIDIA's plugin; *overrides* win over them. *told* is called with each
-    key of its file that has no effect.
+    key of its file that has no effect, *ask_label* where the node's label was never read.
     """
     from holdfast.settings import load  # noqa: PLC0415 - --help and --state-dir do without
 
     # HOLDFAST_CONFIG names the file and is not a setting.
     environ = {key: value for key, value in os.environ.items() if key != "HOLDFAST_CONFIG"}
-    return load(config, environ, overrides, theirs=theirs, told=told)
+    return load(config, environ, overrides, theirs=theirs, told=told, ask_label=ask_label)
 
 
 def ask_daemon(

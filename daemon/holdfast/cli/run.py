@@ -48,7 +48,7 @@ def run(
     theirs = given()
 
     def read(told: Callable[[str], None]) -> "Settings":
-        return load_settings(config, changes | ours, theirs=theirs, told=told)
+        return load_settings(config, changes | ours, theirs=theirs, told=told, ask_label=_ask_label)
 
     ineffective: list[str] = []
     settings = read(ineffective.append)
@@ -80,3 +80,9 @@ def run(
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # A new program in the same process: NVML, lanes and logs start again, the pid stays.
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program
+
+
+def _ask_label(settings: "Settings") -> None:
+    from holdfast.app.watches.nodelabel import first_label  # noqa: PLC0415 - where one is followed
+
+    first_label(settings)

@@ -57,6 +57,9 @@ def _paths(settings: Settings) -> Iterator[str]:
         path = PurePosixPath(text)
         if not path.is_absolute() or ".." in path.parts or "\0" in text:
             yield f"{key}: {text!r} is not an absolute path without '..'"
+    folder = settings.named.folder
+    if folder and not PurePosixPath(folder).is_absolute():
+        yield f"named.folder: {folder!r} is not an absolute path"
     plugin_dir, state_dir = Path(kubelet.plugin_dir), Path(settings.state_dir)
     if plugin_dir == state_dir or plugin_dir in state_dir.parents:
         yield "stateDir: kubelet may clean its plugin folder; choose a folder outside of it"

@@ -223,6 +223,30 @@ class Reclaim(Section, frozen=True):
     pods can run for long before their cgroup is found."""
 
 
+class Named(Section, frozen=True):
+    """Settings by name: documents in a folder, of which a label of the node picks one.
+
+    A document has keys of this page, or is a file of NVIDIA's device plugin (`version: v1`). It
+    wins over the file; the environment and flags win over it. The keys of this section and
+    `stateDir` belong in the file alone. The chart sets them from `config.map` and the like.
+    """
+
+    folder: str = ""
+    """The folder with the documents: the name of a file is the document's. Empty: there are none.
+    Set it where nodes need different settings."""
+    labels: tuple[str, ...] = ("holdfast.dev/config", "nvidia.com/device-plugin.config")
+    """The node's labels that name its document; the first that has a value counts. They are read
+    from the API server, and a change is taken up like one of the file. An empty list reads none.
+    Change it when your nodes have another label."""
+    default: str = ""
+    """The document of nodes without a label. Set it where that is not the one that
+    fallbackStrategies find."""
+    fallback_strategies: tuple[Literal["named", "single", "empty"], ...] = ("named", "single")
+    """What counts without label and default, tried in this order. named: the document `default`.
+    single: the only one there is. empty: none, the file alone. Where none of them finds one the
+    configuration cannot be used. Add empty for nodes that need no document."""
+
+
 class Dra(Section, frozen=True):
     """Dynamic Resource Allocation, for hardware whose `api` is `dra`.
 
@@ -363,6 +387,7 @@ class Settings(Section, frozen=True):
     reclaim: Reclaim = msgspec.field(default_factory=Reclaim)
     dra: Dra = msgspec.field(default_factory=Dra)
     events: Events = msgspec.field(default_factory=Events)
+    named: Named = msgspec.field(default_factory=Named)
     drift: Drift = msgspec.field(default_factory=Drift)
     history: History = msgspec.field(default_factory=History)
     http: Http = msgspec.field(default_factory=Http)

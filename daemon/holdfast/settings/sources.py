@@ -1,8 +1,10 @@
 """Reads the settings from a YAML file, the environment and flags; a later source wins."""
 
+import copy
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
@@ -11,6 +13,7 @@ import yaml
 
 from holdfast.errors import SettingsError
 from holdfast.settings.checks import problems
+from holdfast.settings.named import chosen_document, follows_label, remembered_label
 from holdfast.settings.nvidia_plugin import (
     CONFIG_FILE,
     from_environment,
@@ -27,6 +30,10 @@ _SERVICE_LINK = re.compile(
 )
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.+")
 
+_THEIRS = frozenset({"version", "flags"})
+"""By one of these keys a document is known to be of NVIDIA's format."""
+_FILES_ALONE = frozenset({"named", "stateDir"})
+
 Tree = dict[str, Any]
 
 
@@ -37,19 +44,45 @@ def load(
     *,
     theirs: Mapping[str, str] | None = None,
     told: Callable[[str], None] = lambda _text: None,
+    ask_label: Callable[[Settings], None] | None = None,
 ) -> Settings:
     """Return the settings of *file*, changed by variables, then by *overrides*.
 
     Variables are those of NVIDIA's plugin that mean the same, and HOLDFAST_…, which win over them.
     *overrides* are by path, such as ``gate.wait``; *theirs* are flags of NVIDIA's plugin by name.
     Its own file is read where one is named; *told* is called with a text for each key in it that
-    has no effect. Raises SettingsError with the path of the key.
+    has no effect. A document that `named` has for this node wins over the files;
+    *ask_label* is called, with what is known without it, where the node's label was never read.
+    Raises SettingsError with the path of the key.
     """
     theirs = theirs or {}
     paths = known_paths()
     tree = _nvidias_file(_theirs_named(environ, theirs), paths, told)
     if file is not None:
         tree = _over(tree, _read(file))
+    changes = partial(_change, environ=environ, theirs=theirs, overrides=overrides or {})
+    plainly = changes(tree)
+    first = _understood(plainly)
+    if ask_label is not None and follows_label(first) and remembered_label(first.state_dir) is None:
+        ask_label(first)
+    document = chosen_document(first.named, first.state_dir)
+    if document is None:
+        return convert(plainly)
+    try:
+        return convert(changes(_over(tree, _document(document, paths, told))))
+    except SettingsError as error:
+        raise SettingsError(f"{error} (with the document {document})") from error
+
+
+def _change(
+    tree: Tree,
+    *,
+    environ: Mapping[str, str],
+    theirs: Mapping[str, str],
+    overrides: Mapping[str, str],
+) -> Tree:
+    """Return *tree* with what variables, flags of NVIDIA's plugin and *overrides* set."""
+    tree, paths = copy.deepcopy(tree), known_paths()
     for path, text in from_environment(environ).items():
         _put(tree, path, text, paths)
     by_variable = {variable(path): path for path in paths}
@@ -60,11 +93,11 @@ def load(
             hint = _hint(name, by_variable)
             raise SettingsError(f"cannot use the environment variable {name}: {hint}")
         _put(tree, by_variable[name], text, paths)
-    for path, text in (from_flags(theirs) | dict(overrides or {})).items():
+    for path, text in (from_flags(theirs) | dict(overrides)).items():
         if path not in paths:
             raise SettingsError(f"cannot set {path}: {_hint(path, paths)}")
         _put(tree, path, text, paths)
-    return convert(tree)
+    return tree
 
 
 def files(
@@ -79,15 +112,25 @@ def _theirs_named(environ: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     return theirs.get("config-file", environ.get(CONFIG_FILE, ""))
 
 
+def state_folder(file: Path | None, environ: Mapping[str, str]) -> Path:
+    """Return stateDir alone, also where the rest cannot be used: a daemon may run on without it."""
+    there = (_read(file) if file is not None else {}).get("stateDir", Settings().state_dir)
+    return Path(environ.get(variable("stateDir"), str(there)))
+
+
 def convert(tree: Mapping[str, Any]) -> Settings:
     """Return *tree* as settings; raise SettingsError with the path of the wrong key."""
-    try:
-        settings = msgspec.convert(_without_empty(tree), Settings, dec_hook=_duration)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"cannot use the configuration: {_explain(str(error))}") from error
+    settings = _understood(tree)
     for problem in problems(settings):
         raise SettingsError(f"cannot use the configuration: {problem}")
     return settings
+
+
+def _understood(tree: Mapping[str, Any]) -> Settings:
+    try:
+        return msgspec.convert(_without_empty(tree), Settings, dec_hook=_duration)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"cannot use the configuration: {_explain(str(error))}") from error
 
 
 def plain(settings: Settings) -> Tree:
@@ -123,14 +166,32 @@ def _read(file: Path) -> Tree:
 
 
 def _nvidias_file(name: str, paths: Mapping[str, object], told: Callable[[str], None]) -> Tree:
+    return _theirs(_read(Path(name)), name, paths, told) if name else {}
+
+
+def _theirs(
+    content: Tree, name: str, paths: Mapping[str, object], told: Callable[[str], None]
+) -> Tree:
+    """Return what the *content* of a file of NVIDIA's format sets."""
     tree: Tree = {}
-    if name:
-        read = from_file(_read(Path(name)), name)
-        for path, text in read.found.items():
-            _put(tree, path, text, paths)
-        for each in read.ignored:
-            told(each)
+    read = from_file(content, name)
+    for path, text in read.found.items():
+        _put(tree, path, text, paths)
+    for each in read.ignored:
+        told(each)
     return tree
+
+
+def _document(file: Path, paths: Mapping[str, object], told: Callable[[str], None]) -> Tree:
+    content = _read(file)
+    if not _THEIRS.isdisjoint(content):
+        return _theirs(content, str(file), paths, told)
+    if misplaced := sorted(_FILES_ALONE & content.keys()):
+        raise SettingsError(
+            f"cannot use {file}: {misplaced[0]} is the same for every document; put it in the file "
+            "of --config"
+        )
+    return content
 
 
 def _over(tree: Tree, other: Tree) -> Tree:

@@ -59,6 +59,8 @@ def _facts(parts: Parts) -> ReadinessFacts:
         require_devices=settings.readiness.require_devices,
         specs=parts.specs.published.problem,
         configuration=parts.live.refused,
+        document=parts.live.document,
+        node_label=parts.live.unread(),
         labels=parts.labels.problem,
         looked=watcher.looked.is_set(),
         watch=Known(

@@ -1,7 +1,10 @@
 """The settings in use, and the sections of them that parts follow while the daemon runs."""
 
+from collections.abc import Callable
+
 from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings
+from holdfast.settings.named import document_name
 
 
 class LiveSettings:
@@ -11,8 +14,12 @@ class LiveSettings:
         """Begin with *settings*."""
         self.whole = settings
         """All settings, those included that parts were built by and do not follow."""
+        self.document = document_name(settings)
+        """The named document that they were read from, empty for none."""
         self.refused = ""
         """Why the configuration as it is now is not the one in use; empty: it is."""
+        self.unread: Callable[[], str] = lambda: ""
+        """Returns why the node's label that names its document cannot be read; empty: it is."""
         self.discovery = Watched(settings.discovery)
         self.drift = Watched(settings.drift)
         self.gate = Watched(settings.gate)
@@ -22,7 +29,7 @@ class LiveSettings:
 
     def put(self, settings: Settings) -> None:
         """Publish *settings*, which differ from those before only in keys that are live."""
-        self.whole = settings
+        self.whole, self.document = settings, document_name(settings)
         self.discovery.set(settings.discovery)
         self.drift.set(settings.drift)
         self.gate.set(settings.gate)

@@ -44,7 +44,9 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
     missing, with the feature that is lost. `idle_rules` are the rules for single devices that do
     nothing, with the reason. `vendors` are the checks of the vendors' adapters, `dra` those of
     Dynamic Resource Allocation, none without it.
-    `configuration` says why the configuration as it is now is not the one in use.
+    `configuration` says why the configuration as it is now is not the one in use, `document` which
+    named document it is of, `node_label` why the node's label that names it cannot be read: the
+    value that was read last then counts.
     `checkpoint_missing`: there is none, as on a node that never ran a pod with a device.
     `labels` says why the node labels may be old; None where none are wanted.
     """
@@ -65,6 +67,8 @@ class ReadinessFacts(Struct, frozen=True, kw_only=True):
     require_devices: bool
     specs: str
     configuration: str
+    document: str
+    node_label: str
     looked: bool
     watch: Known
     sight: Sequence[str] = ()
@@ -171,9 +175,14 @@ def specs(facts: ReadinessFacts) -> Iterator[Check]:
 def configuration(facts: ReadinessFacts) -> Iterator[Check]:
     """The configuration as it is now is the one in use; otherwise the former one is."""
     problem = facts.configuration
+    notes = [f"document {facts.document}"] if facts.document else []
+    notes += [facts.node_label] if facts.node_label else []
     told = "the changed configuration cannot be used; the former one stays in use"
     yield Check(
-        name="configuration", passes=not problem, reason=problem, public=told if problem else ""
+        name="configuration",
+        passes=not problem,
+        reason=problem or "; ".join(notes),
+        public=told if problem else "",
     )
 
 

@@ -1,0 +1,69 @@
+"""Reads and follows the labels of this node."""
+
+from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from holdfast.apiserver.access import Access
+from holdfast.apiserver.client import ApiServer, decoded, refusal
+from holdfast.apiserver.watch import watch
+from holdfast.apiserver.wire import Request, Wire
+
+_NODES = ("api", "v1", "nodes")
+_DEADLINE = 10.0
+# A node's status is long, and nobody here reads it.
+_METADATA_ALONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+
+Labels = Mapping[str, str]
+
+
+class _Metadata(Struct, frozen=True, kw_only=True, rename="camel"):
+    resource_version: str
+    labels: Labels = field(default_factory=dict)
+
+
+class _Node(Struct, frozen=True, kw_only=True):
+    metadata: _Metadata
+
+
+class NodeOnServer:
+    """The labels of one node. Both methods raise ApiServerError when they fail."""
+
+    def __init__(self, server: ApiServer, access: Access, *, node: str) -> None:
+        """Ask *server* about *node*, and watch it by *access*."""
+        self._server = server
+        self._access = access
+        self._one = _request(node)
+        self._watched = replace(
+            self._one, path=_NODES, query={"fieldSelector": f"metadata.name={node}"}
+        )
+
+    async def read(self) -> tuple[Labels, str]:
+        """Return the node's labels, and the version to follow them from."""
+        metadata = (await self._server.ask(self._one, _Node, deadline=_DEADLINE)).metadata
+        return metadata.labels, metadata.resource_version
+
+    async def follow(self, version: str) -> AsyncIterator[Labels]:
+        """Yield the labels at each change of the node after *version*, until the watch ends."""
+        observe = self._server.observe
+        async for event in watch(self._access, self._watched, version, observe=observe):
+            if event.type in {"ADDED", "MODIFIED"}:
+                yield decoded(bytes(event.object), _Node).metadata.labels
+
+
+def labels_now(access: Access, node: str, *, timeout: float) -> Labels:
+    """Return the labels of *node*, without an event loop; raise ApiServerError after *timeout*."""
+    request, wire = _request(node), Wire(access)
+    try:
+        answer = wire.exchange(request, timeout)
+    finally:
+        wire.close()
+    if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+        raise refusal(request, answer)
+    return decoded(answer.body, _Node).metadata.labels
+
+
+def _request(node: str) -> Request:
+    return Request(about=f"Node {node}", path=(*_NODES, node), accept=_METADATA_ALONE)

@@ -1,0 +1,120 @@
+"""A node goes by the document that its label names, and follows label and document by itself."""
+
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fakes.controlplane import NODE, NODES, ControlPlane, control_plane
+from fakes.stage import Stage, pod, stage
+from simulated.cluster.store import Place
+
+_NODE = Place(kind=NODES, name=NODE)
+_LABEL, _THEIRS = "holdfast.dev/config", "nvidia.com/device-plugin.config"
+
+
+class Cluster:
+    """An API server with one node, and the folder in which its ConfigMap is mounted."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.plane, self.folder = plane, folder
+        folder.mkdir()
+
+    def label(self, **labels: str) -> None:
+        """Give the node these labels alone."""
+        node = self.plane.store.get(_NODE)
+        keys = {"ours": _LABEL, "theirs": _THEIRS}
+        node["metadata"]["labels"] = {keys[each]: value for each, value in labels.items()}
+        self.plane.store.update(_NODE, node)
+
+    def document(self, name: str, **content: Any) -> None:
+        """Write a document as a whole."""
+        draft = self.folder / f"..{name}"
+        draft.write_text(yaml.safe_dump(content))
+        draft.rename(self.folder / name)
+
+    @asynccontextmanager
+    async def daemon(self, folder: Path) -> Any:
+        """Yield a node whose daemon goes by the documents."""
+        environment = {
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(self.plane.server.port),
+            "NODE_NAME": NODE,
+        }
+        async with stage(
+            folder,
+            chips=1,
+            own_process=True,
+            environment=environment,
+            named={"folder": str(self.folder)},
+            dra={"serviceAccount": str(self.plane.account)},
+        ) as node:
+            yield node
+
+
+@pytest.fixture
+def cluster(short_path: Path) -> Iterator[Cluster]:
+    with control_plane(short_path) as plane:
+        made = Cluster(plane, short_path / "named")
+        made.document("default", allocate={"pendingTimeout": "50s"})
+        made.document("slow", gate={"wait": "20s"})
+        made.document("fast", version="v1", flags={"migStrategy": "none"})
+        yield made
+
+
+async def _goes_by(node: Stage, document: str) -> dict[str, Any]:
+    await node.until_problem("configuration", f"document {document}")
+    found: dict[str, Any] = (await node.asked("debug"))["settings"]
+    return found
+
+
+async def test_the_label_and_the_documents_are_followed_and_pods_keep_their_devices(
+    cluster: Cluster, short_path: Path
+) -> None:
+    cluster.label(ours="slow")
+    async with cluster.daemon(short_path) as node:
+        assert "restarting" not in node.log, "it began with the right document"
+        holder = await node.run(pod("holder"))
+        locks = await node.locks()
+
+        assert (await _goes_by(node, "slow"))["gate"]["wait"] == 20
+        cluster.document("slow", gate={"wait": "15s"})
+        await node.until(lambda: '"live": ["gate.wait"]' in node.log, "the document to be read")
+        cluster.label(ours="nowhere", theirs="fast")
+        await node.until_problem("configuration", "'nowhere', which the node's label names")
+        cluster.label(theirs="fast")
+        assert (await _goes_by(node, "fast"))["gate"]["wait"] == 0.5
+        cluster.label()
+        await node.until(
+            lambda: node.log.count('"event": "started"') == 2, "the restart that it takes"
+        )
+        assert (await _goes_by(node, "default"))["allocate"]["pendingTimeout"] == 50
+
+        assert await node.locks() == locks
+        assert node.orphans(holder), "its program runs on"
+
+
+async def test_without_the_right_to_read_the_node_it_goes_by_the_file_and_tells(
+    cluster: Cluster, short_path: Path
+) -> None:
+    cluster.plane.server.forbidden = {("get", "nodes")}
+    cluster.label(ours="slow")
+    async with cluster.daemon(short_path) as node:
+        await node.until_problem("configuration", 'cannot get resource "nodes"')
+        assert "document default" in await node.problem("configuration")
+        assert (await node.asked("debug"))["settings"]["allocate"]["pendingTimeout"] == 50
+
+
+async def test_a_start_without_the_api_server_goes_by_the_label_that_was_read_last(
+    cluster: Cluster, short_path: Path
+) -> None:
+    cluster.label(ours="slow")
+    async with cluster.daemon(short_path) as node:
+        await _goes_by(node, "slow")
+        cluster.plane.server.close()
+        await node.kill_and_start()
+        assert (await _goes_by(node, "slow"))["gate"]["wait"] == 20
+        await node.until_problem("configuration", "cannot ask the API server")
