@@ -83,6 +83,23 @@ async def test_labels_follow_the_gpus_their_slices_and_their_driver(
         await until(node, **{"cuda.driver-version.major": "580"})
 
 
+async def test_chips_that_are_left_out_are_no_label_and_those_of_another_name_are(
+    short_path: Path,
+) -> None:
+    (short_path / "features.d").mkdir()
+    rules = [
+        {"match": {"pci": "0000:00:05.0"}, "exclude": True},
+        {"match": {"pci": "0000:00:06.0"}, "resource": "example.com/debug"},
+    ]
+    async with stage(short_path, chips=4, start=False, devices=rules, labels=WANTED) as node:
+        await node.start_and_register()
+        counted = {"holdfast.dev/tpu.count": "3", "holdfast.dev/tpu.topology": "2x2"}
+        await node.until(
+            lambda: counted.items() <= labels(node).items(),
+            lambda: f"three chips of four to be counted; labels are {labels(node)}",
+        )
+
+
 async def test_a_folder_that_is_missing_is_told_and_nothing_else_is_worse(
     short_path: Path,
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.labels import refused, told
-from holdfast.model.ids import PciAddress, ResourceName
+from holdfast.model.ids import DeviceId, PciAddress, ResourceName
 from holdfast.model.node.labels import feature_file
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import (
@@ -122,6 +122,16 @@ def test_a_gpu_that_is_lost_does_not_count_nor_do_its_slices() -> None:
     assert gpu_labels(node(NONE, lost)) == {}
 
 
+def test_what_the_settings_leave_out_does_not_count() -> None:
+    known = node(MIXED, card(0), card(1), card(2, "1g.10gb", "1g.10gb"), card(3, "1g.10gb"))
+    left_out = frozenset(map(DeviceId, ("GPU-1", "MIG-2-0", "MIG-3-0")))
+    found = labels(replace(known, left_out=left_out))
+    assert found["nvidia.com/gpu.count"] == "2"
+    assert found["nvidia.com/mig-1g.10gb.count"] == "1"
+    everything = frozenset(part.name.id for part in known.facts.layout.parts)
+    assert gpu_labels(replace(known, left_out=everything)) == {}
+
+
 def test_a_driver_of_two_numbers_has_no_revision() -> None:
     known = NODES["eight-h100"]
     found = labels(replace(known, facts=replace(known.facts, version="470.57")))
@@ -211,6 +221,61 @@ def test_what_is_shared_of_slices_is_said_of_their_kind() -> None:
     assert found["nvidia.com/mig-1g.10gb.product"] == "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED"
     assert found["nvidia.com/mig-1g.10gb.replicas"] == "2"
     assert found["nvidia.com/mig-2g.20gb.replicas"] == "1"
+
+
+def test_a_slice_tells_its_own_part_of_the_compute_slices() -> None:
+    part = replace(piece(0, 0, "3g.40gb"), profile="1c.3g.40gb", slices=(3, 1), memory=None)
+    found = labels(node(SINGLE, replace(card(0, mig=True), slices=(part,))))
+    assert found["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3-MIG-1c.3g.40gb"
+    keys = ("slices.gi", "slices.ci", "memory")
+    assert [found[f"nvidia.com/gpu.{key}"] for key in keys] == ["3", "1", "0"]
+
+
+def test_what_is_told_of_a_model_is_told_of_its_own_gpus() -> None:
+    other = replace(card(0, name="NVIDIA A100"), memory=40960 << 20)
+    silent = replace(card(1), memory=None)
+    known = node(NONE, other, silent, card(2), card(3))
+    traits = {
+        "GPU-0": GpuTraits(capability="8.0", cuda_driver=""),
+        "GPU-2": GpuTraits(capability="", cuda_driver="12.8", mig_capable=True),
+        "GPU-3": GpuTraits(capability="9.0"),
+    }
+    found = labels(replace(known, facts=replace(known.facts, traits=traits)))
+    expected = {
+        "nvidia.com/gpu.memory": "81559",
+        "nvidia.com/gpu.family": "hopper",
+        "nvidia.com/cuda.runtime-version.full": "12.8",
+        "nvidia.com/mig.capable": "true",
+    }
+    assert expected.items() <= found.items()
+
+
+def test_what_the_driver_does_not_tell_has_no_label() -> None:
+    known = node(NONE, card(0))
+    found = labels(replace(known, facts=replace(known.facts, version="", traits={})))
+    assert [key for key in found if "cuda" in key or "family" in key] == []
+    assert found["nvidia.com/mig.capable"] == "false"
+    incapable = {"GPU-0": GpuTraits(capability="7.5")}
+    found = labels(replace(known, facts=replace(known.facts, traits=incapable)))
+    assert found["nvidia.com/mig.capable"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "gpus", "invalid"),
+    [
+        (SINGLE, (card(0, mig=True),), True),
+        (SINGLE, (card(0, mig=True), replace(card(1), uuid="")), True),
+        (SINGLE, (replace(card(0), uuid=""),), False),
+        (MIXED, (card(0, mig=True),), False),
+        (NONE, (card(0, mig=True),), False),
+    ],
+)
+def test_only_strategy_single_calls_gpus_in_mig_mode_without_slices_invalid(
+    strategy: MigStrategy, gpus: tuple[Gpu, ...], invalid: bool
+) -> None:
+    found = labels(node(strategy, *gpus))
+    assert found["nvidia.com/gpu.product"].endswith("-MIG-INVALID") == invalid
+    assert (found["nvidia.com/gpu.memory"] == "0") == invalid
 
 
 def test_a_gpu_that_does_not_tell_its_memory_or_its_class_has_no_such_label() -> None:

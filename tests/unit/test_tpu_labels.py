@@ -27,9 +27,7 @@ def labels(name: str) -> str:
     generation, chips, known, gke = NODES[name]
     which = GENERATIONS[generation]
     facts, _ = resolve(which, on_host=chips, configured=NOBODY, from_file=known)
-    return feature_file(
-        tpu_labels(which, on_host=chips, facts=facts, gke=gke), until=1_800_000_000.0
-    )
+    return feature_file(tpu_labels(which, chips=chips, facts=facts, gke=gke), until=1_800_000_000.0)
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -44,15 +42,21 @@ def test_kubernetes_and_node_feature_discovery_take_every_label_of_tpus(
 ) -> None:
     which = GENERATIONS[name]
     facts, _ = resolve(which, on_host=chips, configured=NOBODY, from_file=NOBODY)
-    found = told(feature_file(tpu_labels(which, on_host=chips, facts=facts, gke=True), until=0.0))
+    found = told(feature_file(tpu_labels(which, chips=chips, facts=facts, gke=True), until=0.0))
     assert [pair for pair in found.items() if refused(*pair)] == []
 
 
+def test_the_type_that_is_told_is_better_than_the_one_that_is_worked_out() -> None:
+    facts = TpuHostFacts(topology="2x4", accelerator_type="v5lite-8")
+    found = tpu_labels(GENERATIONS["v5e"], chips=8, facts=facts, gke=False)
+    assert found["holdfast.dev/tpu.accelerator-type"] == "v5lite-8"
+
+
 def test_a_host_whose_chips_make_no_box_has_no_topology() -> None:
-    found = tpu_labels(GENERATIONS["v5e"], on_host=3, facts=NOBODY, gke=True)
+    found = tpu_labels(GENERATIONS["v5e"], chips=3, facts=NOBODY, gke=True)
     assert [key for key in found if "topology" in key] == []
 
 
 def test_a_generation_that_gke_does_not_have_has_none_of_its_keys() -> None:
-    found = tpu_labels(GENERATIONS["v2"], on_host=4, facts=NOBODY, gke=True)
+    found = tpu_labels(GENERATIONS["v2"], chips=4, facts=NOBODY, gke=True)
     assert [key for key in found if "google" in key] == []

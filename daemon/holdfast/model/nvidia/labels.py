@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from holdfast.model.ids import PciAddress, ResourceName
+from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import GPU_RESOURCE, DriverState, Gpu, MigSlice
 from holdfast.model.nvidia.mig import GpuPart, MigStrategy
@@ -44,31 +44,37 @@ class GpuLabelFacts(Struct, frozen=True, kw_only=True):
     """All that the labels say.
 
     `gpus` are those of the last reading that found the driver ready, `facts` what is advertised of
-    them. `machine` is the product's name in DMI, `classes` are the PCI classes as sysfs has them
-    (``0x030200``), `since` is the time in seconds since the epoch at which labelling began.
-    `sharing` is by the resource's own name; a resource that is not in it is not shared.
+    them. `machine` is the product's name in DMI, `classes` are the PCI classes by address, as sysfs
+    has them (``0x030200``), `since` is the time in seconds since the epoch at which they began.
+    `sharing` is by the resource's own name; a resource that is not in it is not shared. `left_out`
+    are the GPUs and slices that no pod is given, by the settings.
     """
 
     gpus: tuple[Gpu, ...]
     facts: GpuFacts
     strategy: MigStrategy
     machine: str = ""
-    classes: Mapping[PciAddress, str] = field(default_factory=dict)
+    classes: Mapping[str, str] = field(default_factory=dict)
     since: int = 0
     sharing: Mapping[ResourceName, Sharing] = field(default_factory=dict)
+    left_out: frozenset[DeviceId] = frozenset()
 
 
 def gpu_labels(known: GpuLabelFacts) -> dict[str, str]:
     """Return the labels; none without a GPU.
 
-    A GPU that is lost does not count. While the driver is away, the labels of its version are left
-    out; those of the hardware stay, as do the devices on kubelet's list.
+    A GPU that is lost, or left out by the settings, does not count. While the driver is away, the
+    labels of its version go; those of the hardware stay, as do the devices on kubelet's list.
     """
-    gpus = [gpu for gpu in known.gpus if not any(problem.lost for problem in gpu.problems)]
+    gpus = [gpu for gpu in known.gpus if _counts(gpu, known)]
     if not gpus:
         return {}
     uuids = {gpu.uuid for gpu in gpus}
-    parts = [part for part in known.facts.layout.parts if part.gpu.uuid in uuids]
+    parts = [
+        part
+        for part in known.facts.layout.parts
+        if part.gpu.uuid in uuids and part.name.id not in known.left_out
+    ]
     return {
         "nvidia.com/gfd.timestamp": str(known.since),
         "nvidia.com/gpu.machine": known.machine or _UNKNOWN,
@@ -77,6 +83,13 @@ def gpu_labels(known: GpuLabelFacts) -> dict[str, str]:
         **_of_gpus(_labelled(gpus, parts, known.strategy), known),
         **_of_slices(gpus, parts, known),
     }
+
+
+def _counts(gpu: Gpu, known: GpuLabelFacts) -> bool:
+    if any(problem.lost for problem in gpu.problems):
+        return False
+    parts = {part.name.id for part in known.facts.layout.parts if part.gpu.uuid == gpu.uuid}
+    return not parts or not parts <= known.left_out
 
 
 def _versions(facts: GpuFacts) -> dict[str, str]:
@@ -101,7 +114,7 @@ def _versions(facts: GpuFacts) -> dict[str, str]:
 def _of_node(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
     traits = known.facts.traits
     capable = any(gpu.uuid in traits and traits[gpu.uuid].mig_capable for gpu in gpus)
-    pci_class = "" if gpus[0].pci is None else known.classes.get(gpus[0].pci, "")
+    pci_class = known.classes.get(gpus[0].pci or "", "")
     labels = {
         "nvidia.com/gpu.mode": _MODES.get(pci_class, _UNKNOWN),
         "nvidia.com/mig.capable": "true" if capable else "false",
@@ -117,10 +130,10 @@ def _labelled(
 ) -> Sequence[Gpu]:
     """Return the GPUs that nvidia.com/gpu.* is about.
 
-    These are all, also those in MIG mode, unless strategy single advertises some of them whole.
+    These are all, also those in MIG mode, unless strategy single leaves some out.
     """
-    whole = {part.gpu.uuid for part in parts if part.slice is None}
-    some = [gpu for gpu in gpus if gpu.uuid in whole]
+    advertised = {part.gpu.uuid for part in parts}
+    some = [gpu for gpu in gpus if gpu.uuid in advertised]
     return some if strategy is MigStrategy.SINGLE and some else gpus
 
 
@@ -184,7 +197,7 @@ def _of_resource(
 def _amounts(piece: MigSlice) -> dict[str, int]:
     engines = piece.engines
     return {
-        "memory": (piece.memory or 0) >> 20,
+        "memory": 0 if piece.memory is None else piece.memory >> 20,
         "multiprocessors": engines.multiprocessors,
         "slices.gi": piece.slices[0],
         "slices.ci": piece.slices[1],

@@ -182,7 +182,6 @@ class Gpus(WithoutDriver):
 
     def labels(self, inventory: Inventory) -> Mapping[str, str]:
         """Return what NVIDIA's GPU feature discovery tells of the GPUs."""
-        del inventory
         if not self._driver.ever_read:
             return {}
         from holdfast.model.nvidia.labels import GpuLabelFacts, gpu_labels  # noqa: PLC0415 - rare
@@ -196,6 +195,7 @@ class Gpus(WithoutDriver):
                 machine=self._files.machine,
                 classes={gpu.pci: self._files.pci_class(gpu.pci) for gpu in gpus if gpu.pci},
                 since=self._since,
+                left_out=frozenset(each.device.name.id for each in inventory.left_out),
             )
         )
 

@@ -121,17 +121,19 @@ class Tpus(Source):
         """Return of which generation the chips are, and what is known of their slice."""
         from holdfast.model.tpu.labels import tpu_labels  # noqa: PLC0415 - only where they are wanted
 
-        found = map(self._generation_of, inventory.of(self._resource))
-        chips = [generation for generation in found if generation is not None]
-        if not chips:
+        chips = [each for each in inventory.found_as(self._resource) if self._generation_of(each)]
+        left_out = {each.device.name for each in inventory.left_out}
+        offered = [chip for chip in chips if chip.name not in left_out]
+        generation = self._generation_of(offered[0]) if offered else None
+        if generation is None:
             return {}
         facts, _ = resolve(
-            chips[0],
+            generation,
             on_host=len(chips),
             configured=self._configured,
             from_file=self._from_file().facts,
         )
-        return tpu_labels(chips[0], on_host=len(chips), facts=facts, gke=self._gke_keys)
+        return tpu_labels(generation, chips=len(offered), facts=facts, gke=self._gke_keys)
 
     def advertised(self, devices: Sequence[Device]) -> "tuple[Advertised, ...]":
         """Return the chips, and the shapes that they make."""
