@@ -17,6 +17,7 @@ _ALL: dict[str, Any] = {
     "dra": {"enabled": True},
     "config": {
         "deviceListStrategy": "cdi",
+        "events": {"enabled": True},
         "labels": {"enabled": True},
         "reclaim": {"reset": "afterForcedRelease", "rebind": True},
         "tpu": {"envFile": "/etc/tpu/tpu-env", "api": "dra"},
@@ -265,8 +266,9 @@ def test_privileged_is_a_choice_for_nodes_without_nvidias_runtime() -> None:
     assert "allowPrivilegeEscalation" not in found
 
 
-def test_without_dra_there_is_no_token_and_nothing_gives_the_account_rights() -> None:
-    found = objects({**_ALL, "dra": {}, "config": {**_ALL["config"], "tpu": {}}})
+def test_without_dra_and_events_there_is_no_token_and_nothing_gives_the_account_rights() -> None:
+    config = {**_ALL["config"], "tpu": {}, "events": {}}
+    found = objects({**_ALL, "dra": {}, "config": config})
 
     assert one(found, "ServiceAccount")["automountServiceAccountToken"] is False
     assert one(found, "DaemonSet")["spec"]["template"]["spec"]["automountServiceAccountToken"] is (

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from holdfast.apiserver.client import ApiServer
 from holdfast.apiserver.events import rfc3339
-from holdfast.apiserver.wire import Request
+from holdfast.apiserver.wire import MERGE_PATCH, Request
 from holdfast.model.events.condition import CONDITION, Condition, Stored
 
 _DEADLINE = 5.0
@@ -71,7 +71,7 @@ class NodeCondition:
             about=f"the condition {CONDITION} of Node {self._node}",
             method="PATCH",
             path=("api", "v1", "nodes", self._node, "status"),
-            content="application/strategic-merge-patch+json",
+            content=MERGE_PATCH,
             body=msgspec.json.encode(patch),
         )
         node = await self._server.ask(request, _Node, deadline=_DEADLINE)

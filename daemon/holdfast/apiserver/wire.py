@@ -18,6 +18,9 @@ from holdfast.errors import ApiServerError
 MOST_BYTES = 8 << 20
 """Bytes of an answer; the API server itself stores no object of more than 1.5 MiB."""
 
+MERGE_PATCH = "application/strategic-merge-patch+json"
+"""The type of a body that is merged into an object, lists by the keys of their items."""
+
 _IDLE = 20.0
 """Seconds after which an unused connection is not trusted: whatever is between may have cut it."""
 _PART = 1 << 16

@@ -7,6 +7,7 @@ from holdfast.doctor.cdi.checks import cdi_findings
 from holdfast.doctor.cdi.gpu import gpu_cdi_findings
 from holdfast.doctor.containerd.checks import containerd_findings
 from holdfast.doctor.dra.checks import dra_findings
+from holdfast.doctor.events.checks import events_findings
 from holdfast.doctor.finding import Check, Finding
 from holdfast.doctor.gvisor.checks import gvisor_findings
 from holdfast.doctor.kubelet.checks import kubelet_findings
@@ -23,6 +24,7 @@ AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
     {
         "kubelet": kubelet_findings,
         "dra": dra_findings,
+        "events": events_findings,
         "vfio": vfio_findings,
         "cdi": cdi_findings,
         "state": state_findings,

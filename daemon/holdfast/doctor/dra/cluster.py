@@ -1,6 +1,6 @@
 """Asks the API server what the doctor wants to know; nothing is stored there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from holdfast.apiserver.access import Access
 from holdfast.apiserver.client import decoded, refusal
-from holdfast.apiserver.wire import Request, Wire
+from holdfast.apiserver.wire import MERGE_PATCH, Request, Wire
 from holdfast.model.dra.resourceslice import (
     CounterSet,
     Quantity,
@@ -40,11 +40,13 @@ class Right(Struct, frozen=True, kw_only=True):
     verb: str
     resource: str
     group: str = _GROUP
+    subresource: str = ""
 
     def __str__(self) -> str:
         """Return it as ``kubectl auth can-i`` takes it."""
         name = f"{self.resource}.{self.group}" if self.group else self.resource
-        return f"{self.verb} {name}"
+        part = f" --subresource={self.subresource}" if self.subresource else ""
+        return f"{self.verb} {name}{part}"
 
 
 RIGHTS = (
@@ -55,7 +57,13 @@ RIGHTS = (
     ),
     Right(verb="get", resource="nodes", group=""),
 )
-"""All that the daemon needs; the chart's role has the same."""
+"""All that claims need; the chart's role has the same with `dra.enabled`."""
+
+EVENT_RIGHTS = (
+    Right(verb="create", resource="events", group=""),
+    Right(verb="patch", resource="nodes", group="", subresource="status"),
+)
+"""All that `events.enabled` needs; the chart's role has the same with it."""
 
 
 class _Version(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -113,9 +121,9 @@ class Cluster:
         """Return the server's version, such as ``v1.36.2``."""
         return self._ask(Request(about="the version", path=("version",)), _Version).git_version
 
-    def lacking(self) -> tuple[Right, ...]:
-        """Return which of `RIGHTS` the token does not have, by the server's own word."""
-        return tuple(each for each in RIGHTS if not self._allowed(each))
+    def lacking(self, rights: Iterable[Right]) -> tuple[Right, ...]:
+        """Return which of *rights* the token does not have, by the server's own word."""
+        return tuple(each for each in rights if not self._allowed(each))
 
     def node(self, name: str) -> NodeFacts:
         """Return what the Node *name* says."""
@@ -123,6 +131,18 @@ class Cluster:
         return NodeFacts(
             kubelet=found.status.node_info.kubelet_version, allocatable=found.status.allocatable
         )
+
+    def touch_status(self, name: str) -> None:
+        """Ask for a patch of the status of Node *name* that changes nothing."""
+        request = Request(
+            about=f"the status of Node {name}",
+            method="PATCH",
+            path=("api", "v1", "nodes", name, "status"),
+            query={"dryRun": "All"},
+            content=MERGE_PATCH,
+            body=b"{}",
+        )
+        self._ask(request, msgspec.Raw)
 
     def slices(self, node: str) -> Sequence[ResourceSlice]:
         """Return the slices of all drivers for *node*."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.apiserver.access import in_cluster, node_name
 from holdfast.apiserver.client import ApiObjectGoneError, ApiRefusedError
-from holdfast.doctor.dra.cluster import Cluster, NodeFacts
+from holdfast.doctor.dra.cluster import RIGHTS, Cluster, NodeFacts
 from holdfast.doctor.finding import Check, Finding, some
 from holdfast.doctor.kubelet.plugins import DRA_DRIVERS
 from holdfast.doctor.node import Node
@@ -61,7 +61,7 @@ def server_findings(node: Node) -> Iterator[Finding]:
 
 
 def _rights(cluster: Cluster) -> Iterator[Finding]:
-    lacking = cluster.lacking()
+    lacking = cluster.lacking(RIGHTS)
     if lacking:
         yield _RBAC.fail(
             f"the service account may not {', '.join(map(str, lacking))}",

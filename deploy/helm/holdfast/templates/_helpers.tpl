@@ -69,6 +69,14 @@ whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the conta
 {{- mustMergeOverwrite $defaults (include "holdfast.config" . | fromYaml) | toJson -}}
 {{- end -}}
 
+{{/* A variable of an admission policy: the node of the pod whose token it is, which the API server itself writes there. */}}
+{{- define "holdfast.podNode" -}}
+- name: podNode
+  expression: >-
+    has(request.userInfo.extra) && "authentication.kubernetes.io/node-name" in request.userInfo.extra
+    ? request.userInfo.extra["authentication.kubernetes.io/node-name"][0] : ""
+{{- end -}}
+
 {{/* The names of the resources whose `api` is dra, as a list in JSON. */}}
 {{- define "holdfast.claimed" -}}
 {{- $settings := include "holdfast.settings" . | fromJson -}}

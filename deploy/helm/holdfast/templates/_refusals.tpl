@@ -33,8 +33,8 @@
 {{- if and $claimed (not .Values.dra.enabled) -}}
 {{- $told = append $told (printf "config: the api of %s is dra, which needs rights and mounts; set dra.enabled: true" (join ", " $claimed)) -}}
 {{- end -}}
-{{- if and .Values.dra.enabled (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
-{{- $told = append $told "serviceAccount.name: with dra.enabled the account gets rights, and every pod of the namespace has the account default; name one, or set serviceAccount.create" -}}
+{{- if and (or .Values.dra.enabled $settings.events.enabled) (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
+{{- $told = append $told "serviceAccount.name: with dra.enabled or config.events.enabled the account gets rights, and every pod of the namespace has the account default; name one, or set serviceAccount.create" -}}
 {{- end -}}
 {{- with $told -}}
 {{- fail (join "\n" .) -}}

@@ -1,0 +1,1 @@
+"""Checks whether the cluster can be told what is held."""
