@@ -16,6 +16,7 @@ _ROW = re.compile(r"^\| `(?P<what>[^`]+)` \| (?P<when>.+?) \| (?P<why>.+) \|$", 
 _ALL: dict[str, Any] = {
     "dra": {"enabled": True},
     "config": {
+        "map": {"default": ""},
         "deviceListStrategy": "cdi",
         "events": {"enabled": True},
         "labels": {"enabled": True},
@@ -193,7 +194,7 @@ def test_every_mount_is_of_the_hosts_folder_of_that_name_but_the_config_and_wher
 
         assert set(volumes) == {mount["name"] for mount in mounts}
         for mount in mounts:
-            if mount["name"] != "config":
+            if mount["name"] not in {"config", "named"}:
                 path = mount["mountPath"]
                 assert volumes[mount["name"]]["hostPath"]["path"] == moved.get(path, path)
 
@@ -267,7 +268,7 @@ def test_privileged_is_a_choice_for_nodes_without_nvidias_runtime() -> None:
 
 
 def test_without_dra_and_events_there_is_no_token_and_nothing_gives_the_account_rights() -> None:
-    config = {**_ALL["config"], "tpu": {}, "events": {}}
+    config = {**_ALL["config"], "map": {}, "tpu": {}, "events": {}}
     found = objects({**_ALL, "dra": {}, "config": config})
 
     assert one(found, "ServiceAccount")["automountServiceAccountToken"] is False

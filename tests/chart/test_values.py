@@ -8,8 +8,8 @@ import yaml
 
 from chart.keys import groups
 from chart.rendering import CHART, RefusedError, objects, render, settings
-from chart.theirs import IN_CONFIG, VALUES
-from chart.valuesschema import values_schema
+from chart.theirs import VALUES
+from chart.valuesschema import DOCUMENTS, values_schema
 from holdfast.errors import SettingsError
 from holdfast.settings import Settings, convert, known_paths, plain
 
@@ -61,7 +61,12 @@ def _at(path: str, value: object) -> dict[str, Any]:
         ("migStrategy", "mixed", "migStrategy: .*NVIDIA's .*; set config.gpu.migStrategy"),
         ("compatWithCPUManager", True, "compatWithCPUManager: .*config.gpu.passDeviceSpecs"),
         ("gfd.enabled", True, "gfd: .*a program of its own"),
-        ("config.map", {"a": "b"}, "config.map: .*one configuration holds for a release"),
+        ("config.map", {"a": ["b"]}, "/config/map/a"),
+        ("config", {"map": {"a": ""}, "name": "b"}, "config.map: config.name names another"),
+        ("config.map", {"no such": ""}, "/config/map.*'no such' not allowed"),
+        ("config.default", "a", "config.default.*there are no documents; set config.map"),
+        ("config.fallbackStrategies", ["last"], "/config/fallbackStrategies/0"),
+        ("config.named.folder", "/srv", "'folder' not allowed"),
         ("config.pools", [{"resourceName": "foo", "devices": ["*:*"]}], "/config/pools/0/resource"),
         (
             "config.pools",
@@ -203,15 +208,16 @@ def test_the_schema_knows_every_key_of_the_settings_but_where_the_container_has_
             else:
                 yield f"{at}{name}"
 
-    found = set(paths(values_schema()["properties"]["config"])) - set(IN_CONFIG)
+    found = set(paths(values_schema()["properties"]["config"])) - set(DOCUMENTS)
 
     fixed = {f"host.{name}" for name in ("sys", "proc", "cgroup", "etc", "run")}
+    fixed |= {"named.folder"}
     assert found == set(known_paths()) - fixed
 
 
 def test_every_default_of_the_daemon_is_a_value_that_the_chart_takes_and_hands_on() -> None:
     values = plain(Settings())
-    del values["host"]
+    del values["host"], values["named"]["folder"]
 
     found = settings(objects({"config": values}))
 

@@ -6,7 +6,6 @@ from holdfast.settings import known_paths, variable
 from holdfast.settings.nvidia_plugin import KUBELET_SOCKET, VARIABLES
 
 _CONFIG = "set config."
-_NO_LABELS = "one configuration holds for a release: install one for each kind of node"
 _FOLLOWS = "what the container may follows from config; leave it out"
 _ELSEWHERE = "it is a program of its own; install it beside holdfast"
 
@@ -34,15 +33,10 @@ VALUES: Mapping[str, str] = {
 }
 """Values of the chart of NVIDIA's device plugin that ours has under another name, or not at all."""
 
-IN_CONFIG: Mapping[str, str] = dict.fromkeys(
-    ("map", "name", "default", "fallbackStrategies"), _NO_LABELS
-)
-"""The same for keys of its `config`, which ours has for the daemon's own."""
-
 
 def refused() -> Mapping[str, Mapping[str, str]]:
     """Return what the chart refuses by name, and what it says to do instead."""
-    return {"values": VALUES, "config": IN_CONFIG, "variables": _variables()}
+    return {"values": VALUES, "variables": _variables()}
 
 
 def _variables() -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from chart.theirs import IN_CONFIG, VALUES
+from chart.theirs import VALUES
 from holdfast.model.tpu.generations import GENERATIONS
 from holdfast.model.vfio.pools import _CLASS, _DEVICE, _RESOURCE
 from holdfast.settings import schema
@@ -150,6 +150,25 @@ _CHART: Mapping[str, Schema] = {
 }
 
 
+DOCUMENTS: Mapping[str, Schema] = {
+    # The name of a document is the value of a label and the key of a ConfigMap.
+    "map": {
+        "type": "object",
+        "patternProperties": {
+            "^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$": {"type": ["string", "object"]}
+        },
+        "additionalProperties": False,
+    },
+    "name": NAME,
+    "default": TEXT,
+    "fallbackStrategies": {
+        "type": "array",
+        "items": {"enum": ["named", "single", "empty"]},
+    },
+}
+"""Keys of `config` beside the daemon's own, as the chart of NVIDIA's device plugin has them."""
+
+
 def values_schema() -> Schema:
     """Return the JSON schema of the chart's values; unknown keys are refused, `config`'s too."""
     found = schema()
@@ -164,8 +183,8 @@ def values_schema() -> Schema:
         _key(config, path)["pattern"] = pattern
     _key(config, "tpu.generation")["enum"] = ["", *sorted(GENERATIONS)]
     _refine_pools(_key(config, "pools")["items"])
-    # Known, so that templates/_refusals.tpl can say which key of ours to use.
-    config["properties"] |= {name: {} for name in IN_CONFIG}
+    del config["properties"]["named"]["properties"]["folder"]  # the chart mounts it
+    config["properties"] |= DOCUMENTS
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the chart holdfast",

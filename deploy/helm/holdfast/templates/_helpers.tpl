@@ -60,7 +60,29 @@ whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the conta
 {{- $state := printf "/proc/1/root%s/dra_manager_state" $kubelet -}}
 {{- $_ := set $ours "dra" (dict "kubeletRoot" $kubelet "claimState" $state) -}}
 {{- end -}}
-{{- mustMergeOverwrite $ours (deepCopy (default dict .Values.config)) | toYaml -}}
+{{- $given := deepCopy (default dict .Values.config) -}}
+{{- if include "holdfast.documents" . -}}
+{{- $named := dict "folder" "/etc/holdfast-named" -}}
+{{- with $given.default }}{{ $_ := set $named "default" . }}{{ end -}}
+{{- if hasKey $given "fallbackStrategies" }}{{ $_ := set $named "fallbackStrategies" $given.fallbackStrategies }}{{ end -}}
+{{- $_ := set $ours "named" $named -}}
+{{- end -}}
+{{- mustMergeOverwrite $ours (omit $given "map" "name" "default" "fallbackStrategies") | toYaml -}}
+{{- end -}}
+
+{{/* The name of the ConfigMap with the named documents, empty without any. */}}
+{{- define "holdfast.documents" -}}
+{{- if .Values.config.name -}}
+{{- .Values.config.name -}}
+{{- else if .Values.config.map -}}
+{{- printf "%s-named" (include "holdfast.fullname" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether a label of the node names its document, which takes a token and the right to read the node. */}}
+{{- define "holdfast.followsLabel" -}}
+{{- $settings := include "holdfast.settings" . | fromJson -}}
+{{- if and (include "holdfast.documents" .) $settings.named.labels -}}true{{- end -}}
 {{- end -}}
 
 {{/* The same with every default of the daemon's: what the templates decide by. */}}

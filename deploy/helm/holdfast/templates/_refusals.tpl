@@ -8,17 +8,18 @@
 {{- $told = append $told (printf "%s: that is a value of the chart of NVIDIA's device plugin; %s" $name $instead) -}}
 {{- end -}}
 {{- end -}}
-{{- range $name, $instead := $known.config -}}
-{{- if hasKey $.Values.config $name -}}
-{{- $told = append $told (printf "config.%s: that is a value of the chart of NVIDIA's device plugin; %s" $name $instead) -}}
-{{- end -}}
-{{- end -}}
 {{- range .Values.extraEnv -}}
 {{- if hasKey $known.variables .name -}}
 {{- $told = append $told (printf "extraEnv: mounts and capabilities follow from the settings, and %s would change one past them; set config.%s" .name (get $known.variables .name)) -}}
 {{- else if hasPrefix "HOLDFAST_" .name -}}
 {{- $told = append $told (printf "extraEnv: there is no setting for the variable %s; settings stand below config" .name) -}}
 {{- end -}}
+{{- end -}}
+{{- if and .Values.config.map .Values.config.name -}}
+{{- $told = append $told "config.map: config.name names another ConfigMap with the documents; leave one of them out" -}}
+{{- end -}}
+{{- if and (or .Values.config.default .Values.config.fallbackStrategies) (not (include "holdfast.documents" .)) -}}
+{{- $told = append $told "config.default, config.fallbackStrategies: there are no documents; set config.map or config.name" -}}
 {{- end -}}
 {{- if not (or $settings.tpu.enabled $settings.gpu.enabled $settings.pools) -}}
 {{- $told = append $told "config.tpu.enabled: nothing is left to advertise; enable TPUs or GPUs, or name a pool in config.pools" -}}
@@ -33,8 +34,8 @@
 {{- if and $claimed (not .Values.dra.enabled) -}}
 {{- $told = append $told (printf "config: the api of %s is dra, which needs rights and mounts; set dra.enabled: true" (join ", " $claimed)) -}}
 {{- end -}}
-{{- if and (or .Values.dra.enabled $settings.events.enabled) (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
-{{- $told = append $told "serviceAccount.name: with dra.enabled or config.events.enabled the account gets rights, and every pod of the namespace has the account default; name one, or set serviceAccount.create" -}}
+{{- if and (or .Values.dra.enabled $settings.events.enabled (include "holdfast.followsLabel" .)) (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
+{{- $told = append $told "serviceAccount.name: with dra.enabled, config.events.enabled or named documents the account gets rights, and every pod of the namespace has the account default; name one, or set serviceAccount.create" -}}
 {{- end -}}
 {{- with $told -}}
 {{- fail (join "\n" .) -}}
