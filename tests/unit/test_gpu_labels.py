@@ -128,6 +128,8 @@ def test_what_the_settings_leave_out_does_not_count() -> None:
     found = labels(replace(known, left_out=left_out))
     assert found["nvidia.com/gpu.count"] == "2"
     assert found["nvidia.com/mig-1g.10gb.count"] == "1"
+    only = replace(node(NONE, card(0), card(1)), left_out=frozenset({DeviceId("GPU-1")}))
+    assert labels(only)["nvidia.com/gpu.count"] == "1"
     everything = frozenset(part.name.id for part in known.facts.layout.parts)
     assert gpu_labels(replace(known, left_out=everything)) == {}
 
@@ -169,6 +171,12 @@ def test_the_family_follows_from_the_compute_capability(
             MIXED,
             (card(0, *SEVENTHS),),
             ("NVIDIA-H100-80GB-HBM3", "1", "0"),
+        ),
+        (
+            "mixed: one has no slices yet",
+            MIXED,
+            (card(0), card(1, mig=True)),
+            ("NVIDIA-H100-80GB-HBM3", "2", "1"),
         ),
         (
             "single: nothing is divided yet",
