@@ -22,7 +22,7 @@ VALUES: Mapping[str, str] = {
     "cdi": f"{_CONFIG}gpu.cdiHookPath for cdi.nvidiaHookPath",
     "failOnInitError": "a driver that is not there is waited for; leave it out",
     "deviceDiscoveryStrategy": "GPUs are found by NVML; leave it out",
-    "mps": "a GPU is never shared; leave it out",
+    "mps": f"MPS is not served; {_CONFIG}sharing.timeSlicing, or divide GPUs by MIG",
     "gfd": _ELSEWHERE,
     "nfd": _ELSEWHERE,
     "devicePlugin": f"{_CONFIG}gpu.enabled for devicePlugin.enabled",

@@ -19,6 +19,9 @@ _RESET = "daemon/holdfast/model/reclaim/reset.py"
 _RESETTER = "daemon/holdfast/reclaim/resetter.py"
 _GATE = "daemon/holdfast/allocation/gate.py"
 _FREE = "daemon/holdfast/model/use/free.py"
+_BOOK = "daemon/holdfast/model/book/book.py"
+_QUEUE = "daemon/holdfast/model/book/queue.py"
+_REPLICAS = "tests/unit/test_replicas.py"
 _GPU_IDLE = "daemon/holdfast/model/nvidia/idle.py"
 _GPU_FREE = "daemon/holdfast/model/nvidia/free.py"
 _GPU_RULE = "tests/unit/test_gpu_free_rule.py"
@@ -501,6 +504,43 @@ GUARDS = (
         tests=(
             f"{_GPU_RULE}::test_who_is_in_the_way_on_a_gpu_is_told_by_what_they_do_and_whose_they_are",
         ),
+    ),
+    Guard(
+        name="gpu-replicas",
+        why="nobody has a replica of a GPU while another pod has the GPU, nor the other way round",
+        edits=(Edit(_BOOK, "for side in sorted(rivals(keys)):", "for side in sorted(()):"),),
+        tests=(
+            f"{_REPLICAS}::test_whoever_has_the_card_or_a_slice_keeps_every_replica",
+            f"{_REPLICAS}::test_a_lock_is_refused_on_what_a_replica_excludes",
+        ),
+    ),
+    Guard(
+        name="gpu-replicas-in-line",
+        why="no later pod gets a replica of a GPU before one that waits for the whole of it",
+        edits=(
+            Edit(_QUEUE, "if all(same_holder(each, allocation) for each in rival):", "if True:"),
+        ),
+        tests=(
+            f"{_REPLICAS}::test_the_card_waits_for_the_last_replica_and_no_later_pod_overtakes_it",
+        ),
+    ),
+    Guard(
+        name="gpu-neighbours",
+        why="on a shared GPU nobody is a neighbour who has not started on another replica of it",
+        edits=(Edit(_GPU_FREE, "if holder.pod in to.neighbours:", "if holder.pod is not None:"),),
+        tests=(f"{_REPLICAS}::test_who_is_in_the_way_on_a_replica",),
+    ),
+    Guard(
+        name="gpu-neighbours-memory",
+        why="memory that neighbours use is not taken for what a GPU has in use when it is idle",
+        edits=(
+            Edit(
+                _GPU_FREE,
+                "found.holders or sight.ended or sight.shared:",
+                "found.holders or sight.ended:",
+            ),
+        ),
+        tests=(f"{_REPLICAS}::test_who_is_in_the_way_on_a_replica",),
     ),
     Guard(
         name="gpu-nvml-fails",

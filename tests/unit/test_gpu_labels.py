@@ -22,8 +22,9 @@ from holdfast.model.nvidia.gpu import (
     MigEngines,
     MigSlice,
 )
-from holdfast.model.nvidia.labels import GpuLabelFacts, Sharing, gpu_labels
+from holdfast.model.nvidia.labels import GpuLabelFacts, gpu_labels
 from holdfast.model.nvidia.mig import MigStrategy, lay_out
+from holdfast.model.replicas import Sharing
 
 NONE, SINGLE, MIXED = MigStrategy.NONE, MigStrategy.SINGLE, MigStrategy.MIXED
 H100, GPU = "NVIDIA H100 80GB HBM3", ResourceName("nvidia.com/gpu")

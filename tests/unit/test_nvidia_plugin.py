@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import SettingsError
+from holdfast.model.replicas import Sharing
 from holdfast.settings import load
 from holdfast.settings.nvidia_plugin import OTHERS, VARIABLES, flags
 
@@ -149,8 +150,12 @@ flags:
 resources:
   gpus: [{pattern: "*", name: nvidia.com/gpu}]
 sharing:
+  mps: {resources: []}
   timeSlicing:
-    resources: []
+    renameByDefault: false
+    failRequestsGreaterThanOne: true
+    resources:
+    - {name: gpu, replicas: 10, devices: all}
 """
 
 
@@ -167,6 +172,8 @@ def test_a_file_of_nvidias_plugin_is_taken_and_variables_and_ours_win_over_it(
         ("envvar", "volume-mounts"),
         "index",
     )
+    sharing = load(None, {"CONFIG_FILE": str(theirs)}).sharing.by_resource()
+    assert sharing == {"nvidia.com/gpu": Sharing(replicas=10, single=True)}
     gpu = load(ours, {"MIG_STRATEGY": "single"}, theirs={"config-file": str(theirs)}).gpu
     assert (gpu.mig_strategy, gpu.device_id_strategy, gpu.gds_enabled) == ("single", "uuid", True)
 
@@ -179,7 +186,16 @@ def test_a_section_of_ours_without_a_value_leaves_nvidias_as_it_is(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "content", ["flags:", "flags: null", "flags: {plugin: null}", "imex:", "sharing:", "flags: {}"]
+    "content",
+    [
+        "flags:",
+        "flags: null",
+        "flags: {plugin: null}",
+        "imex:",
+        "sharing:",
+        "sharing: {timeSlicing: }",
+        "flags: {}",
+    ],
 )
 def test_a_section_of_nvidias_file_without_a_value_says_nothing(
     tmp_path: Path, content: str
@@ -223,8 +239,17 @@ def test_a_key_in_the_wrong_place_has_no_effect_as_with_nvidias_plugin_and_is_to
         ("flags: {migStrategy: off}", "flags.migStrategy in .*must be text"),
         ("gpu: {migStrategy: mixed}", "gpu.migStrategy in .*file of --config"),
         (
-            "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}",
-            "sharing.timeSlicing.resources in .*granted to one pod at a time",
+            "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}",
+            "sharing.mps.resources in .*share GPUs by sharing.timeSlicing",
+        ),
+        ("sharing: {timeSlices: {resources: []}}", "sharing.timeSlices.resources in .*no such key"),
+        (
+            "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}",
+            r"sharing.timeSlicing.resources\[0\].replicas: .*>= 2",
+        ),
+        (
+            "sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}",
+            r"resources\[0\].name: MIG slices are not shared",
         ),
         ("flags: {deviceDiscoveryStrategy: tegra}", "GPUs are found by NVML alone"),
         ("flags: {migStrategy: both}", "gpu.migStrategy.*use none or single or mixed"),

@@ -26,9 +26,20 @@ from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine, why_withheld
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle, waits_behind
-from holdfast.model.devices import Device, DeviceKind
+from holdfast.model.devices import (
+    Device,
+    DeviceKind,
+    DeviceNode,
+    Fault,
+    FaultKind,
+    Inventory,
+    told_of,
+    with_faults,
+)
 from holdfast.model.gate.gate import Caller, Passage, why_held
-from holdfast.model.ids import DeviceId, HardwareKey, PodUid, ProcessId, ResourceName
+from holdfast.model.gate.placement import Choice
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ProcessId, ResourceName
+from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.free import (
     Bystander,
     bystander,
@@ -37,10 +48,16 @@ from holdfast.model.nvidia.free import (
     unused,
     uuids,
 )
-from holdfast.model.nvidia.gpu import GpuProcess, GpuUse
-from holdfast.model.replicas import clash, parted, replica_id, replica_key, shares
+from holdfast.model.nvidia.gpu import Gpu, GpuProcess, GpuReading, GpuUse, MigSlice
+from holdfast.model.nvidia.mig import MigStrategy, lay_out
+from holdfast.model.nvidia.placement import GpuTopology
+from holdfast.model.nvidia.sharing import why_too_many
+from holdfast.model.nvidia.slice_placement import SlicePolicy
+from holdfast.model.replicas import Sharing, clash, parted, replica_id, replica_key, shares
 from holdfast.model.use.free import Freedom
 from holdfast.model.use.holders import Grip, Holder
+from holdfast.runtime.watched import Watched
+from holdfast.vendors.nvidia.preference import GpuPreference
 
 MIB = 1 << 20
 SHARED = ResourceName("nvidia.com/gpu.shared")
@@ -288,3 +305,116 @@ def test_of_a_replica_nvml_is_asked_about_its_card() -> None:
     )
     assert uuids(device) == ("G",)
     assert lock_of(book_of(allocated(replica(1), pod=X)), "G::1").keys == device.keys
+
+
+def _gpu(*devices: Device, resource: str = "nvidia.com/gpu") -> Inventory:
+    return Inventory(resources=(ResourceName(resource),), devices=devices)
+
+
+def _device(id_: str, *its_keys: str, resource: str = "nvidia.com/gpu") -> Device:
+    return Device(
+        name=DeviceName(ResourceName(resource), DeviceId(id_)),
+        kind=DeviceKind.DRIVER,
+        keys=keys(*its_keys),
+        nodes=(DeviceNode(path="/dev/nvidia0", rdev=1),),
+        functions=(),
+        source="nvidia",
+    )
+
+
+WHOLE_GPU = _gpu(_device("G", "gpu/G", "mig/G/1/M"))
+SHARED_GPU = _gpu(_device("G::0", "replica/G/0"), _device("G::1", "replica/G/1"))
+NAMED = _gpu(_device("G::0", "replica/G/0", resource=SHARED), resource=SHARED)
+SLICED = _gpu(_device("M", "mig/G/1/M"))
+FOUND = [
+    (WHOLE_GPU, "nvidia.com/gpu", "G", ("G", {"gpu/G", "mig/G/1/M"})),
+    (WHOLE_GPU, "nvidia.com/gpu", "G::7", ("G::7", {"replica/G/7"})),
+    (WHOLE_GPU, SHARED, "G::1", ("G::1", {"replica/G/1"})),
+    (WHOLE_GPU, "nvidia.com/gpu", "G::x", ("G", {"gpu/G", "mig/G/1/M"})),
+    (WHOLE_GPU, "nvidia.com/gpu", "nvidia0", ("G", {"gpu/G", "mig/G/1/M"})),
+    (WHOLE_GPU, "nvidia.com/gpu", "H::0", None),
+    (WHOLE_GPU, "nvidia.com/mig-1g.5gb", "G", None),
+    (SHARED_GPU, "nvidia.com/gpu", "G::1", ("G::1", {"replica/G/1"})),
+    (SHARED_GPU, "nvidia.com/gpu", "G::9", ("G::9", {"replica/G/9"})),
+    (SHARED_GPU, "nvidia.com/gpu", "G", ("G", {"gpu/G"})),
+    (SHARED_GPU, "nvidia.com/gpu", "nvidia0", ("G", {"gpu/G"})),
+    (NAMED, "nvidia.com/gpu", "G", ("G", {"gpu/G"})),
+    (NAMED, "nvidia.com/gpu", "G::0", ("G::0", {"replica/G/0"})),
+    # A plugin that shared slices gave them out as a whole, as far as this one can tell.
+    (SLICED, "nvidia.com/gpu", "M::1", ("M", {"mig/G/1/M"})),
+    (SLICED, "nvidia.com/gpu", "G", None),
+]
+
+
+@pytest.mark.parametrize(("inventory", "resource", "id_", "found"), FOUND)
+def test_a_pod_finds_what_it_has_whether_the_card_is_shared_now_or_not(
+    inventory: Inventory, resource: str, id_: str, found: tuple[str, set[str]] | None
+) -> None:
+    device = inventory.find(ResourceName(resource), DeviceId(id_))
+    assert (None if device is None else (device.name.id, set(device.keys))) == found
+    assert device is None or (device.name.resource, device.source) == (resource, "nvidia")
+
+
+def test_what_is_reported_of_a_card_is_reported_of_its_replicas() -> None:
+    ill = {"G": (Fault(kind=FaultKind.ILL, text="Xid 79"),)}
+    assert all(not each.healthy for each in with_faults(SHARED_GPU.devices, ill))
+    assert told_of(DeviceId("G::1"), {"G": ("a",), "G::1": ("b",)}) == ("b", "a")
+    assert told_of(DeviceId("H::1"), {"G": ("a",)}) == ()
+
+
+def test_each_whole_gpu_counts_as_its_replicas_and_no_slice_does() -> None:
+    piece = MigSlice(uuid="MIG-1", gi=1, ci=0, profile="1g.10gb")
+    gpus = (
+        Gpu(index=0, uuid="GPU-0", minor=0),
+        Gpu(index=1, uuid="GPU-1", minor=1, mig=True, slices=(piece,)),
+        Gpu(index=2, uuid="GPU-2", minor=2),
+    )
+
+    def named(strategy: MigStrategy, sharing: Sharing) -> list[str]:
+        layout = lay_out(GpuReading(gpus=gpus), strategy)
+        shared = {ResourceName("nvidia.com/gpu"): sharing}
+        return [str(each.name) for each in gpu_devices(GpuFacts(layout=layout), {}, shared)]
+
+    twice = ["GPU-0::0", "GPU-0::1", "GPU-2::0", "GPU-2::1"]
+    assert named(MigStrategy.MIXED, Sharing(replicas=2, renamed=True)) == [
+        *(f"nvidia.com/gpu.shared/{each}" for each in twice[:2]),
+        "nvidia.com/mig-1g.10gb/MIG-1",
+        *(f"nvidia.com/gpu.shared/{each}" for each in twice[2:]),
+    ]
+    # What runs on a GPU in MIG mode is on its slices, of which its replicas would not tell.
+    assert named(MigStrategy.NONE, Sharing(replicas=2)) == [
+        *(f"nvidia.com/gpu/{each}" for each in twice[:2]),
+        "nvidia.com/gpu/GPU-1",
+        *(f"nvidia.com/gpu/{each}" for each in twice[2:]),
+    ]
+
+
+def test_a_container_has_one_replica_where_that_is_the_rule() -> None:
+    single = {ResourceName("nvidia.com/gpu"): Sharing(replicas=2, single=True)}
+    text = "maximum request size for shared resources is 1; found 2"
+    assert why_too_many(SHARED_GPU.devices, single) == text
+    assert why_too_many(SHARED_GPU.devices[:1], single) == ""
+    assert why_too_many(SHARED_GPU.devices, {ResourceName("nvidia.com/gpu"): Sharing()}) == ""
+    assert why_too_many((*WHOLE_GPU.devices, *SLICED.devices), single) == ""
+
+
+@pytest.mark.parametrize(
+    ("policy", "size", "wanted"),
+    [
+        (SlicePolicy.DISTRIBUTED, 1, {"B::0"}),
+        (SlicePolicy.DISTRIBUTED, 2, {"B::0", "B::1"}),
+        (SlicePolicy.DISTRIBUTED, 3, {"B::0", "B::1", "A::2"}),
+        (SlicePolicy.PACKED, 1, {"A::2"}),
+        (SlicePolicy.PACKED, 2, {"A::2", "B::0"}),
+    ],
+)
+def test_the_preferred_replicas(policy: SlicePolicy, size: int, wanted: set[str]) -> None:
+    devices = [
+        _device(f"{card}::{number}", f"replica/{card}/{number}")
+        for card in ("A", "B")
+        for number in range(3)
+    ]
+    free = tuple(DeviceId(id_) for id_ in ("A::2", "B::0", "B::1", "B::2"))
+    preference = GpuPreference(Watched(GpuTopology()), policy)
+    choice = Choice(available=free, size=size, must_include=(), avoid=())
+    assert set(preference.preferred(devices, choice)) == wanted

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.errors import SettingsError
 from holdfast.model.nvidia.mig import MigStrategy
+from holdfast.model.replicas import Sharing
 from holdfast.settings import Settings, convert, known_paths, load, plain, schema
 from holdfast.settings.types import PATTERN, Duration, Interval, Section
 
@@ -45,6 +46,9 @@ def test_the_environment_overrules_the_file_and_flags_overrule_both(tmp_path: Pa
 
     assert (settings.gate.wait, settings.gate.poll) == (3.0, 0.02)
     assert settings.gate.caller_lookup == 2.0, "what nobody overrules stays as the file has it"
+
+
+_GPUS = "{name: nvidia.com/gpu, replicas: 2}"
 
 
 @pytest.mark.parametrize(
@@ -130,6 +134,19 @@ def test_the_schema_and_the_parser_agree_on_what_a_duration_is(text: str) -> Non
         ("on: 1", "a key is not text"),
         ("gate: {7: 1}", "a key is not text"),
         ("tpu: {workerId: -1}", "tpu.workerId: Expected `int` >= 0"),
+        (
+            "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replica: 4}]}}",
+            "did you mean sharing.timeSlicing.resources[0].replicas?",
+        ),
+        (
+            "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}",
+            "sharing.timeSlicing.resources[0].replicas: Expected `int` >= 2",
+        ),
+        (
+            "sharing: {timeSlicing: {resources: [{name: x.y/z, replicas: 2, devices: [0]}]}}",
+            "sharing.timeSlicing.resources[0].devices: ",
+        ),
+        ("sharing: {mps: {resources: []}}", "sharing.mps: MPS is not served"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
@@ -207,6 +224,39 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
             "pools[0].resourceName: 'x' is not of the form",
         ),
         ({"pools": "[{resourceName: a.b/c}]"}, "pools[0].devices: give at least one of"),
+        (
+            {"sharing.timeSlicing.resources": "[{name: google.com/tpu, replicas: 2}]"},
+            "resources[0].name: TPUs and VFIO devices are never shared; leave google.com/tpu out",
+        ),
+        (
+            {
+                "pools": "[{resourceName: a.b/c, addresses: ['*']}]",
+                "sharing.timeSlicing.resources": "[{name: a.b/c, replicas: 2}]",
+            },
+            "resources[0].name: TPUs and VFIO devices are never shared; leave a.b/c out",
+        ),
+        (
+            {"sharing.timeSlicing.resources": "[{name: nvidia.com/mig-1g.5gb, replicas: 2}]"},
+            "resources[0].name: MIG slices are not shared; divide the GPUs into more slices",
+        ),
+        (
+            {"sharing.timeSlicing.resources": "[{name: nvidia.com/gpus, replicas: 2}]"},
+            "resources[0].name: there is no 'nvidia.com/gpus' that can be shared; nvidia.com/gpu",
+        ),
+        (
+            {"sharing.timeSlicing.resources": f"[{_GPUS}, {_GPUS}]"},
+            "resources[1].name: nvidia.com/gpu stands twice; leave one of the two out",
+        ),
+        (
+            {
+                "sharing.timeSlicing.resources": "[{name: nvidia.com/gpu, replicas: 2, rename: x}]",
+            },
+            "resources[0].rename: 'x' is no name for replicas; use nvidia.com/gpu.shared",
+        ),
+        (
+            {"gpu.api": "dra", "sharing.timeSlicing.resources": f"[{_GPUS}]"},
+            "GPUs that pods get by claims are not shared by time slicing",
+        ),
         (
             {"tpu.api": "dra", "dra.driverName": "Holdfast"},
             "dra.driverName: 'Holdfast' is no name of a driver",
@@ -557,3 +607,14 @@ def test_no_default_of_a_setting_is_written_again_in_a_part_that_takes_it() -> N
         if (name, str if isinstance(default, str) else float) in names
     ]
     assert twice == []
+
+
+def test_gpus_are_shared_as_nvidias_file_says_it() -> None:
+    rules = {"renameByDefault": True, "resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}
+    shared = convert({"sharing": {"timeSlicing": rules}}).sharing.by_resource()
+    assert shared == {"nvidia.com/gpu": Sharing(replicas=4, renamed=True)}
+    named = [{"name": "nvidia.com/gpu", "replicas": 4, "rename": "nvidia.com/gpu.shared"}]
+    assert (
+        convert({"sharing": {"timeSlicing": {"resources": named}}}).sharing.by_resource() == shared
+    )
+    assert convert({}).sharing.by_resource() == {}

@@ -43,12 +43,15 @@ class Allocator:
         lane: Lane,
         clock: Clock,
         commit_timeout: float,
+        refuses: Callable[[tuple[Device, ...]], str] = lambda _devices: "",
     ) -> None:
         """Answer from *inventory* and write to *ledger*.
 
         `node_rdev` returns the device number of a node, None where there is none; `checkpoint`
-        which file kubelet's checkpoint is now. Both may block, and are called on *lane*.
+        which file kubelet's checkpoint is now. Both may block, and are called on *lane*. `refuses`
+        says why a container never gets some devices together, empty where it may.
         """
+        self._refuses = refuses
         self._ledger = ledger
         self._inventory = inventory
         self._grant = grant
@@ -67,6 +70,8 @@ class Allocator:
         inventory = self._inventory.value
         devices = {id_: self._usable(resource, id_, inventory) for id_ in dict.fromkeys(ids)}
         granted = tuple(dict.fromkeys(devices.values()))
+        if reason := self._refuses(granted):
+            raise AllocationRefusedError(f"cannot allocate {resource}: {reason}")
         keys = {device.name.id: device.keys for device in granted}
         try:
             if keys:

@@ -75,7 +75,10 @@ class Source:
         return inventory
 
     def faults(self) -> Mapping[str, tuple[Fault, ...]]:
-        """Return by device id what no scan shows; `Context.report` says that it changed."""
+        """Return by device id what no scan shows; `Context.report` says that it changed.
+
+        What is said of a card is said of its replicas.
+        """
         return {}
 
     def notes(self) -> Mapping[str, tuple[str, ...]]:
@@ -115,6 +118,11 @@ class Source:
         """
         del inventory
         return {}
+
+    def refuses(self, devices: Sequence[Device]) -> str:
+        """Return why a container is never given *devices* together; empty: it can be."""
+        del devices
+        return ""
 
     def preferred(self, devices: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
         """Return what kubelet should pick of *devices*, which are all of the resource."""

@@ -4,13 +4,16 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cached_property
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.model.replicas import card_key, card_of, parted, replica_key, unshared
 
 _PCI = "pci/"
+_Told = TypeVar("_Told")
 
 
 class DeviceKind(Enum):
@@ -143,8 +146,30 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
         return self._by_resource.get(resource, ())
 
     def get(self, name: DeviceName) -> Device | None:
-        """Return the device called *name*, or None when the node has none."""
-        return self._by_name.get(name)
+        """Return the device called *name*, or None when the node has none.
+
+        A card that is shared is there by its own name too, and one that is not by those of its
+        replicas: pods may have it from before that changed. Neither is in `devices`.
+        """
+        return self._by_name.get(name) or self._from_before(name)
+
+    def _from_before(self, name: DeviceName) -> Device | None:
+        card, number = parted(name.id)
+        known = self._cards.get(DeviceName(unshared(name.resource), card))
+        if known is None or not (number or name.id == card):
+            return None
+        key = replica_key(card, number) if number else card_key(card)
+        return replace(known, name=name, keys=frozenset({key}))
+
+    @cached_property
+    def _cards(self) -> dict[DeviceName, Device]:
+        """Return a device of each card that is, or could be, shared."""
+        found: dict[DeviceName, Device] = {}
+        for device in self.devices:
+            card = parted(device.name.id)[0]
+            if any(card == card_of(key) for key in device.keys):
+                found.setdefault(DeviceName(unshared(device.name.resource), card), device)
+        return found
 
     def beside(self, *devices: Device) -> tuple[Device, ...]:
         """Return what the adapter found under the names of *devices*, also what is left out."""
@@ -174,19 +199,20 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
         """Return the device that kubelet means by *id_*, or None when the node has none.
 
         The plugin that was here before may have used the name of the node as id (the group's
-        number, ``accelN``, ``nvidiaN``), or have shared a GPU under ids such as ``GPU-...::1``.
+        number, ``accelN``, ``nvidiaN``), or have shared a MIG slice as ``MIG-...::1``.
         """
-        device = self.get(DeviceName(resource, DeviceId(id_.partition("::")[0])))
-        if device is not None:
-            return device
-        return next(
-            (
-                candidate
-                for candidate in self.of(resource)
-                if any(node.path.rsplit("/", 1)[-1] == id_ for node in candidate.nodes)
-            ),
-            None,
+        card = parted(id_)[0]
+        for name in (DeviceName(resource, id_), DeviceName(resource, card)):
+            if (device := self.get(name)) is not None:
+                return device
+        named = (
+            each
+            for each in self.of(resource)
+            if any(node.path.rsplit("/", 1)[-1] == id_ for node in each.nodes)
         )
+        found = next(named, None)
+        # It was all of the card.
+        return found and self.get(DeviceName(resource, parted(found.name.id)[0]))
 
     def may_have(self, resource: ResourceName) -> bool:
         """Tell whether devices of *resource* may be there that are not among `devices`."""
@@ -196,13 +222,19 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
 def with_faults(
     devices: Iterable[Device], reported: Mapping[str, tuple[Fault, ...]]
 ) -> tuple[Device, ...]:
-    """Return *devices*, each with what is *reported* of its id besides what it shows itself."""
+    """Return *devices*, each with what is *reported* of it besides what it shows itself."""
     return tuple(
-        replace(device, faults=(*device.faults, *reported[device.name.id]))
-        if reported.get(device.name.id)
+        replace(device, faults=(*device.faults, *found))
+        if (found := told_of(device.name.id, reported))
         else device
         for device in devices
     )
+
+
+def told_of(id_: DeviceId, told: Mapping[str, tuple[_Told, ...]]) -> tuple[_Told, ...]:
+    """Return what is *told* of a device by its id; of a replica, what is told of its card too."""
+    ids = dict.fromkeys((id_, parted(id_)[0]))
+    return tuple(each for name in ids for each in told.get(name, ()))
 
 
 def pci_key(address: PciAddress) -> HardwareKey:

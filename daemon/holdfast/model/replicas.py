@@ -5,17 +5,44 @@ it, and ``replica/CARD/0`` the first of its replicas. Pods on different replicas
 purpose. Whoever has anything else of the card excludes all of them.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
-from holdfast.model.ids import DeviceId, HardwareKey
+from msgspec import Struct
 
-_REPLICA = "replica/"
-_OF_CARDS = ("gpu/", "mig/", _REPLICA)
-_MARK = "::"
-"""What NVIDIA's plugin has between the id of a card and the number of a replica."""
+from holdfast.model.ids import DeviceId, HardwareKey, ResourceName
+
+_CARD, _REPLICA = "gpu/", "replica/"
+_OF_CARDS = (_CARD, "mig/", _REPLICA)
+_MARK, _SHARED = "::", ".shared"
+"""What NVIDIA's plugin has before the number of a replica, and after the name of a resource."""
+
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 Side = tuple[str, bool]
 """A card, and whether its replicas are meant, or anything else of it."""
+
+
+class Sharing(Struct, frozen=True, kw_only=True):
+    """How many pods may share each device of a resource; `renamed`: by another resource name.
+
+    `single`: a container may have one replica, and no more.
+    """
+
+    replicas: int = 1
+    renamed: bool = False
+    single: bool = False
+
+
+NOT_SHARED = Sharing()
+
+Shared = Mapping[ResourceName, Sharing]
+"""How the devices of each resource are shared, by its name before any is shared."""
+
+
+def card_key(card: str) -> HardwareKey:
+    """Return the key of all of *card*."""
+    return HardwareKey(f"{_CARD}{card}")
 
 
 def replica_key(card: str, number: int | str) -> HardwareKey:
@@ -59,7 +86,17 @@ def replica_id(card: DeviceId, number: int) -> DeviceId:
     return DeviceId(f"{card}{_MARK}{number}")
 
 
+def renamed(resource: ResourceName) -> ResourceName:
+    """Return the name that replicas can have instead of that of their card's resource."""
+    return ResourceName(f"{resource}{_SHARED}")
+
+
+def unshared(resource: ResourceName) -> ResourceName:
+    """Return the name of the resource that cards have, whether or not replicas have another."""
+    return ResourceName(resource.removesuffix(_SHARED))
+
+
 def parted(id_: DeviceId) -> tuple[DeviceId, str]:
     """Return the id of the card, and the number of its replica; empty for the whole card."""
     card, _, number = id_.partition(_MARK)
-    return DeviceId(card), number
+    return DeviceId(card), number if _NUMBER.fullmatch(number) else ""

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from holdfast.model.gate.cdi import is_kind
 from holdfast.model.gate.gate import LONGEST_WAIT
 from holdfast.model.ids import ResourceName
+from holdfast.model.replicas import renamed
 from holdfast.model.tpu.generations import GENERATIONS
 from holdfast.model.vfio.pools import PoolSpec
 from holdfast.names import (
@@ -20,6 +21,7 @@ from holdfast.names import (
 from holdfast.settings.hardware import DeviceSettings
 from holdfast.settings.sections import Settings
 
+_GPU, _MIG = ResourceName("nvidia.com/gpu"), "nvidia.com/mig-"
 _LONGEST_ALLOCATE = 10.0  # seconds: kubelet has no limit of its own, and admits no other pod
 _LONGEST_DRIVER = 63
 _DRIVER = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
@@ -34,6 +36,7 @@ def problems(settings: Settings) -> Iterator[str]:
     yield from _devices(settings)
     yield from _tpu(settings)
     yield from _gpu(settings)
+    yield from _sharing(settings)
     yield from _times(settings)
     if settings.has_dra():
         yield from _dra(settings)
@@ -213,6 +216,34 @@ def _gpu(settings: Settings) -> Iterator[str]:
         yield (
             f"gpu.cdiAnnotationPrefix: {prefix!r} cannot begin an annotation's key; use a domain "
             "and a slash, such as cdi.k8s.io/"
+        )
+
+
+def _sharing(settings: Settings) -> Iterator[str]:
+    path = "sharing.timeSlicing.resources"
+    resources = settings.sharing.time_slicing.resources
+    unshared = {settings.tpu.resource_name, *(pool.resource_name for pool in settings.pools)}
+    seen: set[str] = set()
+    for place, each in enumerate(resources):
+        where = f"{path}[{place}]"
+        if each.name in seen:
+            yield f"{where}.name: {each.name} stands twice; leave one of the two out"
+        seen.add(each.name)
+        if each.name in unshared:
+            yield f"{where}.name: TPUs and VFIO devices are never shared; leave {each.name} out"
+        elif each.name.startswith(_MIG):
+            yield (
+                f"{where}.name: MIG slices are not shared; divide the GPUs into more slices, and "
+                f"leave {each.name} out"
+            )
+        elif each.name != _GPU:
+            yield f"{where}.name: there is no {each.name!r} that can be shared; {_GPU} can be"
+        if each.rename not in {"", renamed(_GPU)}:
+            yield f"{where}.rename: {each.rename!r} is no name for replicas; use {renamed(_GPU)}"
+    if resources and settings.gpu.api == "dra":
+        yield (
+            f"{path}: GPUs that pods get by claims are not shared by time slicing; let the pods "
+            "use one ResourceClaim, or set gpu.api to device-plugin"
         )
 
 

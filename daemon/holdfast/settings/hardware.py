@@ -2,10 +2,14 @@
 
 from typing import Literal
 
+import msgspec
+
 from holdfast.model.devicerules import DeviceRule
 from holdfast.model.ids import ResourceName
+from holdfast.model.replicas import Shared
+from holdfast.model.replicas import Sharing as Rule
 from holdfast.model.vfio.pools import PoolSpec
-from holdfast.settings.types import Duration, Index, Interval, Section
+from holdfast.settings.types import Duration, Index, Interval, Replicas, Section
 
 Api = Literal["device-plugin", "dra"]
 """By which API of Kubernetes pods come to a device."""
@@ -180,6 +184,55 @@ class Gpu(Section, frozen=True):
     def driver_root_seen(self) -> str:
         """Return the driver's root as this process sees it; empty: it is searched for."""
         return self.driver_root or self.driver_root_on_host
+
+
+class SharedResource(Section, frozen=True):
+    """A resource of which each device is shared."""
+
+    name: str
+    """The resource that is shared. Set it to nvidia.com/gpu: MIG slices, TPUs and VFIO devices are
+    never shared."""
+    replicas: Replicas
+    """How many pods may have each GPU at the same time. Choose as many as its memory is enough
+    for: nothing keeps a pod from using all of it."""
+    rename: str = ""
+    """What replicas are advertised as; empty: the resource's own name. Set it to
+    nvidia.com/gpu.shared for what renameByDefault does."""
+    devices: Literal["all"] = "all"
+    """Which devices are shared. Choose all, or leave it out: NVIDIA's plugin shares no fewer
+    either."""
+
+
+class TimeSlicing(Section, frozen=True):
+    """GPUs that several pods share, each in its turn: the driver switches between programs."""
+
+    rename_by_default: bool = False
+    """Whether shared GPUs are advertised as nvidia.com/gpu.shared. Set it to true so that no pod
+    that asks for nvidia.com/gpu gets a shared one."""
+    fail_requests_greater_than_one: bool = False
+    """Whether a container that asks for more than one replica is refused. Set it to true because
+    two replicas give a program no more of a GPU than one."""
+    resources: tuple[SharedResource, ...] = ()
+    """Which resources are shared, and by how many pods. Empty: none, and each GPU is one pod's. Set
+    it for programs that leave a GPU idle most of the time and trust each other."""
+
+
+class Sharing(Section, frozen=True):
+    """What several pods may have at the same time. The form is that of NVIDIA's plugin."""
+
+    time_slicing: TimeSlicing = msgspec.field(default_factory=TimeSlicing)
+
+    def by_resource(self) -> Shared:
+        """Return how the devices of each resource are shared."""
+        rules = self.time_slicing
+        return {
+            ResourceName(each.name): Rule(
+                replicas=each.replicas,
+                renamed=rules.rename_by_default or bool(each.rename),
+                single=rules.fail_requests_greater_than_one,
+            )
+            for each in rules.resources
+        }
 
 
 class Pool(Section, frozen=True):

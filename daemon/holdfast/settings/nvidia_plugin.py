@@ -4,6 +4,7 @@ The names are those of its v0.20. `VARIABLES` has the key of each option that me
 `OTHERS` has the rest: some of it needs nothing, some is refused with what to use instead.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
@@ -52,7 +53,9 @@ _SHORTER = {"driver-root": "NVIDIA_DRIVER_ROOT", "dev-root": "NVIDIA_DEV_ROOT"}
 _NO_FLAG = frozenset({"DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"})
 _ELSEWHERE = frozenset({"version", "resources", "flags.gfd", "flags.usenodefeatureapi"})
 """Keys of its file that its plugin ignores too, or that are for another program."""
-_SECTIONS = frozenset({"flags", "flags.plugin", "imex", "sharing"})
+_SECTIONS = frozenset(
+    {"flags", "flags.plugin", "imex", "sharing", "sharing.timeslicing", "sharing.mps"}
+)
 _IN_FILE: Mapping[str, str] = {
     "flags.migStrategy": "MIG_STRATEGY",
     "flags.failOnInitError": "FAIL_ON_INIT_ERROR",
@@ -74,6 +77,15 @@ _IN_FILE: Mapping[str, str] = {
     "imex.required": "IMEX_REQUIRED",
 }
 """Each key of its file, and the option that it sets."""
+_TIME_SLICING = {
+    key.lower(): key
+    for key in (
+        "sharing.timeSlicing.renameByDefault",
+        "sharing.timeSlicing.failRequestsGreaterThanOne",
+        "sharing.timeSlicing.resources",
+    )
+}
+"""The keys that its file and ours both have."""
 _BY_LOWER = {path.lower(): path for path in _IN_FILE}
 """Go ignores the case of these keys."""
 _RENAMED = {"nvidiacdihookpath": "nvidiactkpath"}
@@ -91,7 +103,10 @@ class Other(Struct, frozen=True, kw_only=True):
 
 
 _NOTHING = frozenset({"", "[]", "false"})
-_NO_SHARING = Other(why="a piece of hardware is granted to one pod at a time, and never shared")
+NO_MPS = Other(
+    why="MPS is not served, because nothing could tell whose work its server does; share GPUs by "
+    "sharing.timeSlicing, or divide them by MIG"
+)
 OTHERS: Mapping[str, Other] = {
     "FAIL_ON_INIT_ERROR": Other(
         why="holdfast runs without the driver too, and looks for it until it comes"
@@ -100,7 +115,7 @@ OTHERS: Mapping[str, Other] = {
         why="GPUs are found by NVML alone; for Tegra, and for WSL, stay with NVIDIA's plugin",
         needless=frozenset({"", "auto", "nvml"}),
     ),
-    "MPS_ROOT": _NO_SHARING,
+    "MPS_ROOT": NO_MPS,
     "CDI_FEATURE_FLAGS": Other(
         why="holdfast's CDI specs have no such features; leave it out", needless=_NOTHING
     ),
@@ -156,11 +171,10 @@ def from_file(content: Mapping[str, object], file: str) -> FromFile:
         where, lower = f"{path} in {file}", path.lower()
         if any(lower == each or lower.startswith(f"{each}.") for each in _ELSEWHERE):
             continue
-        if lower.split(".")[0] == "sharing":
-            if value not in (None, False, []):
-                raise SettingsError(f"cannot use {where}: {_NO_SHARING.why}; leave sharing out")
-            continue
         if value is None and lower in _SECTIONS:
+            continue
+        if lower.startswith("sharing."):
+            found |= _sharing(lower, value, where)
             continue
         if lower not in _BY_LOWER:
             ignored.append(_misplaced(lower, where))
@@ -168,6 +182,31 @@ def from_file(content: Mapping[str, object], file: str) -> FromFile:
             name = _IN_FILE[_BY_LOWER[lower]]
             found |= _meaning(name, _text(name, value, where), where)
     return FromFile(found=found, ignored=tuple(ignored))
+
+
+def _sharing(path: str, value: object, called: str) -> dict[str, str]:
+    """Return what a key of the section sharing sets, by path."""
+    if path.startswith("sharing.mps"):
+        if value in (None, False, []):
+            return {}
+        raise SettingsError(f"cannot use {called}: {NO_MPS.why}")
+    if path not in _TIME_SLICING:
+        raise SettingsError(
+            f"cannot use {called}: NVIDIA's plugin has no such key; it has "
+            "sharing.timeSlicing.resources"
+        )
+    if value is None:
+        return {}
+    if isinstance(value, list):
+        value = [_entry(each) for each in value]
+    return {_TIME_SLICING[path]: json.dumps(value)}
+
+
+def _entry(given: object) -> object:
+    """Return an entry of the resources with its name in full, as NVIDIA's plugin reads it."""
+    if not isinstance(given, Mapping) or "/" in str(given.get("name", "/")):
+        return given
+    return {**given, "name": f"nvidia.com/{given['name']}"}
 
 
 def _misplaced(path: str, where: str) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.model.devicerules import DeviceRule
 from holdfast.names import CLAIM_STATE
-from holdfast.settings.hardware import DeviceSettings, Gpu, Pool, Tpu
+from holdfast.settings.hardware import DeviceSettings, Gpu, Pool, Sharing, Tpu
 from holdfast.settings.labels import Labels
 from holdfast.settings.types import Count, Duration, Interval, Port, Section
 
@@ -368,6 +368,7 @@ class Settings(Section, frozen=True):
     kubelet: Kubelet = msgspec.field(default_factory=Kubelet)
     tpu: Tpu = msgspec.field(default_factory=Tpu)
     gpu: Gpu = msgspec.field(default_factory=Gpu)
+    sharing: Sharing = msgspec.field(default_factory=Sharing)
     pools: tuple[Pool, ...] = ()
     """Other VFIO devices to advertise, each pool as a resource of its own. Set it to grant devices
     that are neither TPUs nor GPUs."""

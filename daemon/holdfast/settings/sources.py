@@ -16,6 +16,7 @@ from holdfast.settings.checks import problems
 from holdfast.settings.named import chosen_document, follows_label, remembered_label
 from holdfast.settings.nvidia_plugin import (
     CONFIG_FILE,
+    NO_MPS,
     from_environment,
     from_file,
     from_flags,
@@ -271,6 +272,8 @@ def _explain(text: str) -> str:
         use = f"; use {' or '.join(map(str, known))}" if known else ""
         return f"{path or 'the top level'}: {what}{use}"
     full = f"{path}.{unknown['key']}" if path else unknown["key"]
+    if full == "sharing.mps":
+        return f"{full}: {NO_MPS.why}"
     return f"{full}: {_hint(full, [*_children(path), *known_paths(), *_SECTIONS])}"
 
 

@@ -10,6 +10,7 @@ from msgspec import Meta
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=1)]
 Index = Annotated[int, Meta(ge=0)]
+Replicas = Annotated[int, Meta(ge=2, le=256)]
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _PART = re.compile(rf"({_NUMBER})(ms|s|m|h)")

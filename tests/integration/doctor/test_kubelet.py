@@ -147,6 +147,9 @@ def test_a_node_that_never_had_a_plugin_has_no_checkpoint_and_nothing_is_wrong(
     assert node.told().bad("kubelet") == {}
 
 
+_SHARED = {"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
+
+
 def _claims(*claims: dict[str, Any]) -> bytes:
     data = json.dumps(
         {
@@ -186,6 +189,13 @@ def test_another_plugin_that_has_our_resource_fails_by_its_devices(node: NodeTre
     assert "delete these pods once" in findings[1]["remedy"]
 
 
+def test_a_pod_that_shares_a_gpu_by_another_plugin_is_no_stranger(node: NodeTree) -> None:
+    entry = {**_entry({"-1": ["GPU-5a8f::3"]}, pod="u-7"), "ResourceName": "nvidia.com/gpu"}
+    node.checkpoint({"nvidia.com/gpu": ["GPU-5a8f"]}, [entry])
+
+    assert "other-devices" not in node.told().bad("kubelet")
+
+
 @pytest.mark.parametrize(
     ("resource", "id_", "settings", "verdict"),
     [
@@ -206,6 +216,8 @@ def test_another_plugin_that_has_our_resource_fails_by_its_devices(node: NodeTre
         ("nvidia.com/gpu", "GPU-5a8f", {}, False),
         ("nvidia.com/gpu", "GPU-5a8f::3", {}, True),
         ("nvidia.com/gpu", "GPU-5a8f::3", {"gpu": {"enabled": False}}, False),
+        ("nvidia.com/gpu", "GPU-5a8f::3", _SHARED, False),
+        ("nvidia.com/gpu", "GPU-5a8f", _SHARED, False),
         ("nvidia.com/mig-1g.5gb", "MIG-77", {}, False),
     ],
 )

@@ -11,7 +11,7 @@ from holdfast.model.book.drift import Disagreement
 from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.book.marks import Marks, why_withheld
 from holdfast.model.book.offers import Offers
-from holdfast.model.devices import Device, Inventory, LeftOut
+from holdfast.model.devices import Device, Inventory, LeftOut, told_of
 from holdfast.model.gate.waiting import missing, why_queued
 from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.node.memory import HolderMemory, Memory
@@ -51,7 +51,7 @@ def device_reports(
                 "offered": offered.get(device.name, False),
                 "reasons": [
                     *(fault.text for fault in device.faults),
-                    *notes.get(device.name.id, ()),
+                    *told_of(device.name.id, notes),
                     *filter(None, [device.leaving]),
                     *_withheld(book, device),
                 ],

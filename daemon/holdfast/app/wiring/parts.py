@@ -287,6 +287,7 @@ class Parts:
             lane=self.host.lanes["kubelet"],
             clock=self.clock,
             commit_timeout=self.settings.allocate.commit_timeout,
+            refuses=lambda devices: self.sources.of(devices).refuses(devices),
         )
         self._preference = Preference(ledger=self.ledger, inventory=inventory, sources=self.sources)
 

@@ -10,6 +10,8 @@ from holdfast.errors import HostError, KubeletError
 from holdfast.host.files.kernelfile import read_bytes
 from holdfast.kubelet import claimstate
 from holdfast.kubelet.checkpoint import Contents, parse
+from holdfast.model.ids import DeviceId
+from holdfast.model.replicas import parted
 from holdfast.names import CLAIM_STATE, KUBELET_CHECKPOINT
 from holdfast.settings import Settings
 
@@ -18,8 +20,6 @@ _CLAIM_STATE = Check("kubelet", "claim-state")
 _OTHER_DEVICES = Check("kubelet", "other-devices")
 _KUBELET_VERSION = Check("kubelet", "kubelet-version")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(\.[0-7])?")
-_REPLICA = "::"
-"""NVIDIA's plugin has it in the ids of a GPU that several containers share."""
 _DEPRECATION = "DEPRECATION"
 _GPU = "nvidia.com/gpu"
 
@@ -112,8 +112,13 @@ def stranger(resource: str, id_: str, settings: Settings) -> bool:
         ours.add(settings.tpu.resource_name)
     if resource in ours:
         return _PCI.fullmatch(id_) is None
-    # All plugins give GPUs the same ids, except to shared GPUs.
-    return settings.gpu.enabled and resource == _GPU and _REPLICA in id_
+    # All plugins give GPUs the same ids, and those of shared GPUs only where they are shared.
+    shared = resource in settings.sharing.by_resource()
+    return settings.gpu.enabled and resource == _GPU and _is_replica(id_) and not shared
+
+
+def _is_replica(id_: str) -> bool:
+    return bool(parted(DeviceId(id_))[1])
 
 
 def _strangers(contents: Contents, settings: Settings) -> Iterator[Finding]:
@@ -130,7 +135,9 @@ def _strangers(contents: Contents, settings: Settings) -> Iterator[Finding]:
             )
     had: dict[str, set[str]] = {}
     for entry in contents.entries:
-        if any(stranger(entry.resource, each, settings) for each in entry.devices):
+        # A pod on a replica keeps it, also where the GPU is not shared any more.
+        strange = (each for each in entry.devices if stranger(entry.resource, each, settings))
+        if not all(map(_is_replica, strange)):
             had.setdefault(entry.resource, set()).add(entry.pod)
     for name, pods in sorted(had.items()):
         found = True

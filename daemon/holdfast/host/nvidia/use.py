@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -176,11 +177,13 @@ def _ask(source: "Nvml | None", devices: tuple[Device, ...]) -> dict[DeviceName,
     if source is None:
         problem = GpuUse(problem="NVIDIA's driver is not loaded, so nobody knows who uses it")
         return dict.fromkeys((each.name for each in devices), problem)
-    return {each.name: _use_of(source, each) for each in devices}
+    # Replicas are of the same card.
+    use = cache(source.use)
+    return {each.name: _use_of(use, each) for each in devices}
 
 
-def _use_of(source: "Nvml", device: Device) -> GpuUse:
-    asked = [source.use(uuid) for uuid in uuids(device)]
+def _use_of(use: Callable[[str], GpuUse], device: Device) -> GpuUse:
+    asked = [use(uuid) for uuid in uuids(device)]
     if not asked:
         return GpuUse(problem=f"{device.name} has no UUID to ask NVML about")
     return GpuUse(

@@ -16,6 +16,8 @@ from holdfast.model.ids import DeviceId, DeviceName, HardwareKey
 from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuLinks, GpuTraits
 from holdfast.model.nvidia.mig import GpuLayout, GpuPart
 from holdfast.model.nvidia.placement import GpuTopology
+from holdfast.model.nvidia.sharing import advertised
+from holdfast.model.replicas import Shared
 
 _TOLERATED = frozenset({"memory", "name", "PCI address"})
 """What a GPU can fail to tell and work all the same."""
@@ -48,9 +50,11 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
 
 
 def gpu_devices(
-    facts: GpuFacts, locks: Mapping[DeviceName, frozenset[HardwareKey]] | None = None
+    facts: GpuFacts,
+    locks: Mapping[DeviceName, frozenset[HardwareKey]] | None = None,
+    shared: Shared | None = None,
 ) -> tuple[Device, ...]:
-    """Return one device for each part of the layout, in its order.
+    """Return one device for each part of the layout, in its order, or its replicas.
 
     What is among *locks* and no more, a slice or a GPU that has been divided since, still excludes
     the whole GPU and the slices that have its place: its pod may open what these are reached by.
@@ -63,7 +67,8 @@ def gpu_devices(
     # A lock of what is there has taken over such keys, and must not keep them alive.
     left = (keys for name, keys in (locks or {}).items() if name not in names)
     locked: frozenset[HardwareKey] = frozenset().union(*left)
-    return tuple(_device(part, facts, locked) for part in parts)
+    found = ((part, _device(part, facts, locked)) for part in parts)
+    return tuple(each for part, device in found for each in advertised(part, device, shared or {}))
 
 
 def gpu_topology(layout: GpuLayout, links: GpuLinks) -> GpuTopology:

@@ -6,6 +6,7 @@ from enum import Enum
 from msgspec import Struct, field
 
 from holdfast.model.ids import HardwareKey, PciAddress
+from holdfast.model.replicas import card_key
 
 GPU_RESOURCE = "nvidia.com/gpu"
 
@@ -83,7 +84,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> HardwareKey:
         """Return its own key."""
-        return HardwareKey(f"gpu/{self.uuid}")
+        return card_key(self.uuid)
 
     @property
     def keys(self) -> frozenset[HardwareKey]:

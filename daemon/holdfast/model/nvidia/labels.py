@@ -9,6 +9,7 @@ from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import GPU_RESOURCE, DriverState, Gpu, MigSlice
 from holdfast.model.nvidia.mig import GpuPart, MigStrategy
+from holdfast.model.replicas import NOT_SHARED, Shared, Sharing
 
 _CUDA, _GPU = "nvidia.com/cuda", ResourceName(GPU_RESOURCE)
 _PARTS = ("major", "minor", "revision")
@@ -30,14 +31,7 @@ _MODES: Mapping[str, str] = {"0x030000": "graphics", "0x030200": "compute"}
 _UNKNOWN = "unknown"
 
 
-class Sharing(Struct, frozen=True, kw_only=True):
-    """How many pods may share each device of a resource; `renamed`: by another resource name."""
-
-    replicas: int = 1
-    renamed: bool = False
-
-
-_NOT_SHARED, _NOT_GRANTED = Sharing(), Sharing(replicas=0)
+_NOT_GRANTED = Sharing(replicas=0)
 
 
 class GpuLabelFacts(Struct, frozen=True, kw_only=True):
@@ -56,7 +50,7 @@ class GpuLabelFacts(Struct, frozen=True, kw_only=True):
     machine: str = ""
     classes: Mapping[str, str] = field(default_factory=dict)
     since: int = 0
-    sharing: Mapping[ResourceName, Sharing] = field(default_factory=dict)
+    sharing: Shared = field(default_factory=dict)
     left_out: frozenset[DeviceId] = frozenset()
 
 
@@ -143,7 +137,7 @@ def _of_gpus(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
     model, count = models.most_common(1)[0]
     alike = [gpu for gpu in gpus if gpu.name == model]
     whole = not all(gpu.mig for gpu in alike)
-    sharing = known.sharing.get(_GPU, _NOT_SHARED) if whole else _NOT_GRANTED
+    sharing = known.sharing.get(_GPU, NOT_SHARED) if whole else _NOT_GRANTED
     labels = _of_resource(_GPU, model, count, sharing)
     memory = next((gpu.memory for gpu in alike if gpu.memory), None)
     if memory is not None:
@@ -173,7 +167,7 @@ def _of_slices(
     labels: dict[str, str] = {}
     for resource, found in kinds.items():
         gpu, piece = found[0]
-        sharing = known.sharing.get(resource, _NOT_SHARED)
+        sharing = known.sharing.get(resource, NOT_SHARED)
         labels |= _of_resource(resource, f"{gpu.name} MIG {piece.profile}", len(found), sharing)
         labels |= {f"{resource}.{name}": str(value) for name, value in _amounts(piece).items()}
     if known.strategy is MigStrategy.SINGLE and not parts and any(gpu.mig for gpu in gpus):

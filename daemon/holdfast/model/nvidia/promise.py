@@ -8,6 +8,7 @@ from holdfast.model.ids import DeviceId
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.model.nvidia.grant import CDI_VENDOR
 from holdfast.model.nvidia.names import GpuNames
+from holdfast.model.replicas import parted
 
 
 def gpu_breach(
@@ -42,7 +43,7 @@ def _names(names: frozenset[str], devices: Sequence[Device], found: GpuNames) ->
             final=False,
         )
     led = {found.devices[name] for name in names if name in found.devices}
-    own = {device.name.id for device in devices}
+    own = {parted(device.name.id)[0] for device in devices}
     if led == own:
         return None
     # Indexes, unlike UUIDs, are given anew at each boot.
@@ -59,7 +60,7 @@ def _indexes(
     if not entry.promised_ids:
         return None
     promised = frozenset(entry.promised_ids)
-    own = {indexes.get(device.name.id, "unknown") for device in devices}
+    own = {indexes.get(parted(device.name.id)[0], "unknown") for device in devices}
     if promised == own:
         return None
     # NVML gives them anew at each start of the driver, without the GPUs that are lost by then.

@@ -40,8 +40,10 @@ from holdfast.model.nvidia.idle import IdleMemory, IdleRules
 from holdfast.model.nvidia.mig import MigStrategy, hides_some
 from holdfast.model.nvidia.names import Described
 from holdfast.model.nvidia.promise import gpu_breach, gpu_names_in
+from holdfast.model.nvidia.sharing import why_too_many
 from holdfast.model.nvidia.slice_placement import SlicePolicy
 from holdfast.model.nvidia.xids import labels_of, xid_checks
+from holdfast.model.replicas import parted
 from holdfast.runtime.changes import Changes
 from holdfast.settings.hardware import Gpu
 from holdfast.vendors.context import Context
@@ -51,7 +53,7 @@ from holdfast.vendors.nvidia.idle import keep_idle
 from holdfast.vendors.nvidia.observing import GpuUsers, HealthTimes
 from holdfast.vendors.nvidia.preference import GpuPreference
 from holdfast.vendors.nvidia.specs import GpuSpecs
-from holdfast.vendors.nvidia.withoutdriver import RESOURCES, WithoutDriver
+from holdfast.vendors.nvidia.withoutdriver import RENAMED, RESOURCES, WithoutDriver
 
 if TYPE_CHECKING:
     from holdfast.host.nvidia.nvml import Nvml
@@ -81,6 +83,7 @@ class Gpus(WithoutDriver):
             dev_root=gpu.dev_root,
         )
         self._rules = _grant_rules(gpu)
+        self._shared = on.settings.sharing.by_resource()
         use_rules = GpuRules(
             monitors=gpu.monitors,
             displays=gpu.displays,
@@ -126,9 +129,13 @@ class Gpus(WithoutDriver):
         if not driver.ever_read:
             return Found(unseen=RESOURCES)
         locks = {name: lock.keys for name, lock in self._ledger.book.value.locks.items()}
+        devices = gpu_devices(driver.facts.value, locks, self._shared)
+        # Pods may still have some under a name that nothing is advertised by any more.
+        former = {lock.resource for lock in locks} & RENAMED
+        names = sorted({each.name.resource for each in devices} | former)
         return Found(
-            resources=driver.facts.value.layout.resources,
-            devices=gpu_devices(driver.facts.value, locks),
+            resources=tuple(dict.fromkeys((*driver.facts.value.layout.resources, *names))),
+            devices=devices,
             unseen=RESOURCES if hides_some(driver.last) else frozenset(),
         )
 
@@ -156,11 +163,12 @@ class Gpus(WithoutDriver):
         facts, indexes = self._driver.facts.value, self._indexes()
         gpus = [
             GrantedGpu(
-                uuid=each.name.id,
-                index=indexes.get(each.name.id, ""),
-                nodes=(*(node.path for node in each.nodes), *facts.caps.get(each.name.id, ())),
+                uuid=id_,
+                index=indexes.get(id_, ""),
+                nodes=(*(node.path for node in each.nodes), *facts.caps.get(id_, ())),
             )
             for each in devices
+            for id_ in parted(each.name.id)[:1]
         ]
         beside = BesideGpus(
             control=facts.control,
@@ -169,6 +177,10 @@ class Gpus(WithoutDriver):
             answer_id=str(uuid4()),
         )
         return gpu_grant(gpus, self._rules, beside)
+
+    def refuses(self, devices: Sequence[Device]) -> str:
+        """Return why a container cannot have several replicas, where that is not wanted."""
+        return why_too_many(devices, self._shared)
 
     def preferred(self, devices: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
         """Return GPUs that are near each other, or slices as the policy says."""
@@ -205,11 +217,11 @@ class Gpus(WithoutDriver):
 
     def errors(self, device: DeviceName) -> Sequence[HardwareError]:
         """Return the Xids that condemn the GPU or slice."""
-        return self._health.xids_on(device.id)
+        return self._health.xids_on(parted(device.id)[0])
 
     def forgive(self, device: DeviceName, errors: Collection[HardwareError]) -> None:
         """Drop the records of those Xids."""
-        self._health.forgive(device.id, errors)
+        self._health.forgive(parted(device.id)[0], errors)
 
     async def let_go(self, reason: str) -> str:
         """Let NVML go, which keeps the driver from being unloaded."""

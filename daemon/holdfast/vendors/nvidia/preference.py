@@ -7,6 +7,7 @@ from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.nvidia.placement import GpuBoard, GpuTopology
 from holdfast.model.nvidia.slice_placement import SlicePolicy, preferred_slices
+from holdfast.model.replicas import parted
 from holdfast.runtime.watched import Watched
 
 
@@ -25,8 +26,12 @@ class GpuPreference:
         self._boards: dict[ResourceName, tuple[Sequence[Device], GpuTopology, GpuBoard]] = {}
 
     def preferred(self, devices: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
-        """Return GPUs that are near each other, or slices as the policy says."""
-        parents = self._topology.value.parents
+        """Return GPUs that are near each other, or slices and replicas as the policy says."""
+        replicas = {each.name.id: parted(each.name.id) for each in devices}
+        parents = {
+            **self._topology.value.parents,
+            **{id_: card for id_, (card, number) in replicas.items() if number},
+        }
         if any(device.name.id in parents for device in devices):
             ids = tuple(device.name.id for device in devices)
             return preferred_slices(ids, parents, self._slices, choice)

@@ -12,6 +12,7 @@ from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import DriverState
 from holdfast.model.nvidia.grant import DeviceIds, GpuGrantRules
 from holdfast.model.nvidia.names import GPU_KINDS, Described, GpuNames, found_in, unexplained
+from holdfast.model.replicas import parted
 from holdfast.vendors.nvidia.withoutdriver import WithoutDriver
 
 log = structlog.get_logger(__name__)
@@ -64,7 +65,7 @@ class GpuSpecs:
             for part in facts.layout.parts
         }
         answers = {
-            each.name.id: called.get(each.name.id)
+            each.name.id: called.get(parted(each.name.id)[0])
             for each in inventory.devices
             if each.source == WithoutDriver.name
         }

@@ -6,7 +6,9 @@ from holdfast.discovery.source import Found, Source
 from holdfast.model.ids import ResourceName
 from holdfast.vendors.context import Context
 
-RESOURCES = frozenset({ResourceName("nvidia.com/gpu"), ResourceName("nvidia.com/mig-*")})
+RENAMED = frozenset({ResourceName("nvidia.com/gpu.shared")})
+"""What replicas of GPUs may be called."""
+RESOURCES = RENAMED | {ResourceName("nvidia.com/gpu"), ResourceName("nvidia.com/mig-*")}
 """All under which GPUs and slices are advertised."""
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"

@@ -1,0 +1,37 @@
+"""How GPUs are shared by time slicing: which replicas each counts as, and what one pod may ask."""
+
+from collections.abc import Collection, Iterator
+
+from msgspec.structs import replace
+
+from holdfast.model.devices import Device
+from holdfast.model.ids import DeviceName
+from holdfast.model.nvidia.mig import GpuPart
+from holdfast.model.replicas import NOT_SHARED, Shared, parted, renamed, replica_id, replica_key
+
+
+def advertised(part: GpuPart, device: Device, shared: Shared) -> Iterator[Device]:
+    """Yield *device*, which is *part*, or its replicas where it is shared.
+
+    A slice is not, nor is a GPU in MIG mode: what runs on it is on its slices.
+    """
+    name = device.name
+    sharing = shared.get(name.resource, NOT_SHARED)
+    if sharing.replicas == 1 or part.slice is not None or part.gpu.mig:
+        yield device
+        return
+    resource = renamed(name.resource) if sharing.renamed else name.resource
+    for number in range(sharing.replicas):
+        yield replace(
+            device,
+            name=DeviceName(resource, replica_id(name.id, number)),
+            keys=frozenset({replica_key(name.id, number)}),
+        )
+
+
+def why_too_many(devices: Collection[Device], shared: Shared) -> str:
+    """Return why a container is not given all of *devices*, in the words of NVIDIA's plugin."""
+    singles = any(each.single for each in shared.values())
+    if singles and len(devices) > 1 and any(parted(each.name.id)[1] for each in devices):
+        return f"maximum request size for shared resources is 1; found {len(devices)}"
+    return ""

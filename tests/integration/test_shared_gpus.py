@@ -1,0 +1,190 @@
+"""GPUs that pods share by time slicing, on a whole node: the real daemon, pynvml and processes."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from fakes.gpustage import GPU, RECLAIM, GpuStage, wants
+from fakes.stage import asks, end
+from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
+from simulated.nvml import GIB, uuid
+from simulated.pods import Phase, Pod, PodSpec
+
+SHARED = "nvidia.com/gpu.shared"
+
+
+def sharing(replicas: int, **rules: Any) -> dict[str, Any]:
+    """Return the section of the settings, in the form of NVIDIA's file."""
+    resources = [{"name": GPU, "replicas": replicas}] if replicas else []
+    return {"timeSlicing": {"resources": resources, **rules}}
+
+
+async def until_offered(node: GpuStage, *ids: str, resource: str = GPU) -> None:
+    await node.stage.until(
+        lambda: node.stage.healthy(resource) == set(ids),
+        lambda: f"{resource} to be {ids}; it is {node.stage.healthy(resource)}",
+    )
+
+
+def replicas(index: int, count: int) -> tuple[str, ...]:
+    return tuple(f"{uuid(index)}::{number}" for number in range(count))
+
+
+def only_neighbours(node: GpuStage, *names: str) -> None:
+    """Take it that these pods, and no others, may have started on a GPU that another has open."""
+    trespasses = node.stage.runtime.trespasses
+    assert {each.split()[0] for each in trespasses} <= set(names)
+    trespasses.clear()
+
+
+async def test_pods_share_a_gpu_and_what_one_leaves_keeps_its_own_replica(gpu_stage: Any) -> None:
+    changes = {"sharing": sharing(3), "reclaim": {**RECLAIM, "mode": "observe"}}
+    async with gpu_stage(others=changes) as node:
+        node.gpus.arrive(1)
+        await until_offered(node, *replicas(0, 3))
+        beside = await node.stage.run(wants("beside", 1))
+        former = await node.stage.run(wants("former", 1, runs_for=0.5, orphan=1))
+        (entry,) = [each for each in node.stage.kubelet.devices.entries if each.pod == beside.uid]
+        answer = api.ContainerAllocateResponse.FromString(entry.answer)
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == uuid(0)
+        orphan = await node.stage.orphan(former)
+        (lost,) = node.stage.ids(former, GPU)
+        await node.stage.until_locks(
+            {lost: "releasing", **dict.fromkeys(node.stage.ids(beside, GPU), "held")}
+        )
+
+        # The third replica is free although the orphan is on the GPU; its own is not.
+        third = await node.stage.run(wants("third", 1))
+        last = await node.stage.submit(wants("last", 1))
+        assert node.stage.ids(last, GPU) == {lost}
+        await node.stage.waiting(last, f"pid {orphan}")
+        end(orphan)
+        await node.stage.running(last)
+        only_neighbours(node, "former", "third", "last")
+        for pod in (beside, third, last):
+            await node.stage.end(pod)
+        await node.stage.until_free()
+
+
+async def test_what_a_pod_leaves_on_a_shared_gpu_is_ended_and_its_neighbours_go_on(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage(others={"sharing": sharing(2)}) as node:
+        node.gpus.arrive(1)
+        await until_offered(node, *replicas(0, 2))
+        beside = await node.stage.run(wants("beside", 1))
+        (works,) = node.stage.orphans(beside)
+        node.gpus.change(
+            0, lambda card: replace(card, used=2 * GIB, processes=(("compute", works, 2 * GIB),))
+        )
+        former = await node.stage.run(wants("former", 1, runs_for=0.5, orphan=1))
+        await node.stage.orphan(former)
+        await node.stage.until_locks(dict.fromkeys(node.stage.ids(beside, GPU), "held"))
+        assert await node.stage.ever("reclaiming")
+        assert node.stage.orphans(beside) == (works,)
+        only_neighbours(node, "former")
+
+        # While a neighbour uses the GPU its memory tells nothing; it does when the last one is over.
+        await node.stage.end(beside)
+        node.gpus.change(0, lambda card: replace(card, processes=()))
+        following = await node.stage.submit(wants("next", 1))
+        await node.stage.waiting(following, "2048 MiB of its memory")
+        node.gpus.change(0, lambda card: replace(card, used=0))
+        await node.stage.running(following)
+
+
+async def test_a_fault_of_a_shared_gpu_is_that_of_all_its_replicas(gpu_stage: Any) -> None:
+    async with gpu_stage(others={"sharing": sharing(2, renameByDefault=True)}) as node:
+        node.gpus.arrive(2)
+        await until_offered(node, *replicas(0, 2), *replicas(1, 2), resource=SHARED)
+        assert GPU not in node.stage.kubelet.devices.endpoints
+        node.gpus.xid(uuid(1), 79)
+        await until_offered(node, *replicas(0, 2), resource=SHARED)
+        rows = await node.stage.asked("devices") or []
+        ill = {row["id"] for row in rows if any("Xid 79" in each for each in row["reasons"])}
+        assert ill == set(replicas(1, 2))
+
+
+async def test_a_container_may_have_several_replicas_unless_that_is_refused(gpu_stage: Any) -> None:
+    async with gpu_stage(others={"sharing": sharing(4)}, deviceIdStrategy="index") as node:
+        node.gpus.arrive(1)
+        await until_offered(node, *replicas(0, 4))
+        made = await node.stage.run(
+            PodSpec(name="two", containers=(asks(GPU, 2), asks(GPU, 1, name="side")))
+        )
+        answers = [
+            api.ContainerAllocateResponse.FromString(each.answer)
+            for each in node.stage.kubelet.devices.entries
+            if each.pod == made.uid
+        ]
+        assert [each.envs["NVIDIA_VISIBLE_DEVICES"] for each in answers] == ["0", "0"]
+        assert [each.host_path for each in answers[0].devices].count("/dev/nvidia0") <= 1
+        await node.stage.until(lambda: made.starts > 1, "its second container to start")
+        only_neighbours(node, "two")  # its second container, beside its own first
+        await node.stage.end(made)
+        await node.stage.until_free()
+
+        node.stage.configure(sharing=sharing(3, failRequestsGreaterThanOne=True))
+        await until_offered(node, *replicas(0, 3))
+        refused = await node.stage.kubelet.submit(wants("greedy", 2))
+        assert refused.phase is Phase.FAILED
+        assert "maximum request size for shared resources is 1; found 2" in refused.message
+        assert await node.stage.locks() == {}
+
+
+async def test_a_gpu_that_becomes_shared_is_first_let_go_and_the_other_way_round(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage(others={"sharing": sharing(0)}) as node:
+        node.gpus.arrive(1)
+        await node.until_healthy(0)
+        whole = await node.stage.run(
+            PodSpec(name="whole", containers=(asks(GPU, 1),), restart="Always")
+        )
+        node.stage.configure(sharing=sharing(2))
+        await until_listed(node, uuid(0), *replicas(0, 2))
+        # Its containers start again on what they have, by the name that is no longer offered.
+        end(*node.stage.orphans(whole))
+        await node.stage.until(lambda: whole.starts > 1 and not whole.waiting, "its next start")
+        assert not node.stage.healthy(GPU)
+        assert await node.stage.locks() == {uuid(0): "held"}
+        await node.stage.end(whole)
+        await until_offered(node, *replicas(0, 2))
+
+        pods = [await node.stage.run(wants(name, 1)) for name in ("one", "other")]
+        only_neighbours(node, "other")
+        node.stage.configure(sharing=sharing(0))
+        await until_listed(node, uuid(0), *replicas(0, 2))
+        assert not node.stage.healthy(GPU)
+        await node.stage.end(pods[0])
+        await node.stage.until_locks(dict.fromkeys(node.stage.ids(pods[1], GPU), "held"))
+        assert not node.stage.healthy(GPU)
+        await node.stage.end(pods[1])
+        await node.until_healthy(0)
+
+
+async def until_listed(node: GpuStage, *ids: str) -> None:
+    """Return when kubelet was sent these devices, healthy or not."""
+    await node.stage.until(
+        lambda: node.stage.heard(GPU) and set(node.stage.kubelet.messages[GPU][-1]) == set(ids),
+        lambda: f"the list to be {ids}; it is {node.stage.kubelet.messages.get(GPU, [{}])[-1]}",
+    )
+
+
+async def test_pods_that_nvidias_plugin_let_share_a_gpu_keep_it_and_nobody_gets_it_whole(
+    gpu_stage: Any,
+) -> None:
+    async with gpu_stage() as node:
+        former = [Pod(spec=wants(name, 1), phase=Phase.RUNNING) for name in ("one", "other")]
+        for pod, id_ in zip(former, replicas(0, 2), strict=True):
+            node.stage.kubelet.pods[pod.uid] = pod
+            answer = api.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": uuid(0)})
+            node.stage.kubelet.devices.note(pod.uid, GPU, (id_,), answer=answer.SerializeToString())
+            await node.stage.runtime.start(pod, pod.spec.containers[0], answer)
+        node.stage.kubelet.devices.write()
+        node.gpus.arrive(1)
+        await node.stage.until_locks(dict.fromkeys(replicas(0, 2), "held"))
+        assert node.healthy() == set()
+        for pod in former:
+            await node.stage.end(pod)
+        await node.until_healthy(0)
