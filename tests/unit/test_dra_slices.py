@@ -277,6 +277,18 @@ def test_a_shape_is_tainted_with_its_chips() -> None:
     assert found["tpu-0000-00-01-0"] == ()
 
 
+def test_where_taints_are_dropped_what_would_be_tainted_is_not_offered_and_the_rest_is() -> None:
+    """Nothing else would keep the scheduler from a device that a leaked process still has."""
+    devices = chips(4)
+    made = facts(devices, tainted={devices[0].name: (HELD,)}, taints_kept=False)
+
+    assert [each.name for each in offered(contents(made))] == [
+        "tpu-0000-00-01-0",
+        "tpu-0000-00-02-0",
+        "tpu-0000-00-03-0",
+    ]
+
+
 def test_without_counters_only_single_devices_are_offered() -> None:
     found = contents(facts(chips(8), counters_kept=False))
 
@@ -309,6 +321,13 @@ def test_one_changed_slice_keeps_the_generation_and_the_times_of_its_taints() ->
     assert changed.pool.generation == 1
     assert [each.taints[0].time_added for each in changed.devices or ()] == ["T", ""]
 
+    other = msgspec.structs.replace(HELD, value="quarantined")
+    ((_, changed),) = plan(
+        contents(facts(devices, tainted={devices[0].name: (other,)})), stored
+    ).update
+    assert changed.devices is not None
+    assert changed.devices[0].taints == (other,), "another taint has a time of its own"
+
 
 def test_what_the_server_made_of_a_slice_is_not_written_again() -> None:
     devices = chips(1)
@@ -326,6 +345,20 @@ def test_what_the_server_made_of_a_slice_is_not_written_again() -> None:
     assert plan(wanted, kept, accepted) == Writes()
     assert len(plan(wanted, kept).update) == 1
     assert len(plan(contents(facts(devices)), kept, accepted).update) == 1, "another wish"
+    emptied = msgspec.structs.replace(kept[name].spec, devices=())
+    changed = {name: msgspec.structs.replace(kept[name], spec=emptied)}
+    assert len(plan(wanted, changed, accepted).update) == 1, "somebody changed it since"
+
+
+def test_a_slice_that_stays_as_it_is_says_how_many_there_are_now() -> None:
+    """The scheduler uses none of them where the number is not that of the slices that there are."""
+    first, second = (SliceContent(devices=(SliceDevice(name=each),)) for each in ("tpu-0", "tpu-1"))
+    stored = carried_out(plan([first, second]), {})
+
+    left = plan([first], stored)
+
+    assert [each.metadata.name for each in left.delete] == [slice_name(DRIVER, NODE, 1)]
+    assert [spec.pool.resource_slice_count for _, spec in left.update] == [1]
 
 
 def test_a_wiped_pool_begins_above_the_last_generation() -> None:
@@ -362,6 +395,12 @@ def test_dropped_taints_are_noticed(
     sent: SliceContent, stored: SliceContent, told: tuple[bool, bool]
 ) -> None:
     assert dropped(sent, stored) == told
+
+
+def test_a_device_that_the_server_left_out_lost_its_taints_and_counters_too() -> None:
+    devices, _ = contents(facts(chips(4), tainted={chips(4)[0].name: (HELD,)}))
+
+    assert dropped(devices, SliceContent()) == (True, True)
 
 
 def test_dropped_counters_are_noticed() -> None:
@@ -403,6 +442,8 @@ def test_the_name_of_a_slice_fits_and_stays_its_own() -> None:
     assert len(names) == 4
     assert all(len(name) <= 253 for name in names)
     assert slice_name(DRIVER, NODE, 1) == "00001-holdfast.dev-node-1"
+    longest = "n" * (253 - len("00001-holdfast.dev-"))
+    assert slice_name(DRIVER, longest, 1) == f"00001-holdfast.dev-{longest}"
 
 
 @pytest.mark.parametrize(
@@ -436,13 +477,38 @@ def test_of_a_group_whose_chip_is_gone_nothing_is_offered() -> None:
     assert [each.name for each in offered(contents(made))] == [plain(one).name]
 
 
-def test_a_device_without_functions_is_known_by_the_function_that_is_its_key() -> None:
+def test_a_device_is_known_by_its_function_or_the_one_that_is_its_key() -> None:
     (one,) = chips(1)
     accel = msgspec.structs.replace(one, functions=(), kind=DeviceKind.ACCEL)
     nowhere = msgspec.structs.replace(accel, keys=frozenset({HardwareKey("gpu/x")}))
 
     assert plain(accel).address == address(0)
+    by_uuid = msgspec.structs.replace(one, keys=frozenset({HardwareKey("gpu/x")}))
+    assert plain(by_uuid).address == address(0), "the key of a GPU is its UUID"
     assert plain(nowhere).address is None
+
+
+def test_a_device_of_no_numa_node_has_no_attribute_for_it() -> None:
+    nowhere = msgspec.structs.replace(device(0), numa_node=None)
+
+    (told,) = offered(contents(facts([nowhere])))
+
+    assert "resource.kubernetes.io/numaNode" not in told.attributes
+
+
+def test_attributes_give_way_so_that_a_device_has_as_many_values_as_the_api_takes() -> None:
+    (one,) = chips(1)
+    rich = msgspec.structs.replace(
+        plain(one),
+        attributes=texts(**{f"a{n}": "x" for n in range(40)}),
+        capacity={"memory": 1 << 30, "cores": 2},
+    )
+    made = PoolFacts(devices={one.name: one}, advertised=(rich,))
+
+    (told,) = offered(contents(made))
+
+    assert (len(told.attributes), len(told.capacity)) == (30, 2)
+    assert [*told.attributes][:1] == ["resource.kubernetes.io/pciBusID"], "the standard's stay"
 
 
 def test_a_fault_alone_hides_no_device() -> None:

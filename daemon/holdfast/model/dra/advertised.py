@@ -79,7 +79,7 @@ def versions(**values: str) -> Mapping[str, AttributeValue]:
     """
     found = {name: _VERSION.fullmatch(text) for name, text in values.items()}
     return {
-        name: AttributeValue(version=".".join(str(int(part or 0)) for part in match.groups()))
+        name: AttributeValue(version=".".join(str(int(part)) for part in match.groups("0")))
         for name, match in found.items()
         if match is not None
     }

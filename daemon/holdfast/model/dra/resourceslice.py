@@ -133,6 +133,4 @@ class ResourceSlice(_Wire, frozen=True, kw_only=True):
 
 
 def _without_times(device: SliceDevice) -> SliceDevice:
-    if not device.taints:
-        return device
     return replace(device, taints=tuple(replace(each, time_added="") for each in device.taints))

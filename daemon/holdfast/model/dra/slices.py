@@ -242,7 +242,7 @@ def _with_times(spec: SliceSpec, before: SliceSpec) -> SliceSpec:
             replace(each, time_added=known.get((device.name, each.what), ""))
             for each in device.taints
         )
-        return replace(device, taints=taints) if taints else device
+        return replace(device, taints=taints)
 
     return replace(spec, devices=tuple(map(timed, spec.devices or ())))
 
