@@ -29,8 +29,17 @@ from fakes.books import (
     unreadable,
 )
 from holdfast.errors import ClaimRefusedError
-from holdfast.model.book.book import Book, Phase
-from holdfast.model.book.claims import REMEMBERED, Wish, end_claim, enlist, release, share
+from holdfast.model.book.book import Book, ClaimRecord, Phase
+from holdfast.model.book.claims import (
+    REMEMBERED,
+    ClaimPhase,
+    Wish,
+    end_claim,
+    enlist,
+    phase_of,
+    release,
+    share,
+)
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import Asker, Mark, Marks
@@ -130,6 +139,77 @@ def test_what_is_prepared_again_stays_as_it_is_and_takes_in_more_pods() -> None:
     assert draft.book.claims[_C].pods == {X, Y}
 
 
+def test_pods_that_a_claim_is_no_longer_reserved_for_are_waited_for_all_the_same() -> None:
+    """They may run until kubelet has ended them."""
+    draft = drafted(_prepared(X))
+    assert enter(draft, _wish(Y), "free") is None
+    assert draft.book.claims[_C].pods == {X, Y}
+
+
+def test_a_claim_that_was_over_and_free_has_none_of_its_former_pods() -> None:
+    draft = drafted(_unprepared(_prepared(X)))
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it")
+    assert enter(draft, _wish(Y), "free") is None
+    assert draft.book.claims[_C].pods == {Y}
+    assert draft.book.claims[_C].over_at is None
+
+
+def test_hardware_that_joins_a_device_of_a_claim_is_the_claims_as_well() -> None:
+    draft = drafted(_prepared())
+    assert enter(draft, _wish(devices={WHOLE: silicon(d0="abc")}), "free") is None
+    assert lock_of(draft.book, "d0").keys == keys("a", "b", "c")
+    end_claim(draft, _C, "kubelet unprepared it")
+    assert lock_of(draft.book, "d0").state is LockState.RELEASING
+
+
+def test_a_device_that_grew_and_was_never_prepared_is_free_at_once() -> None:
+    draft = drafted()
+    enlist(draft, _wish())
+    enlist(draft, _wish(devices={WHOLE: silicon(d0="abc")}))
+    end_claim(draft, _C, "kubelet unprepared it")
+    assert not draft.locks
+    assert not draft.holdings.allocations
+
+
+def test_each_resource_of_a_claim_is_written_down_also_where_it_has_the_same_hardware() -> None:
+    draft = drafted()
+    enlist(draft, _wish(devices={WHOLE: silicon(d0="ab"), HALF: silicon(h0="a")}))
+    mine = draft.holdings.of_claim(_C)
+    assert {(each.resource, *each.ids) for each in mine} == {(WHOLE, "d0"), (HALF, "h0")}
+
+
+def test_the_order_in_which_pods_are_named_decides_nothing() -> None:
+    one, other = drafted(), drafted()
+    enlist(one, _wish(X, Y))
+    enlist(other, _wish(Y, X))
+    assert one.book.locks == other.book.locks
+    assert lock_of(one.book, "d0").pod == X
+
+
+@pytest.mark.parametrize(
+    ("active", "expected"),
+    [
+        ((), ClaimPhase.PREPARING),
+        ((WHOLE,), ClaimPhase.PREPARING),
+        ((WHOLE, HALF), ClaimPhase.PREPARED),
+    ],
+)
+def test_a_claim_is_prepared_with_the_last_of_its_devices(
+    active: tuple[ResourceName, ...], expected: ClaimPhase
+) -> None:
+    draft = drafted()
+    enlist(draft, _wish(devices={WHOLE: silicon(d0="a"), HALF: silicon(h0="b")}))
+    for each in draft.holdings.of_claim(_C):
+        if each.resource in active:
+            draft.activate(each)
+    assert phase_of(draft.book, draft.book.claims[_C]) is expected
+
+
+def test_a_claim_without_devices_is_not_called_prepared() -> None:
+    record = ClaimRecord(ref=_REF, pods=frozenset({X}), boot=BOOT)
+    assert phase_of(Book(claims={_C: record}), record) is ClaimPhase.PREPARING
+
+
 def test_other_devices_than_it_has_are_refused() -> None:
     draft = drafted(_prepared())
     with pytest.raises(ClaimRefusedError, match=r"given google.com/tpu/d0.*delete the pods"):
@@ -155,6 +235,29 @@ def test_a_claim_that_was_never_prepared_leaves_nothing_to_wait_for() -> None:
     assert not draft.holdings.allocations
 
 
+def test_the_end_of_a_claim_that_is_not_known_changes_nothing() -> None:
+    """Kubelet asks again until it is answered, also of a daemon that lost its ledger."""
+    draft = drafted(_prepared())
+    before = draft.book
+    end_claim(draft, ClaimUid("another"), "kubelet unprepared it", kubelet=KUBELET)
+    assert draft.book is before
+
+
+def test_the_next_in_the_queue_gets_what_a_claim_never_had_prepared() -> None:
+    draft = drafted()
+    enlist(draft, _wish())
+    draft.allocate(WHOLE, silicon(d0="ab"), pod=Y)
+    end_claim(draft, _C, "kubelet unprepared it")
+    lock = lock_of(draft.book, "d0")
+    assert (lock.pod, lock.claim, lock.state) == (Y, None, LockState.HELD)
+
+
+def test_the_history_tells_the_end_of_a_claim_of_one_pod_once() -> None:
+    draft = drafted(_prepared())
+    end_claim(draft, _C, "kubelet unprepared it")
+    assert [(each.after, each.pod) for each in draft.moves] == [(LockState.RELEASING, X)]
+
+
 def test_what_was_prepared_is_free_only_after_each_of_its_pods() -> None:
     draft = drafted(_unprepared(_prepared(Y, X)))
     for pod in (X, Y):
@@ -172,6 +275,13 @@ def test_pods_that_joined_without_a_call_are_waited_for_as_well() -> None:
     share(draft, _C, [PodUid("too-late")])
     assert lock_of(draft.book, "d0").pod == X
     assert draft.book.claims[_C].pods == {X, Y, Z}
+
+
+def test_the_pods_of_a_claim_are_gone_through_from_the_first_whoever_asked_for_it() -> None:
+    draft = drafted(_prepared(Y))
+    share(draft, _C, [X])
+    end_claim(draft, _C, "kubelet unprepared it")
+    assert lock_of(draft.book, "d0").pod == X
 
 
 def test_the_next_in_the_queue_gets_what_a_claim_leaves() -> None:
@@ -257,6 +367,13 @@ def test_a_pod_with_a_claim_is_counted_and_let_go_by_its_end() -> None:
     for pod in (X, Y):
         record = draft.book.pods[pod]
         assert (record.counted_by, record.let_go_at) == (KUBELET, UPTIME)
+
+
+def test_the_end_of_a_lost_claim_is_no_evidence_that_kubelet_let_its_pods_go() -> None:
+    """Kubelet said nothing, so what is left of them is nobody's to end."""
+    draft = drafted(_prepared(X))
+    end_claim(draft, _C, "the API server has no such claim")
+    assert draft.book.pods[X].let_go_at is None
 
 
 def test_a_pod_that_has_more_than_the_claim_is_not_let_go() -> None:
