@@ -2,10 +2,11 @@
 
 import binascii
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from holdfast.model.ids import ClaimRef
+from holdfast.model.ids import ClaimRef, PodUid
+from holdfast.model.kubelet import ClaimEntry
 
 
 def write_record(
@@ -22,19 +23,36 @@ def write_record(
 
     *others* are further devices of the claim.
     """
-    devices = [{"PoolName": pool, "DeviceName": each} for each in (device, *others)]
-    entry = {
-        "ClaimUID": claim.uid,
-        "ClaimName": claim.name,
-        "Namespace": claim.namespace,
-        "PodUIDs": {each: {} for each in pods},
-        "DriverState": {driver: {"Devices": devices}},
-    }
+    entry = ClaimEntry(
+        claim=claim,
+        pods=frozenset(map(PodUid, pods)),
+        devices={driver: tuple((pool, each) for each in (device, *others))},
+    )
+    write_entries(file, [entry] if pods else [])
+
+
+def write_entries(file: Path, entries: Iterable[ClaimEntry]) -> None:
+    """Let the record have *entries* and nothing else."""
+    listed = [
+        {
+            "ClaimUID": each.claim.uid,
+            "ClaimName": each.claim.name,
+            "Namespace": each.claim.namespace,
+            "PodUIDs": {pod: {} for pod in sorted(each.pods)},
+            "DriverState": {
+                driver: {
+                    "Devices": [{"PoolName": pool, "DeviceName": name} for pool, name in devices]
+                }
+                for driver, devices in each.devices.items()
+            },
+        }
+        for each in entries
+    ]
     data = json.dumps(
         {
             "kind": "DRACheckpoint",
             "apiVersion": "checkpoint.dra.kubelet.k8s.io/v1",
-            "ClaimInfoStateList": [entry] if pods else [],
+            "ClaimInfoStateList": listed,
         }
     )
     file.write_text(json.dumps({"Data": data, "Checksum": binascii.crc32(data.encode())}))

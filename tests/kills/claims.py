@@ -1,8 +1,9 @@
 """The claims of a story: what the scheduler allocates, and what kubelet has prepared of it."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
@@ -10,6 +11,7 @@ from holdfast.model.dra.names import label
 from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName
 from kills.kernel import Kernel
 from kills.pods import Pod
+from kills.record import Record
 
 DRIVER, NODE = "holdfast.dev", "node"
 
@@ -27,6 +29,8 @@ class Claim:
     """Whether kubelet has ever asked for it to be prepared."""
     granted: bool = False
     """Whether its pods may use its devices: it was prepared, and not unprepared since."""
+    lost: bool = False
+    """Whether the API server does not have it, though its pods are there."""
 
     @property
     def over(self) -> bool:
@@ -60,11 +64,12 @@ class Door(Protocol):
 
 
 class Claims:
-    """The scheduler, which goes by the API server alone, and kubelet's record of claims on disk."""
+    """The scheduler, which goes by the API server alone, and what kubelet does with claims."""
 
-    def __init__(self, kernel: Kernel, devices: frozenset[DeviceName]) -> None:
+    def __init__(self, kernel: Kernel, devices: frozenset[DeviceName], record: Path) -> None:
         self._kernel = kernel
         self._devices = devices
+        self.record = Record(record)
         self._numbers = itertools.count(1)
         self._prepared: set[Claim] = set()
         """What kubelet knows to be prepared; in memory only."""
@@ -91,7 +96,7 @@ class Claims:
 
     def users(self) -> list[Pod]:
         """Return the pods of one claim that have its devices, none where there is no such claim."""
-        granted = [each for each in self.shareable() if each.granted]
+        granted = [each for each in self.granted() if each.allocated]
         chosen = self._kernel.rng.choice(granted).pods if granted else []
         return [each for each in chosen if each.listed and not each.over]
 
@@ -101,19 +106,40 @@ class Claims:
             if not any(other.wanted or other.listed for other in each.pods):
                 each.allocated = False
 
-    def forget_prepared(self) -> None:
+    def restart(self) -> None:
         """Do as a kubelet that starts: every new sandbox has its claims prepared once more."""
         self._prepared.clear()
+        self.record.start()
+
+    def on_server(self, name: str) -> Claim | None:
+        """Return what the API server has: a claim goes with the last pod that it knows of."""
+        known = (each for each in self.shareable() if not each.lost)
+        return next((each for each in known if each.ref.name == name), None)
+
+    def server_is_restored(self) -> None:
+        """Let the API server have the state of a backup, which lacks a claim that is in use."""
+        used = self.granted()
+        if used:
+            claim = self._kernel.rng.choice(used)
+            self._kernel.say(f"the API server is restored without claim {claim}")
+            claim.lost = True
+
+    def granted(self) -> list[Claim]:
+        """Return the claims whose pods have devices."""
+        return [each for each in self.all if each.granted and not each.over]
 
     async def prepare(self, pod: Pod, door: Door) -> bool:
         """Prepare the claims of *pod*, before it has a sandbox."""
         for each in self._of(pod):
+            self.record.use(each.ref, pod.uid)
             if each in self._prepared:
                 continue
             each.asked = True
             if not await door.prepare(each):
                 return False
             self._prepared.add(each)
+            devices = tuple((NODE, label(name)) for name in each.devices)
+            self.record.answered(each.ref.uid, DRIVER, devices)
             self._kernel.say(f"claim {each} is prepared for {pod}")
             each.granted = True
             for line in self._wrong_with(each):
@@ -122,21 +148,49 @@ class Claims:
         return True
 
     async def unprepare(self, door: Door) -> None:
-        """Unprepare what is over, again and again until it is answered without an error."""
-        for each in [claim for claim in self.all if claim.over]:
-            self._prepared.discard(each)
-            if each.asked and not await door.unprepare(each):
+        """Unprepare what is over, again and again until it is answered without an error.
+
+        Of what its record does not have, kubelet knows nothing.
+        """
+        for each in list(self.all):
+            if not each.over:
+                for pod in each.pods:
+                    if pod.over:
+                        self.record.leave(each.ref.uid, pod.uid)
                 continue
-            self._kernel.say(f"claim {each} is unprepared")
+            self._prepared.discard(each)
+            if self.record.has(each.ref.uid):
+                if not await door.unprepare(each):
+                    continue
+                self.record.drop(each.ref.uid)
+                self._kernel.say(f"claim {each} is unprepared")
+            elif each.asked:
+                self._kernel.say(f"claim {each} is over, and kubelet knows nothing of it")
             self.all.remove(each)
 
-    async def unprepare_by_mistake(self, claim: Claim, door: Door) -> None:
-        """Unprepare what its pods still use. From now on their runtime is their only witness."""
+    async def unprepare_one_in_use(self, door: Door, lives: Callable[[Pod], bool]) -> None:
+        """Unprepare by mistake what pods still use.
+
+        From now on their runtime is their only witness. A pod that its runtime has lost, and
+        kubelet by this, is nobody's as far as can be known.
+        """
+        used = [
+            each
+            for each in self.shareable()
+            if each.asked
+            and self.record.has(each.ref.uid)
+            and all(pod.over or lives(pod) for pod in each.pods)
+        ]
+        if not used:
+            return
+        claim = self._kernel.rng.choice(used)
         self._kernel.say(f"kubelet unprepares claim {claim}, which is in use")
         for each in claim.pods:
             each.forgotten = True
         claim.granted = False
-        await door.unprepare(claim)
+        if await door.unprepare(claim):
+            self._prepared.discard(claim)
+            self.record.drop(claim.ref.uid)
 
     def _allocate(self, devices: Sequence[DeviceName]) -> Claim:
         number = next(self._numbers)

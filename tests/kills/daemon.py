@@ -17,6 +17,7 @@ from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.ledger.store import FILE
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.book.queue import settle
@@ -38,6 +39,7 @@ from holdfast.reclaim.watcher import Watcher
 from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Reclaim
 from kills.claims import DRIVER, NODE, Claim
+from kills.claimside import ClaimSide
 from kills.edges import (
     DaemonKilledError,
     InlineLane,
@@ -175,6 +177,7 @@ class Daemon:
         self._open_second_door(ledger, reader)
         reader.read()
         await self._watcher.catch_up()
+        await self.claims.turn()
 
     def _open_second_door(self, ledger: Ledger, reader: Reader) -> None:
         clock, watcher = self._kubelet.kernel.clock, self._watcher
@@ -221,6 +224,20 @@ class Daemon:
             clock=clock,
             patience=_PATIENCE,
         )
+        self.claims = ClaimSide(
+            self._kubelet,
+            ledger=ledger,
+            inventory=self._inventory,
+            claimed=claimed,
+            specs=specs,
+            lane=self.lane,
+            meanwhile=self._meanwhile,
+        )
+
+    def lose_ledger(self) -> None:
+        """Let the ledger's files be gone, while nobody runs."""
+        for each in self._state.glob(f"{FILE}*"):
+            each.unlink()
 
     async def end(self) -> None:
         """Let it die: what it had in memory is lost."""
@@ -236,6 +253,7 @@ class Daemon:
             return
         try:
             self._reader.turn(active=bool(self._ledger.book.value.locks))
+            await self.claims.turn()
             await self._watcher._beat()
         except (HoldfastError, OSError) as error:
             self._kubelet.kernel.say(f"the daemon cannot watch: {error}")

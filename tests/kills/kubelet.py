@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -38,10 +39,11 @@ class Kubelet:
         runtime: Runtime,
         devices: frozenset[DeviceId],
         claimed: frozenset[DeviceName],
+        record: Path,
     ) -> None:
-        """Have *devices* by the device plugin, and *claimed* by claims."""
+        """Have *devices* by the device plugin, and *claimed* by claims, as *record* has them."""
         self.kernel = kernel
-        self.claims = Claims(kernel, claimed)
+        self.claims = Claims(kernel, claimed, record)
         self.runtime = runtime
         self.devices = devices
         self.pods: list[Pod] = []
@@ -53,13 +55,15 @@ class Kubelet:
         self.api = True
         self.ready = True
         """Whether all sources of pods have been heard since its start."""
+        self.network = True
+        """Whether sandboxes get a network; without, claims are prepared and no pod starts."""
         self.process: Process | None = None
         self.start()
 
     def start(self) -> None:
         self.process = self.kernel.spawn("kubelet", _SERVICE, lambda: "it is kubelet")
         self.allocated = {(each.pod, each.container): each for each in self.file or ()}
-        self.claims.forget_prepared()
+        self.claims.restart()
         self.ready = self.api
 
     def end(self) -> None:
@@ -136,7 +140,7 @@ class Kubelet:
 
     async def _run(self, pod: Pod, plugin: Plugin) -> None:
         if not self.runtime.lives(pod):
-            if not await self.claims.prepare(pod, plugin) or pod.over:
+            if not await self.claims.prepare(pod, plugin) or pod.over or not self.network:
                 return
             for container in pod.containers:  # the runtime has lost them
                 container.running = False

@@ -4,7 +4,7 @@ import itertools
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from uuid import UUID
 
@@ -12,12 +12,12 @@ from msgspec import Struct
 
 from fakes.books import inventory, silicon
 from holdfast.model.ids import DeviceId, PodUid
-from holdfast.model.use.holders import Grip
 from kills.claims import Claim
 from kills.daemon import Daemon, Guards
-from kills.kernel import Kernel, Process
+from kills.kernel import Kernel
 from kills.kubelet import Kubelet
 from kills.pods import CLAIMED, TPU, Kind, Pod, Runtime, some_containers
+from kills.strangers import Strangers
 from manual_clock import ManualClock
 
 _NODE = inventory(
@@ -48,7 +48,8 @@ class Story:
         self.clock = ManualClock()
         self.kernel = Kernel(rng, self.clock)
         self.runtime = Runtime(self.kernel)
-        self.kubelet = Kubelet(self.kernel, self.runtime, _IDS, _CLAIMED)
+        record = state / "dra_manager_state"
+        self.kubelet = Kubelet(self.kernel, self.runtime, _IDS, _CLAIMED, record)
         self.daemon = Daemon(
             state,
             kubelet=self.kubelet,
@@ -59,8 +60,8 @@ class Story:
         )
         self._names = itertools.count(1)
         self._old_file = self.kubelet.file
-        self._foreign: list[Process] = []
         self._inside = False
+        strangers = Strangers(self.kernel, _NAMES)
         self._acts: tuple[tuple[int, Callable[[], None]], ...] = (
             (14, self._a_pod_finishes),
             (8, self._a_pod_is_deleted),
@@ -69,16 +70,19 @@ class Story:
             (2, self._kubelet_restarts),
             (2, self._kubelet_goes_down_or_comes_back),
             (3, self._the_checkpoint_suffers),
+            (2, self._the_record_of_claims_suffers),
+            (1, self.kubelet.claims.server_is_restored),
             (2, self._the_api_goes_or_comes),
             (2, self._kubelet_forgets_a_pod_or_finds_it_again),
             (3, self._shims_die),
             (2, self._the_runtime_goes_or_comes),
+            (2, self._the_network_goes_or_comes),
             (1, self._the_runtimes_files_cannot_be_read),
             (2, self._the_clock_is_set),
             (1, self._the_scan_goes_blind_or_sees_again),
             (3, self._a_process_moves),
-            (4, self._an_orphan_exits_and_its_pid_is_taken),
-            (1, self._a_stranger_comes_or_goes),
+            (4, strangers.one_has_the_pid_of_an_orphan),
+            (1, strangers.one_comes_or_goes),
         )
 
     async def tell(self) -> Outcome:
@@ -128,7 +132,8 @@ class Story:
         elif chance < 0.31:
             await self._the_daemon_dies_or_comes_back()
         elif chance < 0.33:
-            await self._a_claim_in_use_is_unprepared()
+            if self.kubelet.process is not None:
+                await self.kubelet.claims.unprepare_one_in_use(self, self.runtime.lives)
         elif chance < 0.38:
             await self._a_claim_is_handed_on_too_early()
         else:
@@ -138,19 +143,30 @@ class Story:
         self.clock.shift(seconds)
         await self.kubelet.sync(self)
         await self.daemon.beat()
+        if self.daemon.up:
+            self._complain(self.daemon.claims.wrong())
 
     async def _calm(self) -> None:
         """Let everything work again for a while, so that what is an orphan is ended as one."""
         self.kernel.say("everything works again")
-        self.runtime.up = self.runtime.readable = self.kubelet.api = True
+        self.runtime.up = self.runtime.readable = True
+        self.kubelet.api = self.kubelet.network = True
         self.kernel.blind = False
         if self.kubelet.process is None:
             self.kubelet.start()
         if not self.daemon.up:
             await self.daemon.start()
         self.daemon.lane.calls_left = None
+        self.kubelet.claims.record.write()
         for _ in range(14):
             await self._time_passes(12.0)
+        self._complain(self.daemon.claims.kept_for_nobody())
+
+    def _complain(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            if line not in self.kernel.wrong:
+                self.kernel.wrong.append(line)
+                self._say(f"WRONG {line}")
 
     async def _meanwhile(self) -> None:
         """While the daemon waits for kubelet's answer, anything can happen, kubelet's work too."""
@@ -275,6 +291,13 @@ class Story:
         if self.rng.random() < 0.5 and kubelet.process is not None:
             self._kubelet_restarts()
 
+    def _the_record_of_claims_suffers(self) -> None:
+        lost = self.rng.random() < 0.5
+        self._say(f"kubelet's record of claims is {'lost' if lost else 'damaged'}")
+        self.kubelet.claims.record.suffer(lost=lost)
+        if self.rng.random() < 0.5:
+            self._kubelet_restarts()
+
     def _the_api_goes_or_comes(self) -> None:
         self.kubelet.api = not self.kubelet.api
         self._say(f"the API server is {'up' if self.kubelet.api else 'down'}")
@@ -301,6 +324,10 @@ class Story:
     def _the_runtime_goes_or_comes(self) -> None:
         self.runtime.up = not self.runtime.up
         self._say(f"the runtime is {'up' if self.runtime.up else 'down'}")
+
+    def _the_network_goes_or_comes(self) -> None:
+        self.kubelet.network = not self.kubelet.network
+        self._say(f"the network of pods is {'up' if self.kubelet.network else 'down'}")
 
     def _the_runtimes_files_cannot_be_read(self) -> None:
         self.runtime.readable = not self.runtime.readable
@@ -336,44 +363,6 @@ class Story:
             process.works = lambda: "somebody has moved it to keep it"
             self.kernel.move(process, "/user.slice")
 
-    def _an_orphan_exits_and_its_pid_is_taken(self) -> None:
-        found = [
-            each
-            for each in self.kernel.processes.values()
-            if each.works() is None and not each.stuck
-        ]
-        if found:
-            orphan = self.rng.choice(found)
-            self.kernel.exit(orphan)
-            taker = self._comes_to_pod_or_host()
-            self._say(f"pid {orphan.id} exits; pid {taker.id} ({taker.cgroup}) is new")
-
-    def _comes_to_pod_or_host(self) -> Process:
-        return self.kernel.spawn("sshd", "/system.slice/sshd.service", lambda: "it is the host's")
-
-    def _a_stranger_comes_or_goes(self) -> None:
-        """A person, a VM or another plugin uses a device that is free, or lets go of it."""
-        if self._foreign and self.rng.random() < 0.7:
-            self.kernel.exit(self._foreign.pop())
-            return
-        names = [name for name in sorted(_NAMES) if not self.kernel.holders(name)]
-        if names:
-            place = self.rng.choice(("/user.slice/session-1.scope", "/machine.slice/vm"))
-            process = self.kernel.spawn("qemu-system-x86", place, lambda: "it is the host's")
-            process.grips[self.rng.choice(names)] = frozenset({Grip.NODE, Grip.DEVICE_FD})
-            self._foreign.append(process)
-            self._say(f"pid {process.id} on the host opens a device")
-
-    async def _a_claim_in_use_is_unprepared(self) -> None:
-        # A pod that its runtime has lost, and kubelet by this, is nobody's as far as can be known.
-        used = [
-            each
-            for each in self.kubelet.claims.shareable()
-            if each.asked and all(pod.over or self.runtime.lives(pod) for pod in each.pods)
-        ]
-        if used and self.kubelet.process is not None:
-            await self.kubelet.claims.unprepare_by_mistake(self.rng.choice(used), self)
-
     async def _a_claim_is_handed_on_too_early(self) -> None:
         """As the scheduler does once a pod is deleted by force: its successor comes at once."""
         for pod in self.kubelet.claims.users():
@@ -382,13 +371,22 @@ class Story:
 
     async def _the_daemon_dies_or_comes_back(self) -> None:
         if not self.daemon.up:
-            self._say("the daemon starts")
-            await self.daemon.start()
+            await self._the_daemon_starts()
         elif self.rng.random() < 0.5:
             self.daemon.lane.calls_left = self.rng.randrange(60)
         else:
             self._say("the daemon is killed")
             await self.daemon.end()
+
+    async def _the_daemon_starts(self) -> None:
+        claims = self.kubelet.claims
+        # What neither kubelet nor the ledger knows, nobody knows.
+        known = all(claims.record.keeps(each.ref.uid) for each in claims.granted())
+        lost = known and self.rng.random() < 0.5
+        self._say(f"the daemon starts{' without its ledger' if lost else ''}")
+        if lost:
+            self.daemon.lose_ledger()
+        await self.daemon.start()
 
 
 async def tell(seed: int, guards: Guards | None = None) -> Outcome:
