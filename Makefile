@@ -22,8 +22,9 @@ GUARD ?=
 FILE ?=
 # Passed to uv by `make lock`, such as UPGRADE="--upgrade-package grpcio".
 UPGRADE ?=
-# How many stories `make kills` tells (1000 without it), how many changes `make mutants` tries (all
-# without it), and the story or the sample to have once more.
+# How many stories `make kills` tells (1000 without it), how many operations `make one-holder` tries by
+# each door (10000 without it), how many changes `make mutants` tries (all without it), and the story,
+# the worlds or the sample to have once more.
 N ?=
 SEED ?=
 # Figures of `make bench` by name; all without it.
@@ -39,7 +40,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' daemon/holdfast/__init
 COMPILE := uv pip compile --no-config --universal --python-version 3.11 --quiet \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help demo quick test check vm kills guards mutants bench soak chart image pictures sizes proto lock format clean
+.PHONY: help demo quick test check vm kills one-holder guards mutants bench soak chart image pictures sizes proto lock format clean
 
 help:
 	@echo "make demo     the main job on a simulated node: no root, no hardware (ARGS= passes options on)"
@@ -48,6 +49,7 @@ help:
 	@echo "make check    formatting, lint, types and the direction of imports"
 	@echo "make vm       the VM cases alone (CASE= selects; chart: with the daemon as the chart runs it)"
 	@echo "make kills    random stories in which no signal may hit somebody's work (N= how many, SEED= replays)"
+	@echo "make one-holder  random operations by both doors, with crashes: no hardware for two pods (N= how many, SEED= replays)"
 	@echo "make guards   remove each guard of a reclaim in a copy, and see its tests fail (GUARD= selects)"
 	@echo "make mutants  change the rules line by line, and see a test fail each time (N= samples, FILE= selects)"
 	@echo "make bench    measure beside floors and against reaches; writes build/bench.json (FIGURES= selects)"
@@ -81,6 +83,9 @@ vm: $(STAMP) $(RUNTIME)/.installed
 
 kills: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m kills --stories $(or $(N),1000) $(if $(SEED),--seed $(SEED))
+
+one-holder: $(STAMP)
+	PYTHONPATH=daemon:tests $(PY) -m oneholder $(if $(N),--operations $(N)) $(if $(SEED),--seed $(SEED))
 
 guards: $(STAMP)
 	PYTHONPATH=daemon:tests $(PY) -m guards $(GUARD)

@@ -191,10 +191,7 @@ class OneHolder(RuleBasedStateMachine):
 
         Pods end after they have started, as they do, so that the next can.
         """
-        self.stranger = frozenset()
-        self.readable = True
-        self.now += 1000
-        self._write_checkpoint()
+        self._calm()
         for _ in range(3 * len(self.pods)):
             for pod in self.pods:
                 if not pod.counted:
@@ -212,6 +209,13 @@ class OneHolder(RuleBasedStateMachine):
         assert not [pod.uid for pod in self.pods if pod.counted], (
             f"a pod waits for ever: {self.book}"
         )
+
+    def _calm(self) -> None:
+        """Let nobody be in the way, and everything that was to take its time have had it."""
+        self.stranger = frozenset()
+        self.readable = True
+        self.now += 1000
+        self._write_checkpoint()
 
     def _everybody(self) -> list[Pod]:
         """Return every pod, by whatever door it came."""

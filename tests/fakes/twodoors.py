@@ -5,6 +5,7 @@ device on before its former pod is over, prepared again after a restart of kubel
 before they were ever prepared, and shared by pods.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -66,8 +67,7 @@ class _Claim:
 
     @property
     def keys(self) -> frozenset[HardwareKey]:
-        every = [devices_of(*each).values() for each in self.wishes]
-        return frozenset().union(*(keys for devices in every for keys in devices))
+        return frozenset().union(*(_keys_of(*each) for each in self.wishes))
 
     def wish(self) -> Wish:
         devices: dict[ResourceName, dict[DeviceId, frozenset[HardwareKey]]] = {}
@@ -101,9 +101,10 @@ class TwoDoors(OneHolder):
                 self._unprepare(claim, None)
             for pod in claim.pods:
                 self._all_exit(pod)
-        super()._everybody_who_waits_can_start_in_the_end()
-        for _ in range(8 + self.claim_pods):  # each pod that shared a claim is waited for in turn
+        self._calm()
+        for _ in self._claimants():  # the pods of a claim are gone through one by one
             self.the_watcher_beats(None)
+        super()._everybody_who_waits_can_start_in_the_end()
         left = [each for each in self.book.locks.values() if each.claim is not None]
         assert not left, "a claim that is over keeps a device for ever"
 
@@ -119,11 +120,34 @@ class TwoDoors(OneHolder):
         self, wishes: list[tuple[ResourceName, tuple[str, ...]]], shared: bool
     ) -> None:
         """The scheduler knows nothing of what pods that were force-deleted still have."""
+        self._allocate(wishes, shared=shared)
+
+    @rule(wishes=WISHES, shared=st.booleans(), data=st.data())
+    def a_claim_is_allocated_and_prepared(
+        self, wishes: list[tuple[ResourceName, tuple[str, ...]]], shared: bool, data: st.DataObject
+    ) -> None:
+        """The scheduler gives nothing away that another claim has, as far as it knows."""
+        taken = frozenset[HardwareKey]().union(*(each.keys for each in self.claims if each.users))
+        free = [each for each in wishes if taken.isdisjoint(_keys_of(*each))]
+        if not free:
+            return
+        claim = self._allocate(free, shared=shared)
+        for _ in range(data.draw(st.integers(0, 2))):
+            self.the_watcher_beats(None)
+        self._prepare(claim, None, None)
+        for pod in claim.users:
+            for each in pod.containers:
+                each.opened = pod.alive and data.draw(st.booleans())
+
+    def _allocate(
+        self, wishes: list[tuple[ResourceName, tuple[str, ...]]], *, shared: bool
+    ) -> _Claim:
         claim = self._allocated(
             [(resource, frozenset(map(DeviceId, ids))) for resource, ids in wishes]
         )
         for _ in range(2 if shared else 1):
             self._new_pod(claim)
+        return claim
 
     def _allocated(self, wishes: list[tuple[ResourceName, frozenset[DeviceId]]]) -> _Claim:
         number = len(self.claims)
@@ -316,6 +340,10 @@ class TwoDoors(OneHolder):
     @invariant()
     def whoever_has_a_claim_is_known(self) -> None:
         assert_claims_are_known(self.book)
+
+
+def _keys_of(resource: ResourceName, ids: Iterable[str]) -> frozenset[HardwareKey]:
+    return frozenset().union(*devices_of(resource, frozenset(map(DeviceId, ids))).values())
 
 
 def assert_claims_are_known(book: Book) -> None:

@@ -61,7 +61,7 @@ def _workflows(repository: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_workflows_run_targets_of_the_makefile_and_little_else(repository: Path) -> None:
-    targets = set(re.findall(r"^([a-z]+):", (repository / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (repository / "Makefile").read_text(), re.MULTILINE))
     allowed = ("apt-get update ", "git diff --exit-code")
     called: set[str] = set()
     for name, workflow in _workflows(repository).items():
@@ -81,10 +81,10 @@ def test_workflows_may_only_read_the_repository(repository: Path) -> None:
 
 def test_what_contributors_are_told_to_run_exists(repository: Path) -> None:
     makefile = (repository / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     for page in ("CONTRIBUTING.md", "README.md", ".pre-commit-config.yaml"):
         named = set(
-            re.findall(r"(?:`|^    )make ([a-z]+)", (repository / page).read_text(), re.MULTILINE)
+            re.findall(r"(?:`|^    )make ([a-z-]+)", (repository / page).read_text(), re.MULTILINE)
         )
         assert named <= targets, page
     assert all(f"make {target} " in makefile for target in targets - {"help"}), (

@@ -1,0 +1,132 @@
+"""`python -m oneholder [--operations N] [--seed S]`: how often two pods had one piece of hardware."""
+
+import argparse
+import random
+import sys
+import traceback
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import invariant, run_state_machine_as_test
+
+from fakes.oneholder import Killed, OneHolder, Pod
+from fakes.twodoors import TwoDoors
+from holdfast.model.book.draft import Draft
+from holdfast.model.ids import HardwareKey
+
+T = TypeVar("T")
+
+_WORLDS = 50
+"""Worlds between two looks at how many operations there were."""
+
+
+@dataclass
+class Tally:
+    """What was tried by one of the doors, or both.
+
+    An operation is anything that a scheduler, kubelet, a pod, the kernel, a person or the daemon
+    does. A crash ends the daemon at a statement of a commit, which leaves what SIGKILL leaves. An
+    interleaving is one order of operations, from an empty node on.
+    """
+
+    operations: int = 0
+    crashes: int = 0
+    interleavings: int = 0
+    grants: int = 0
+    """Starts that passed a gate, and claims that were prepared."""
+    double_grants: int = 0
+    """Those of which another live pod had hardware."""
+    other_failures: int = 0
+    """Such as hardware that a live pod may touch and that is locked for another, or a queue that stands still."""
+
+
+class _Counted(OneHolder):
+    """The world of the device plugin, counting."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        super().__init__()
+        tally.interleavings += 1
+        tally.operations -= 1  # the look at the empty node follows no operation
+
+    @invariant()
+    def one_more_operation(self) -> None:
+        self._tally.operations += 1
+
+    def _commit(self, decide: Callable[[Draft], T], crash: int | None) -> T:
+        try:
+            return super()._commit(decide, crash)
+        except Killed:
+            self._tally.crashes += 1
+            raise
+
+    def _nobody_else_has(self, keys: frozenset[HardwareKey], but: Collection[Pod]) -> None:
+        self._tally.grants += 1
+        try:
+            super()._nobody_else_has(keys, but)
+        except AssertionError:
+            self._tally.double_grants += 1
+            raise
+
+
+class _CountedTwoDoors(_Counted, TwoDoors):
+    """The world of pods and claims, counting."""
+
+
+def main() -> int:
+    """Run, print a line for each world, and return 1 where a promise did not hold."""
+    parser = argparse.ArgumentParser(prog="oneholder", description=__doc__)
+    parser.add_argument("--operations", type=int, default=10_000, help="at least, in each world")
+    parser.add_argument("--seed", type=int, help="try the same worlds again")
+    options = parser.parse_args()
+    first = options.seed if options.seed is not None else random.randrange(1 << 32)
+    kept = True
+    for doors, world in (("device plugin", _Counted), ("both", _CountedTwoDoors)):
+        kept &= _try(doors, world, options.operations, first)
+    return int(not kept)
+
+
+def _try(doors: str, world: type[_Counted], operations: int, first: int) -> bool:
+    tally, number, kept = Tally(), first, True
+    while kept and tally.operations < operations:
+        kept = _some_worlds(world, tally, number)
+        number += 1
+    print(
+        f"one-holder: doors={doors} operations={tally.operations} crashes={tally.crashes} "
+        f"interleavings={tally.interleavings} grants={tally.grants} "
+        f"double grants={tally.double_grants} other failures={tally.other_failures} (SEED={first})",
+        flush=True,
+    )
+    return kept
+
+
+def _some_worlds(world: type[_Counted], tally: Tally, number: int) -> bool:
+    """Return whether everything held in some more worlds, which are those of *number*."""
+
+    def made() -> OneHolder:
+        return world(tally)
+
+    try:
+        run_state_machine_as_test(
+            cast("type[OneHolder]", seed(number)(made)),  # whatever returns one will do
+            settings=settings(
+                max_examples=_WORLDS,
+                stateful_step_count=40,
+                phases=[Phase.generate],
+                report_multiple_bugs=False,
+                database=None,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    except AssertionError:
+        traceback.print_exc()
+        tally.other_failures += not tally.double_grants
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
