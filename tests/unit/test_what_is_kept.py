@@ -53,7 +53,8 @@ class _Churn(Story):
         for pod in [each for each in self.kubelet.pods if not each.over]:
             self.kubelet.end_pod(pod, leaks=False)
         await self._calm()
-        for _ in range(12):  # claims that are over are remembered for ten minutes
+        # Claims that are over are remembered for ten minutes, and a lost one is over a little later.
+        for _ in range(14):
             await self._time_passes(REMEMBERED / 10)
         book = {str(uid) for uid in self.daemon._ledger.book.value.pods}  # type: ignore[union-attr]
         kept: dict[str, set[str]] = {}
