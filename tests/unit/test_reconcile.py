@@ -187,6 +187,14 @@ def test_a_pod_has_no_better_place_in_the_queue_by_what_a_refused_pod_was_alloca
     assert [each.id for each in after.allocations.values() if each.pod == X] == [4]
 
 
+def test_a_start_of_nobody_known_is_the_pods_whose_devices_they_are() -> None:
+    """It has passed the gate, so it is no Allocation of a pod that was refused."""
+    book = book_of(allocated(_D0, active=True), allocated(_D0))
+    after = _after(book, seen(entry(X, "d0")))
+    assert {each.id: each.pod for each in after.allocations.values()} == {1: X, 2: X}
+    assert lock_of(after, "d0").pod == X
+
+
 def test_a_younger_allocation_with_other_devices_ends_what_kubelet_gave_away_again() -> None:
     book = book_of(allocated(silicon(d0="a", d1="b")), allocated(_D0))
     after = _after(book, seen(entry(Y, "d0")))
@@ -697,6 +705,7 @@ _SEEN_BEFORE = PodRecord(uid=X, boot=BOOT, cgroup="/kubepods/pod", inode=7)
         (_SEEN_BEFORE, _EMPTY, False),
         (PodRecord(uid=X, boot=BOOT), None, False),
         (replace(_SEEN_BEFORE, boot=BootId("former")), None, True),
+        (PodRecord(uid=X, boot=BootId("former")), None, True),
         (None, None, True),
         (None, _EMPTY, False),
     ],
