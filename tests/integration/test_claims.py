@@ -313,6 +313,26 @@ def test_without_hardware_behind_claims_and_events_nothing_of_them_is_loaded() -
     assert run.stdout.strip() == "[]"
 
 
+async def test_a_daemon_whose_token_comes_late_begins_with_claims_then(short_path: Path) -> None:
+    async with claim_stage(short_path, start=False) as at:
+        token = at.plane.account / "token"
+        later = token.rename(token.with_name("later"))
+        await begin(at)
+        missing = f"there is no {token}; set automountServiceAccountToken to true"
+        assert "cannot prepare claims yet" in at.node.log
+        await at.node.until_problem("ResourceSlices", missing)
+        first = at.allocate("first", 0)
+        waiting = asyncio.create_task(at.prepare(first))
+        await at.node.until(
+            lambda: at.plane.server.requests == [] and not waiting.done(), "it to wait"
+        )
+        assert await at.unprepare(at.allocate("never prepared", 1)) == {"never prepared": ""}
+        later.rename(token)
+        (answer,) = (await waiting).values()
+        assert answer.error == ""
+        await at.node.until(at.plane.slices, "the slices to be published")
+
+
 async def test_claims_that_are_left_stop_no_daemon_that_has_no_service_account(
     at: ClaimStage,
 ) -> None:

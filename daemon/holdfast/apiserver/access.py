@@ -23,7 +23,7 @@ _MOST_TOKEN = 64 * 1024
 
 
 class Access(Struct, frozen=True, kw_only=True):
-    """The address of the API server and the files of the service account."""
+    """The address of the API server and the files of the service account; see `check`."""
 
     host: str
     port: int
@@ -33,6 +33,19 @@ class Access(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """Return ``host:port``."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def check(self) -> None:
+        """Raise ApiServerError outside of a pod, or in one without a service account's token."""
+        if not self.host or not self.port:
+            raise ApiServerError(
+                "cannot find the API server: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT "
+                "do not name it; run holdfast in a pod"
+            )
+        if not self.token.is_file():
+            raise ApiServerError(
+                f"cannot find a service account's token: there is no {self.token}; set "
+                "automountServiceAccountToken to true in holdfast's pod"
+            )
 
     def trust(self) -> ssl.SSLContext:
         """Return what accepts servers of the cluster's own CA, and no others."""
@@ -47,22 +60,15 @@ class Access(Struct, frozen=True, kw_only=True):
 def in_cluster(variables: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Access:
     """Return how a pod with the environment *variables* reaches its API server.
 
-    Raise ApiServerError outside of a pod, or in one without a service account.
+    It is checked at each connection: a token may come late.
     """
-    host = variables.get("KUBERNETES_SERVICE_HOST", "")
     port = variables.get("KUBERNETES_SERVICE_PORT", "")
-    if not host or not (port.isascii() and port.isdigit()):
-        raise ApiServerError(
-            "cannot find the API server: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT do "
-            "not name it; run holdfast in a pod"
-        )
-    token = folder / "token"
-    if not token.is_file():
-        raise ApiServerError(
-            f"cannot find a service account's token: there is no {token}; set "
-            "automountServiceAccountToken to true in holdfast's pod"
-        )
-    return Access(host=host, port=int(port), ca=folder / "ca.crt", token=token)
+    return Access(
+        host=variables.get("KUBERNETES_SERVICE_HOST", ""),
+        port=int(port) if port.isascii() and port.isdigit() else 0,
+        ca=folder / "ca.crt",
+        token=folder / "token",
+    )
 
 
 def node_name(named: str, variables: Mapping[str, str]) -> str:

@@ -286,6 +286,15 @@ def test_outside_of_a_pod_the_doctor_says_where_to_run_it(
     assert "kubectl exec" in cluster.told()["api-server"].remedy
 
 
+def test_a_pod_without_a_token_fails(cluster: Cluster) -> None:
+    (cluster.plane.account / "token").unlink()
+
+    assert cluster.bad() == {"api-server": Level.FAIL}
+    found = cluster.told()["api-server"]
+    assert f"there is no {cluster.plane.account / 'token'}" in found.reason
+    assert "dra.enabled: true" in found.remedy
+
+
 @pytest.mark.parametrize("right", RIGHTS, ids=str)
 def test_each_right_that_is_missing_is_named(right: Right, cluster: Cluster) -> None:
     cluster.plane.server.forbidden.add((right.verb, right.resource))

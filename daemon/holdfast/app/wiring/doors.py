@@ -1,5 +1,7 @@
 """Which of the two doors, the device plugin and DRA, this daemon serves, and whom else it tells."""
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,21 +22,24 @@ log = structlog.get_logger(__name__)
 def second_door(parts: "Parts") -> "Dra | None":
     """Build DRA's part over *parts*; nothing of it is loaded where no hardware is behind it.
 
-    Or where it was, and claims have still to end: kubelet cannot end their pods without us. Raises
-    ApiServerError outside of a pod, unless that is all.
+    Or where it was, and claims have still to end: kubelet cannot end their pods without us. A
+    token that is missing stops no daemon: claims are prepared once it is there.
     """
     wanted = parts.settings.has_dra()
     if not (wanted or parts.ledger.book.value.claims):
         return None
+    from holdfast.apiserver.access import in_cluster  # noqa: PLC0415 - see above
     from holdfast.app.wiring.dra import Dra  # noqa: PLC0415 - see above
 
+    access = in_cluster(os.environ, Path(parts.settings.dra.service_account))
     try:
-        return Dra(parts)
+        access.check()
     except ApiServerError as error:
-        if wanted:
-            raise
-        log.warning("cannot serve the claims that are left", reason=str(error))
-        return None
+        if not wanted:
+            log.warning("cannot serve the claims that are left", reason=str(error))
+            return None
+        log.warning("cannot prepare claims yet", reason=str(error))
+    return Dra(parts, access)
 
 
 def cluster_events(parts: "Parts") -> "ClusterEvents | None":

@@ -26,6 +26,7 @@ class ClusterEvents:
         settings = parts.settings
         node = node_name(settings.dra.node_name, os.environ)
         access = in_cluster(os.environ, Path(settings.dra.service_account))
+        access.check()
         # Its own: an event that is slow to write keeps no claim waiting.
         self.server = ApiServer(access, name="events on API server", clock=parts.clock)
         self.notices = Notices(
