@@ -16,6 +16,7 @@ from fakes.controlplane import CLAIMS, EVENTS, NODE, NODES, SLICES, ControlPlane
 from holdfast.apiserver.access import in_cluster
 from holdfast.apiserver.claims import ClaimsOnServer
 from holdfast.apiserver.client import ApiRefusedError, ApiServer
+from holdfast.apiserver.connections import ApiServers
 from holdfast.apiserver.events import NodeEvents
 from holdfast.apiserver.nodecondition import NodeCondition
 from holdfast.apiserver.nodes import NodeOnServer, labels_now
@@ -320,9 +321,34 @@ async def test_files_of_the_service_account_that_cannot_be_used_are_named(
 
 def test_outside_of_a_pod_it_is_said_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ApiServerError, match="run holdfast in a pod"):
-        in_cluster({}, tmp_path)
+        in_cluster({}, tmp_path).check()
     with pytest.raises(ApiServerError, match="automountServiceAccountToken"):
-        in_cluster({"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "443"}, tmp_path)
+        in_cluster(
+            {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "443"}, tmp_path
+        ).check()
+
+
+async def test_a_claim_that_is_slow_to_read_holds_up_no_other(plane: ControlPlane) -> None:
+    """As many are read at once as are allowed, and the next one has all of its own time."""
+    put_claim(plane)
+    server = ApiServers(plane.access, name="api", clock=SystemClock(), at_once=2)
+    claims = ClaimsOnServer(server)
+    try:
+        plane.server.be_rude(Rudeness(path="/slow", stall=600, times=99))
+        slow = asyncio.create_task(claims.claim("default", "slow"))
+        await until(lambda: any(each.endswith("/slow") for each in plane.server.requests))
+        assert (await claims.claim("default", "one")).ref.name == "one"
+        assert not slow.done()
+
+        second = asyncio.create_task(claims.claim("default", "slow"))
+        third = asyncio.create_task(claims.claim("default", "one"))
+        await asyncio.sleep(0)
+        slow.cancel()
+        assert (await third).ref.name == "one", "a call that was given up frees its place"
+        second.cancel()
+        await asyncio.gather(slow, second, return_exceptions=True)
+    finally:
+        await server.close()
 
 
 async def test_a_server_that_is_down_is_an_error_that_names_it(plane: ControlPlane) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from holdfast.apiserver.client import ApiServer
+from holdfast.apiserver.connections import ApiServers
 from holdfast.apiserver.wire import Request
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult, OpaqueConfig
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
@@ -70,8 +71,8 @@ class _Claim(_Json, frozen=True, kw_only=True):
 class ClaimsOnServer:
     """Reads claims from the API server."""
 
-    def __init__(self, server: ApiServer) -> None:
-        """Ask *server*."""
+    def __init__(self, server: ApiServer | ApiServers) -> None:
+        """Ask *server*, by one connection or by a few."""
         self._server = server
 
     async def claim(self, namespace: str, name: str) -> AllocatedClaim:

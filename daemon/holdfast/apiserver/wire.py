@@ -69,6 +69,7 @@ class Wire:
         self._connection: http.client.HTTPSConnection | None = None
         self._socket: socket.socket | None = None
         self._used = 0.0
+        self._aborted = False
 
     def exchange(self, request: Request, timeout: float) -> Answer:
         """Send *request* and return the answer, whatever its status.
@@ -76,6 +77,7 @@ class Wire:
         *timeout* is for each wait on the network, in seconds; `abort` limits the whole. Raise
         ApiServerError when there is no whole answer. A token that was renewed is used at once.
         """
+        self._aborted = False
         with self._told():
             answer = self._tried(request, timeout)
             if answer.status == HTTPStatus.UNAUTHORIZED and self._token.read():
@@ -100,6 +102,7 @@ class Wire:
 
     def abort(self) -> None:
         """Make whatever call is under way fail at once; from any thread."""
+        self._aborted = True
         if (connected := self._socket) is not None:
             with contextlib.suppress(OSError):
                 # Past TLS, whose own state belongs to the thread that is in the call.
@@ -124,7 +127,7 @@ class Wire:
             return self._once(request, timeout)
         except (ConnectionError, ssl.SSLEOFError):
             # A server may close an idle connection at any time: then it has not read the call.
-            if not reused or request.method != "GET":
+            if not reused or request.method != "GET" or self._aborted:
                 raise
         self.close()
         return self._once(request, timeout)
@@ -154,6 +157,7 @@ class Wire:
 
     def _connect(self, timeout: float) -> http.client.HTTPSConnection:
         access = self._access
+        access.check()
         # The CA is read for each connection, so that one that was renewed is known.
         connection = http.client.HTTPSConnection(
             access.host, access.port, timeout=timeout, context=access.trust()

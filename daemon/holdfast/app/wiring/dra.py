@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from holdfast.allocation.granting import Granting
-from holdfast.apiserver.access import in_cluster, node_name
+from holdfast.apiserver.access import Access, node_name
 from holdfast.apiserver.claims import ClaimsOnServer
 from holdfast.apiserver.client import ApiServer
+from holdfast.apiserver.connections import ApiServers
 from holdfast.apiserver.resourceslices import NodeSlices
 from holdfast.dra.claimdoor import ClaimDoor
 from holdfast.dra.health import HealthServer
@@ -51,16 +52,15 @@ device plugin, a tainted one fails no pod that is on its way."""
 class Dra:
     """The parts of DRA, each built in one place. Nothing runs yet."""
 
-    def __init__(self, parts: "Parts") -> None:
-        """Build everything over *parts*; raise ApiServerError outside of a pod."""
+    def __init__(self, parts: "Parts", access: Access) -> None:
+        """Build everything over *parts*; the API server is asked by *access*."""
         self._parts = parts
         settings, host = parts.settings, parts.host
         dra = settings.dra
         self.driver = dra.driver_name
         self.node = node_name(dra.node_name, os.environ)
-        access = in_cluster(os.environ, Path(dra.service_account))
-        self.server = ApiServer(access, name="API server", clock=parts.clock)
-        # A slow write of a slice keeps no claim waiting.
+        # Neither a slow read of another claim nor a slow write of a slice keeps a claim waiting.
+        self.server = ApiServers(access, name="API server", clock=parts.clock)
         self._slices = ApiServer(access, name="slices on API server", clock=parts.clock)
         self.specs = ClaimSpecs(
             SpecFolder(Path(settings.cdi.spec_dir), prefix=f"{self.driver}-claim"),
@@ -143,7 +143,7 @@ class Dra:
         self.publisher = self._publisher(slices)
 
     @property
-    def servers(self) -> tuple[ApiServer, ...]:
+    def servers(self) -> tuple[ApiServer | ApiServers, ...]:
         """Return every connection to the API server."""
         return self.server, self._slices
 
