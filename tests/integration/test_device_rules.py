@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from fakes.claimstage import DRIVER, ClaimStage, claim_stage
 from fakes.gpustage import GPU
-from fakes.stage import TPU, Stage, asks, pod, stage
+from fakes.stage import CHIPS, TPU, Stage, asks, pod, stage
 from simulated.nvml import uuid
 from simulated.pods import PodSpec
 
@@ -42,8 +43,10 @@ async def _with_rules(node: Stage, turn: Any, *rules: dict[str, Any]) -> None:
     await turn(node, *rules)
 
     async def leaving() -> bool:
-        status = await node.asked("status") or {"rules": (), "checks": [{"passes": False}]}
-        ready = all(check["passes"] for check in status["checks"])
+        status = await node.asked("status") or {"rules": (), "checks": ()}
+        # Kubelet does not register the driver of claims here.
+        checks = [each for each in status["checks"] if each["name"] != f"registered {DRIVER}"]
+        ready = all(each["passes"] for each in checks)
         return ready and any(_LEAVING in rule["reason"] for rule in status["rules"])
 
     await node.until(leaving, "a device to be leaving")
@@ -196,3 +199,63 @@ async def test_a_rule_that_matches_nothing_is_told_and_all_else_works(short_path
 
         status = await node.asked("status")
         assert status["rules"] == [{"device": None, "reason": await node.problem("devices")}]
+
+
+def _published(at: ClaimStage) -> dict[str, Any]:
+    """Return the devices in the node's ResourceSlices, by name."""
+    slices = [each["spec"] for each in at.plane.slices().values()]
+    return {each["name"]: each for one in slices for each in one.get("devices", ())}
+
+
+def _taints(at: ClaimStage, name: str) -> list[str]:
+    return [each["value"] for each in _published(at).get(name, {}).get("taints", ())]
+
+
+@pytest.mark.parametrize("turn", _TURNS)
+@pytest.mark.parametrize("action", [{"exclude": True}, {"resource": _DEBUG, "api": "dra"}])
+async def test_a_claim_keeps_a_device_that_a_new_rule_takes_away_and_no_new_one_is_given_it(
+    short_path: Path, action: dict[str, Any], turn: Any
+) -> None:
+    chip, old, new = CHIPS[0], "tpu-0000-00-05-0", "debug-0000-00-05-0"
+    async with claim_stage(short_path, chips=2) as at:
+        await at.node.until(lambda: old in _published(at), "the chips to be published")
+        claim = at.allocate("holder", 0)
+        await at.prepared(claim)
+
+        await _with_rules(at.node, turn, _rule(chip, **action))
+        await at.node.until(lambda: _taints(at, old) == ["leaving"], "the chip to be tainted")
+
+        assert await at.node.locks() == {chip: "held"}
+        assert new not in _published(at)
+        # Kubelet prepares it once more after a restart of its own.
+        await at.prepared(claim)
+
+        assert await at.unprepare(claim) == {"holder": ""}
+        await at.node.until(lambda: old not in _published(at), "the chip to leave")
+        refused = (await at.prepare(at.allocate("late", 0)))["late"]
+        assert "this node has no device" in refused.error
+        await at.node.until_free()
+        if "resource" in action:
+            await at.node.until(lambda: new in _published(at), "its new name to be published")
+            attributes = _published(at)[new]["attributes"]
+            assert attributes["type"] == {"string": "debug"}
+            assert attributes["resource"] == {"string": _DEBUG}
+            await at.prepared(at.allocate("debugger", device=new))
+            assert await at.node.locks() == {chip: "held"}
+
+
+async def test_shapes_of_chips_are_those_of_the_whole_host_without_what_is_left_out(
+    short_path: Path,
+) -> None:
+    async with claim_stage(
+        short_path, chips=8, devices=[_rule("0000:00:06.0", exclude=True)]
+    ) as at:
+        half = "tpu-2x2-0000-00-09-0"
+        await at.node.until(lambda: half in _published(at), "the other half to be published")
+
+        published = _published(at)
+        assert {name for name in published if "2x" in name} == {half}
+        assert published["tpu-0000-00-07-0"]["attributes"]["y"] == {"int": 1}
+        claim = at.allocate("half", device=half)
+        await at.prepared(claim)
+        assert len(await at.node.locks()) == 4

@@ -186,6 +186,15 @@ def test_what_a_pod_had_under_a_former_name_may_be_among_what_was_not_seen() -> 
     assert not made.may_have(WHOLE)
 
 
+def test_what_is_known_by_its_pci_function_and_is_not_there_is_gone() -> None:
+    """On a node without GPUs these are never seen, and a chip's lock must not stay for that."""
+    rules = _rules({"pci": "*:05.0", "resource": _DEBUG})
+    found = _found(_chip(5), unseen=frozenset({_GPU}))
+
+    assert not assigned(found, rules, {}).may_have(_DEBUG)
+    assert not assigned(found, (), _had((HALF, _chip(6)))).may_have(HALF)
+
+
 @pytest.mark.parametrize("action", [{"exclude": True}, {"resource": _DEBUG}])
 def test_a_device_that_a_pod_has_stays_under_its_name_and_is_under_no_other(
     action: dict[str, Any],

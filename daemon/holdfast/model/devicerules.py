@@ -142,12 +142,17 @@ class _Assignment:
         )
 
     def _unseen(self) -> frozenset[ResourceName]:
-        """Return what may have more devices: where some were not seen, a rule may move them."""
+        """Return what may have more devices: what was not seen may be, or have been, moved there.
+
+        What is known by its PCI functions is always seen.
+        """
         unseen = self._found.unseen
         if not unseen:
             return unseen
-        former = {name.resource for name, keys in self._had.items() if keys}
-        return unseen | self._targets | former - set(self._found.resources)
+        had = ((name, keys) for name, keys in self._had.items() if keys)
+        former = {name.resource for name, keys in had if not pci_addresses(keys)}
+        known = {*self._found.resources, *(name.resource for name in self._devices)}
+        return unseen | (self._targets | former) - known
 
     def _idle(self) -> Iterator[str]:
         unseen = " or ".join(sorted(self._found.unseen))
