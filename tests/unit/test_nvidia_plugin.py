@@ -4,8 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.errors import SettingsError
+from holdfast.model.devicerules import assigned
+from holdfast.model.devices import Device, DeviceKind, Identity, Inventory
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
 from holdfast.model.replicas import Sharing
 from holdfast.settings import load
 from holdfast.settings.nvidia_plugin import OTHERS, VARIABLES, flags
@@ -267,3 +271,83 @@ def test_what_a_file_of_nvidias_says_that_cannot_be_done_is_named(
 def test_a_file_of_nvidias_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"cannot read .*gone\.yaml"):
         load(None, {"CONFIG_FILE": str(tmp_path / "gone.yaml")})
+
+
+_A100 = "NVIDIA A100-SXM4-40GB"
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ("resources: {gpus: [{pattern: '*', name: gpu}]}", {}),
+        ("resources: {gpus: [{pattern: '*A100*', name: a100}]}", {_A100: "nvidia.com/a100"}),
+        ("RESOURCES: {GPUS: [{Pattern: '*A100*', Name: a100}]}", {_A100: "nvidia.com/a100"}),
+        (
+            "resources: {gpus: [{pattern: 'Tesla T4', name: t4}, {pattern: '*', name: a.b/rest}]}",
+            {"Tesla T4": "nvidia.com/t4", _A100: "a.b/rest", "NVIDIA L4": "a.b/rest"},
+        ),
+        (
+            "resources: {mig: [{pattern: '1g.*', name: small}], gpus: [{pattern: '*', name: big}]}",
+            {
+                "Tesla T4": "nvidia.com/big",
+                _A100: "nvidia.com/big",
+                "NVIDIA L4": "nvidia.com/big",
+                f"{_A100} MIG 1g.5gb": "nvidia.com/small",
+            },
+        ),
+    ],
+)
+def test_resources_of_nvidias_file_name_gpus_by_their_model_and_slices_by_their_profile(
+    tmp_path: Path, content: str, names: dict[str, str]
+) -> None:
+    file = tmp_path / "theirs.yaml"
+    file.write_text(content)
+    rules = load(None, {"CONFIG_FILE": str(file)}).device_rules()
+    models = ["Tesla T4", _A100, "NVIDIA L4", f"{_A100} MIG 1g.5gb", f"{_A100} MIG 2g.10gb"]
+    found = Inventory(devices=(*map(_gpu, models), _chip("v5e")))
+
+    given = {each.model: each.name.resource for each in assigned(found, rules, {}).devices}
+
+    assert {model: name for model, name in given.items() if name != "nvidia.com/gpu"} == names | {
+        "v5e": "google.com/tpu"
+    }
+
+
+def _gpu(model: str) -> Device:
+    uuid = f"GPU-{model}"
+    return Device(
+        name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId(uuid)),
+        kind=DeviceKind.DRIVER,
+        keys=frozenset({HardwareKey(uuid)}),
+        nodes=(),
+        functions=(),
+        model=model,
+        identity=Identity(uuids=(uuid,)),
+    )
+
+
+def _chip(model: str) -> Device:
+    return replace(
+        _gpu(model),
+        name=DeviceName(ResourceName("google.com/tpu"), DeviceId("chip")),
+        identity=Identity(),
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "resources: {gpus: [{pattern: '*'}]}",
+        "resources: {gpus: [a100]}",
+        "resources: {gpus: [{pattern: '*', name: a, replicas: 2}]}",
+        "resources: {tpus: []}",
+        "resources: {gpus: [{pattern: '*', name: 'a b'}]}",
+    ],
+)
+def test_resources_of_nvidias_file_that_name_nothing_are_refused(
+    tmp_path: Path, content: str
+) -> None:
+    file = tmp_path / "theirs.yaml"
+    file.write_text(content)
+    with pytest.raises(SettingsError, match=r"^cannot use "):
+        load(None, {"CONFIG_FILE": str(file)})

@@ -12,7 +12,7 @@ from holdfast.ledger import disk, rows
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import Move
 from holdfast.model.ids import DeviceName
-from holdfast.settings.sections import History
+from holdfast.settings.telling import History
 
 T = TypeVar("T")
 

@@ -94,8 +94,7 @@ def _resources(settings: Settings) -> Iterator[str]:
 
 
 def _devices(settings: Settings) -> Iterator[str]:
-    apis: dict[str, str] = {pool.resource_name: pool.api for pool in settings.pools}
-    apis[settings.tpu.resource_name] = settings.tpu.api
+    apis: dict[str, str] = {}
     for place, each in enumerate(settings.devices):
         path, given = f"devices[{place}]", each.match.given()
         if not given:
@@ -114,10 +113,10 @@ def _devices(settings: Settings) -> Iterator[str]:
 def _moved(
     settings: Settings, path: str, each: DeviceSettings, apis: dict[str, str]
 ) -> Iterator[str]:
-    """Yield why devices cannot have the resource of *each*; *apis* are those of known names."""
+    """Yield why devices cannot have the resource of *each*; *apis* are those of earlier rules."""
     for problem in PoolSpec(resource=ResourceName(each.resource), addresses=("*",)).problems():
         yield f"{path}.{problem}"
-    known = apis.get(each.resource)
+    known = settings.api_of(each.resource) or apis.get(each.resource)
     if each.api and known is not None and known != each.api:
         yield f"{path}.api: {each.resource} is served by {known}; give the same, or another name"
     elif known is None and not each.api and len(settings.apis()) > 1:

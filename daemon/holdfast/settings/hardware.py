@@ -14,6 +14,10 @@ from holdfast.settings.types import Duration, Index, Interval, Replicas, Section
 Api = Literal["device-plugin", "dra"]
 """By which API of Kubernetes pods come to a device."""
 
+GPU_NAME = "nvidia.com/gpu"
+SLICE_NAMES = "nvidia.com/mig-"
+"""How the names of MIG slices begin, where GPUs have GPU_NAME."""
+
 
 class Tpu(Section, frozen=True):
     """TPU chips, and what the programs on them are told.

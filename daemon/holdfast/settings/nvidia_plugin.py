@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from holdfast import names as files
 from holdfast.errors import SettingsError
+from holdfast.settings.nvidia_resources import rules_from
 
 VARIABLES: Mapping[str, str] = {
     "NVIDIA_DRIVER_ROOT": "gpu.driverRootOnHost",
@@ -52,7 +53,7 @@ _SHORTER = {"driver-root": "NVIDIA_DRIVER_ROOT", "dev-root": "NVIDIA_DEV_ROOT"}
 """Flags with another name than their variable."""
 _NO_FLAG = frozenset({"DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"})
 _ELSEWHERE = frozenset({"version", "resources", "flags.gfd", "flags.usenodefeatureapi"})
-"""Keys of its file that its plugin ignores too, or that are for another program."""
+"""Keys of its file that are read elsewhere, or that are for another program."""
 _SECTIONS = frozenset(
     {"flags", "flags.plugin", "imex", "sharing", "sharing.timeslicing", "sharing.mps"}
 )
@@ -181,6 +182,8 @@ def from_file(content: Mapping[str, object], file: str) -> FromFile:
         elif value is not None:
             name = _IN_FILE[_BY_LOWER[lower]]
             found |= _meaning(name, _text(name, value, where), where)
+    if rules := rules_from(content, file):
+        found["devices"] = json.dumps(rules)
     return FromFile(found=found, ignored=tuple(ignored))
 
 

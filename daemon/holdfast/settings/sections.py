@@ -11,9 +11,19 @@ import msgspec
 
 from holdfast.model.devicerules import DeviceRule
 from holdfast.names import CLAIM_STATE
-from holdfast.settings.hardware import DeviceSettings, Gpu, Pool, Sharing, Tpu
+from holdfast.settings.hardware import (
+    GPU_NAME,
+    SLICE_NAMES,
+    Api,
+    DeviceSettings,
+    Gpu,
+    Pool,
+    Sharing,
+    Tpu,
+)
 from holdfast.settings.labels import Labels
-from holdfast.settings.types import Count, Duration, Interval, Port, Section
+from holdfast.settings.telling import History, Http, Liveness, Log, Readiness
+from holdfast.settings.types import Duration, Interval, Section
 
 
 class Host(Section, frozen=True):
@@ -308,52 +318,6 @@ class Drift(Section, frozen=True):
     disagreement that no event announces."""
 
 
-class History(Section, frozen=True):
-    """How much of each device's history is kept in the ledger."""
-
-    per_device: Count = 200
-    """How many changes of state are kept for each device; older ones are dropped. Raise it to look
-    back further with `holdfast history`; the ledger's file grows with it."""
-
-
-class Http(Section, frozen=True):
-    """The HTTP server for probes (/livez, /readyz) and metrics (/metrics)."""
-
-    address: str = ""
-    """The IP address to listen on. Empty: every address of the host, IPv4 and IPv6. Set it to
-    127.0.0.1 when only programs on the node may ask; the daemon then needs the node's network."""
-    port: Port = 8008
-    """The TCP port to listen on. 0 turns probes and metrics off. Change it when another program on
-    the host network has the port."""
-
-
-class Log(Section, frozen=True):
-    """What is logged, and how."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least severe messages that are logged. Set it to debug to look into a problem."""
-    format: Literal["auto", "json", "text"] = "auto"
-    """How a message is written. auto: text on a terminal, JSON elsewhere. Set it to json or text
-    when what collects your logs needs one of them."""
-
-
-class Liveness(Section, frozen=True):
-    """When /livez fails, so that kubelet restarts the container."""
-
-    loop_stall: Interval = Interval(30)
-    """How long the event loop may stand still before /livez fails. Raise it when the container is
-    restarted on nodes that are only overloaded."""
-
-
-class Readiness(Section, frozen=True):
-    """What /readyz asks for in addition to a daemon that works."""
-
-    require_devices: bool = False
-    """Whether a node without any device counts as not ready. By default it is ready and says so: a
-    node may come up before its driver, and a node without accelerators is not broken. Set it to
-    true where every node that holdfast runs on must have devices."""
-
-
 class Settings(Section, frozen=True):
     """The settings that belong to no section."""
 
@@ -410,13 +374,20 @@ class Settings(Section, frozen=True):
         enabled = (api for is_enabled, api in sections if is_enabled)
         return frozenset({*enabled, *(each.api for each in self.pools)})
 
-    def is_dra(self, resource: str) -> bool:
-        """Tell whether the devices of *resource* are served by DRA: what is no other's is a GPU."""
+    def api_of(self, resource: str) -> Api | None:
+        """Return by which API hardware of this name is served, None where only rules give it."""
         for pool in self.pools:
             if pool.resource_name == resource:
-                return pool.api == "dra"
+                return pool.api
         if resource == self.tpu.resource_name:
-            return self.tpu.api == "dra"
+            return self.tpu.api
+        is_gpu = resource == GPU_NAME or resource.startswith(SLICE_NAMES)
+        return self.gpu.api if is_gpu else None
+
+    def is_dra(self, resource: str) -> bool:
+        """Tell whether the devices of *resource* are served by DRA: what is no other's is a GPU."""
+        if (api := self.api_of(resource)) is not None:
+            return api == "dra"
         for each in self.devices:
             if each.resource == resource:
                 return "dra" in ((each.api,) if each.api else self.apis())
