@@ -113,6 +113,7 @@ def _with(kind: FaultKind, device: Device = _GPU) -> Device:
     [
         (_GPU, False, None),
         (_GPU, True, None),
+        (replace(_GPU, kind=DeviceKind.VFIO), False, None),
         (_with(FaultKind.ILL), False, "nvidia.com/gpu/GPU-0: it is ill"),
         (_with(FaultKind.ILL), True, None),
         (_with(FaultKind.NO_NODE), True, "nvidia.com/gpu/GPU-0: it is no-node"),

@@ -28,12 +28,12 @@ from fakes.books import (
     silicon,
     unreadable,
 )
+from fakes.claimbooks import CLAIM, REF, prepared_book, unprepared_book, wish_of
 from holdfast.errors import ClaimRefusedError
 from holdfast.model.book.book import Book, ClaimRecord, Phase
 from holdfast.model.book.claims import (
     REMEMBERED,
     ClaimPhase,
-    Wish,
     end_claim,
     enlist,
     phase_of,
@@ -48,34 +48,7 @@ from holdfast.model.book.queue import settle
 from holdfast.model.book.reconcile import Observed, reconcile
 from holdfast.model.dra.passage import enter, why_not_yet
 from holdfast.model.gate.gate import Caller, Passage, why_held, why_wait
-from holdfast.model.ids import BootId, ClaimRef, ClaimUid, DeviceId, PodUid, ResourceName
-
-_C = ClaimUid("claim-1")
-_REF = ClaimRef("team", _C, "two-chips")
-
-
-def _wish(
-    *pods: PodUid,
-    ref: ClaimRef = _REF,
-    devices: Mapping[ResourceName, Mapping[DeviceId, frozenset]] | None = None,  # type: ignore[type-arg]
-) -> Wish:
-    return Wish(
-        ref=ref,
-        pods={each: f"name-of-{each}" for each in pods or (X,)},
-        devices=devices or {WHOLE: silicon(d0="ab")},
-    )
-
-
-def _prepared(*pods: PodUid, ref: ClaimRef = _REF) -> Book:
-    draft = drafted()
-    assert enter(draft, _wish(*pods, ref=ref), "free") is None
-    return draft.book
-
-
-def _unprepared(book: Book) -> Book:
-    draft = drafted(book)
-    end_claim(draft, _C, "kubelet unprepared it", kubelet=KUBELET)
-    return draft.book
+from holdfast.model.ids import BootId, ClaimUid, DeviceId, PodUid, ResourceName
 
 
 def _observed(*, sightings: Mapping[PodUid, PodSighting] | None = None) -> Observed:
@@ -90,9 +63,9 @@ def _observed(*, sightings: Mapping[PodUid, PodSighting] | None = None) -> Obser
 
 def test_a_claim_gets_what_is_free_and_its_pods_are_named() -> None:
     draft = drafted()
-    assert enlist(draft, _wish()) is None
+    assert enlist(draft, wish_of()) is None
     lock = lock_of(draft.book, "d0")
-    assert (lock.state, lock.claim, lock.pod, lock.started) == (LockState.HELD, _C, X, False)
+    assert (lock.state, lock.claim, lock.pod, lock.started) == (LockState.HELD, CLAIM, X, False)
     assert draft.book.holder(lock) == "pod team/name-of-pod-x (pod-x) by claim team/two-chips"
     assert [each.phase for each in draft.holdings.allocations.values()] == [Phase.PENDING]
 
@@ -100,14 +73,14 @@ def test_a_claim_gets_what_is_free_and_its_pods_are_named() -> None:
 @pytest.mark.parametrize("active", [False, True])
 def test_a_claim_waits_behind_a_pod_of_the_device_plugin(active: bool) -> None:
     draft = drafted(book_of(allocated(silicon(h0="a"), resource=HALF, pod=X, active=active)))
-    assert enlist(draft, _wish()) is None
-    assert why_not_yet(draft.book, _C, keys("a", "b")) == (
+    assert enlist(draft, wish_of()) is None
+    assert why_not_yet(draft.book, CLAIM, keys("a", "b")) == (
         f"{HALF}/h0 is held by pod team/name-of-pod-x (pod-x)"
     )
 
 
 def test_a_pod_of_the_device_plugin_waits_behind_a_claim_that_is_its_own() -> None:
-    draft = drafted(_prepared())
+    draft = drafted(prepared_book())
     draft.allocate(WHOLE, silicon(d0="ab"), pod=X)
     settle(draft)
     passage = Passage(resource=WHOLE, asked=frozenset({DeviceId("d0")}), devices=silicon(d0="ab"))
@@ -117,71 +90,54 @@ def test_a_pod_of_the_device_plugin_waits_behind_a_claim_that_is_its_own() -> No
 
 
 def test_two_claims_of_one_pod_are_two_holders() -> None:
-    other = replace(_REF, uid=ClaimUid("claim-2"))
-    draft = drafted(_prepared())
-    assert enlist(draft, _wish(ref=other)) is None
+    other = replace(REF, uid=ClaimUid("claim-2"))
+    draft = drafted(prepared_book())
+    assert enlist(draft, wish_of(ref=other)) is None
     assert why_not_yet(draft.book, other.uid, keys("a", "b")) is not None
 
 
 def test_a_claim_of_several_resources_is_one_holder() -> None:
     draft = drafted()
-    wish = _wish(devices={WHOLE: silicon(d0="a"), HALF: silicon(h0="b")})
+    wish = wish_of(devices={WHOLE: silicon(d0="a"), HALF: silicon(h0="b")})
     assert enter(draft, wish, "free") is None
-    assert [lock.claim for lock in draft.locks.values()] == [_C, _C]
+    assert [lock.claim for lock in draft.locks.values()] == [CLAIM, CLAIM]
     assert {each.phase for each in draft.holdings.allocations.values()} == {Phase.ACTIVE}
 
 
 def test_what_is_prepared_again_stays_as_it_is_and_takes_in_more_pods() -> None:
-    before = _prepared(X)
+    before = prepared_book(X)
     draft = drafted(before)
-    assert enter(draft, _wish(X, Y), "free") is None
+    assert enter(draft, wish_of(X, Y), "free") is None
     assert len(draft.holdings.allocations) == 1
-    assert draft.book.claims[_C].pods == {X, Y}
+    assert draft.book.claims[CLAIM].pods == {X, Y}
 
 
 def test_pods_that_a_claim_is_no_longer_reserved_for_are_waited_for_all_the_same() -> None:
     """They may run until kubelet has ended them."""
-    draft = drafted(_prepared(X))
-    assert enter(draft, _wish(Y), "free") is None
-    assert draft.book.claims[_C].pods == {X, Y}
-
-
-def test_a_claim_that_was_over_and_free_has_none_of_its_former_pods() -> None:
-    draft = drafted(_unprepared(_prepared(X)))
-    release(draft, lock_of(draft.book, "d0"), "nobody uses it")
-    assert enter(draft, _wish(Y), "free") is None
-    assert draft.book.claims[_C].pods == {Y}
-    assert draft.book.claims[_C].over_at is None
+    draft = drafted(prepared_book(X))
+    assert enter(draft, wish_of(Y), "free") is None
+    assert draft.book.claims[CLAIM].pods == {X, Y}
 
 
 def test_hardware_that_joins_a_device_of_a_claim_is_the_claims_as_well() -> None:
-    draft = drafted(_prepared())
-    assert enter(draft, _wish(devices={WHOLE: silicon(d0="abc")}), "free") is None
+    draft = drafted(prepared_book())
+    assert enter(draft, wish_of(devices={WHOLE: silicon(d0="abc")}), "free") is None
     assert lock_of(draft.book, "d0").keys == keys("a", "b", "c")
-    end_claim(draft, _C, "kubelet unprepared it")
+    end_claim(draft, CLAIM, "kubelet unprepared it")
     assert lock_of(draft.book, "d0").state is LockState.RELEASING
-
-
-def test_a_device_that_grew_and_was_never_prepared_is_free_at_once() -> None:
-    draft = drafted()
-    enlist(draft, _wish())
-    enlist(draft, _wish(devices={WHOLE: silicon(d0="abc")}))
-    end_claim(draft, _C, "kubelet unprepared it")
-    assert not draft.locks
-    assert not draft.holdings.allocations
 
 
 def test_each_resource_of_a_claim_is_written_down_also_where_it_has_the_same_hardware() -> None:
     draft = drafted()
-    enlist(draft, _wish(devices={WHOLE: silicon(d0="ab"), HALF: silicon(h0="a")}))
-    mine = draft.holdings.of_claim(_C)
+    enlist(draft, wish_of(devices={WHOLE: silicon(d0="ab"), HALF: silicon(h0="a")}))
+    mine = draft.holdings.of_claim(CLAIM)
     assert {(each.resource, *each.ids) for each in mine} == {(WHOLE, "d0"), (HALF, "h0")}
 
 
 def test_the_order_in_which_pods_are_named_decides_nothing() -> None:
     one, other = drafted(), drafted()
-    enlist(one, _wish(X, Y))
-    enlist(other, _wish(Y, X))
+    enlist(one, wish_of(X, Y))
+    enlist(other, wish_of(Y, X))
     assert one.book.locks == other.book.locks
     assert lock_of(one.book, "d0").pod == X
 
@@ -198,30 +154,30 @@ def test_a_claim_is_prepared_with_the_last_of_its_devices(
     active: tuple[ResourceName, ...], expected: ClaimPhase
 ) -> None:
     draft = drafted()
-    enlist(draft, _wish(devices={WHOLE: silicon(d0="a"), HALF: silicon(h0="b")}))
-    for each in draft.holdings.of_claim(_C):
+    enlist(draft, wish_of(devices={WHOLE: silicon(d0="a"), HALF: silicon(h0="b")}))
+    for each in draft.holdings.of_claim(CLAIM):
         if each.resource in active:
             draft.activate(each)
-    assert phase_of(draft.book, draft.book.claims[_C]) is expected
+    assert phase_of(draft.book, draft.book.claims[CLAIM]) is expected
 
 
 def test_a_claim_without_devices_is_not_called_prepared() -> None:
-    record = ClaimRecord(ref=_REF, pods=frozenset({X}), boot=BOOT)
-    assert phase_of(Book(claims={_C: record}), record) is ClaimPhase.PREPARING
+    record = ClaimRecord(ref=REF, pods=frozenset({X}), boot=BOOT)
+    assert phase_of(Book(claims={CLAIM: record}), record) is ClaimPhase.PREPARING
 
 
 def test_other_devices_than_it_has_are_refused() -> None:
-    draft = drafted(_prepared())
+    draft = drafted(prepared_book())
     with pytest.raises(ClaimRefusedError, match=r"given google.com/tpu/d0.*delete the pods"):
-        enlist(draft, _wish(devices={WHOLE: silicon(d1="c")}))
+        enlist(draft, wish_of(devices={WHOLE: silicon(d1="c")}))
 
 
 def test_a_drained_node_prepares_what_was_prepared_and_nothing_new() -> None:
-    draft = drafted(_prepared())
+    draft = drafted(prepared_book())
     draft.mark(Marks(drain=Mark(asker=Asker(uid=0, pid=1), at=NOW)))
-    assert enter(draft, _wish(), "free") is None
-    other = replace(_REF, uid=ClaimUid("claim-2"))
-    reason = enter(draft, _wish(Y, ref=other, devices={WHOLE: silicon(d1="c")}), "free")
+    assert enter(draft, wish_of(), "free") is None
+    other = replace(REF, uid=ClaimUid("claim-2"))
+    reason = enter(draft, wish_of(Y, ref=other, devices={WHOLE: silicon(d1="c")}), "free")
     assert reason is not None
     assert "draining" in reason
     assert draft.book.lock_on(keys("c")) is None
@@ -229,37 +185,14 @@ def test_a_drained_node_prepares_what_was_prepared_and_nothing_new() -> None:
 
 def test_a_claim_that_was_never_prepared_leaves_nothing_to_wait_for() -> None:
     draft = drafted()
-    enlist(draft, _wish())
-    end_claim(draft, _C, "kubelet unprepared it")
+    enlist(draft, wish_of())
+    end_claim(draft, CLAIM, "kubelet unprepared it")
     assert not draft.locks
     assert not draft.holdings.allocations
 
 
-def test_the_end_of_a_claim_that_is_not_known_changes_nothing() -> None:
-    """Kubelet asks again until it is answered, also of a daemon that lost its ledger."""
-    draft = drafted(_prepared())
-    before = draft.book
-    end_claim(draft, ClaimUid("another"), "kubelet unprepared it", kubelet=KUBELET)
-    assert draft.book is before
-
-
-def test_the_next_in_the_queue_gets_what_a_claim_never_had_prepared() -> None:
-    draft = drafted()
-    enlist(draft, _wish())
-    draft.allocate(WHOLE, silicon(d0="ab"), pod=Y)
-    end_claim(draft, _C, "kubelet unprepared it")
-    lock = lock_of(draft.book, "d0")
-    assert (lock.pod, lock.claim, lock.state) == (Y, None, LockState.HELD)
-
-
-def test_the_history_tells_the_end_of_a_claim_of_one_pod_once() -> None:
-    draft = drafted(_prepared())
-    end_claim(draft, _C, "kubelet unprepared it")
-    assert [(each.after, each.pod) for each in draft.moves] == [(LockState.RELEASING, X)]
-
-
 def test_what_was_prepared_is_free_only_after_each_of_its_pods() -> None:
-    draft = drafted(_unprepared(_prepared(Y, X)))
+    draft = drafted(unprepared_book(prepared_book(Y, X)))
     for pod in (X, Y):
         assert draft.locks, f"the end of {pod} was not waited for"
         lock = lock_of(draft.book, "d0")
@@ -269,41 +202,34 @@ def test_what_was_prepared_is_free_only_after_each_of_its_pods() -> None:
 
 
 def test_pods_that_joined_without_a_call_are_waited_for_as_well() -> None:
-    draft = drafted(_prepared(Y))
-    share(draft, _C, [X, Z])
-    end_claim(draft, _C, "kubelet unprepared it")
-    share(draft, _C, [PodUid("too-late")])
+    draft = drafted(prepared_book(Y))
+    share(draft, CLAIM, [X, Z])
+    end_claim(draft, CLAIM, "kubelet unprepared it")
+    share(draft, CLAIM, [PodUid("too-late")])
     assert lock_of(draft.book, "d0").pod == X
-    assert draft.book.claims[_C].pods == {X, Y, Z}
-
-
-def test_the_pods_of_a_claim_are_gone_through_from_the_first_whoever_asked_for_it() -> None:
-    draft = drafted(_prepared(Y))
-    share(draft, _C, [X])
-    end_claim(draft, _C, "kubelet unprepared it")
-    assert lock_of(draft.book, "d0").pod == X
+    assert draft.book.claims[CLAIM].pods == {X, Y, Z}
 
 
 def test_the_next_in_the_queue_gets_what_a_claim_leaves() -> None:
-    draft = drafted(_prepared())
+    draft = drafted(prepared_book())
     draft.allocate(WHOLE, silicon(d0="ab"), pod=Y)
-    end_claim(draft, _C, "kubelet unprepared it")
+    end_claim(draft, CLAIM, "kubelet unprepared it")
     release(draft, lock_of(draft.book, "d0"), "nobody uses it")
     lock = lock_of(draft.book, "d0")
     assert (lock.pod, lock.claim) == (Y, None)
 
 
 def test_a_late_call_is_refused_and_another_pod_is_not() -> None:
-    draft = drafted(_unprepared(_prepared()))
+    draft = drafted(unprepared_book(prepared_book()))
     release(draft, lock_of(draft.book, "d0"), "nobody uses it")
     with pytest.raises(ClaimRefusedError, match="no other pod is to use it since"):
-        enlist(draft, _wish(X))
-    assert enlist(draft, _wish(X, Y)) is None
+        enlist(draft, wish_of(X))
+    assert enlist(draft, wish_of(X, Y)) is None
 
 
 def test_a_claim_that_comes_back_waits_until_its_former_pods_are_over() -> None:
-    draft = drafted(_unprepared(_prepared()))
-    reason = enlist(draft, _wish(Y))
+    draft = drafted(unprepared_book(prepared_book()))
+    reason = enlist(draft, wish_of(Y))
     assert reason is not None
     assert "is not free of pod team/name-of-pod-x (pod-x) by claim team/two-chips yet" in reason
     assert not draft.holdings.allocations
@@ -311,26 +237,28 @@ def test_a_claim_that_comes_back_waits_until_its_former_pods_are_over() -> None:
 
 @pytest.mark.parametrize(("later", "boot"), [(REMEMBERED, BOOT), (0.0, BootId("the next boot"))])
 def test_what_is_over_is_forgotten_in_time(later: float, boot: BootId) -> None:
-    draft = drafted(_unprepared(_prepared()))
+    draft = drafted(unprepared_book(prepared_book()))
     release(draft, lock_of(draft.book, "d0"), "nobody uses it")
     after = Draft(draft.book, now=NOW, uptime=UPTIME + later, boot=boot)
-    assert enlist(after, _wish(X)) is None
+    assert enlist(after, wish_of(X)) is None
     gone = Draft(draft.book, now=NOW, uptime=UPTIME + later, boot=boot)
     reconcile(gone, replace(_observed(), boot=boot))
     assert not gone.book.claims
 
 
 def test_what_is_over_is_remembered_for_as_long_as_a_lock_is_left() -> None:
-    after = Draft(_unprepared(_prepared()), now=NOW, uptime=UPTIME + 2 * REMEMBERED, boot=BOOT)
+    after = Draft(
+        unprepared_book(prepared_book()), now=NOW, uptime=UPTIME + 2 * REMEMBERED, boot=BOOT
+    )
     reconcile(after, _observed())
-    assert [*after.book.claims] == [_C]
+    assert [*after.book.claims] == [CLAIM]
 
 
 def test_kubelets_checkpoint_ends_no_claim_however_long_it_is_silent() -> None:
-    later = drafted(_prepared(), now=NOW + 5000)
+    later = drafted(prepared_book(), now=NOW + 5000)
     reconcile(later, replace(_observed(), view=seen(read_at=NOW - EPOCH + 5000)))
     assert lock_of(later.book, "d0").state is LockState.HELD
-    assert later.book.claims[_C].over_at is None
+    assert later.book.claims[CLAIM].over_at is None
 
 
 def _counted(book: Book) -> Book:
@@ -343,7 +271,7 @@ def _counted(book: Book) -> Book:
 
 def test_a_claim_does_not_come_back_because_kubelet_counts_its_pod() -> None:
     """The pod may have asked the device plugin, too; its claim is over by kubelet's own word."""
-    draft = drafted(_unprepared(_prepared()))
+    draft = drafted(unprepared_book(prepared_book()))
     draft.allocate(WHOLE, silicon(d0="ab"), pod=X)
     assert lock_of(_counted(draft.book), "d0").state is LockState.RELEASING
 
@@ -351,54 +279,47 @@ def test_a_claim_does_not_come_back_because_kubelet_counts_its_pod() -> None:
 def test_what_a_pod_had_by_the_device_plugin_does_not_come_back_to_its_claim() -> None:
     draft = drafted(book_of(allocated(silicon(d0="ab"), pod=X, active=True)))
     draft.end(draft.holdings.allocations[1], "kubelet no longer counts it")
-    assert enlist(draft, _wish()) is None
+    assert enlist(draft, wish_of()) is None
     after = _counted(draft.book)
     assert lock_of(after, "d0").state is LockState.RELEASING
-    assert [each.claim for each in after.allocations.values()] == [_C]
+    assert [each.claim for each in after.allocations.values()] == [CLAIM]
 
 
 def test_a_pod_with_a_claim_is_counted_and_let_go_by_its_end() -> None:
-    draft = drafted(_prepared(X, Y))
+    draft = drafted(prepared_book(X, Y))
     reconcile(draft, _observed())
     for pod in (X, Y):
         record = draft.book.pods[pod]
         assert (record.counted_by, record.let_go_at) == (KUBELET, None)
-    end_claim(draft, _C, "kubelet unprepared it", kubelet=KUBELET)
+    end_claim(draft, CLAIM, "kubelet unprepared it", kubelet=KUBELET)
     for pod in (X, Y):
         record = draft.book.pods[pod]
         assert (record.counted_by, record.let_go_at) == (KUBELET, UPTIME)
 
 
-def test_the_end_of_a_lost_claim_is_no_evidence_that_kubelet_let_its_pods_go() -> None:
-    """Kubelet said nothing, so what is left of them is nobody's to end."""
-    draft = drafted(_prepared(X))
-    end_claim(draft, _C, "the API server has no such claim")
-    assert draft.book.pods[X].let_go_at is None
-
-
 def test_a_pod_that_has_more_than_the_claim_is_not_let_go() -> None:
-    draft = drafted(_prepared(X))
+    draft = drafted(prepared_book(X))
     draft.allocate(HALF, silicon(h9="z"), pod=X)
-    end_claim(draft, _C, "kubelet unprepared it", kubelet=KUBELET)
+    end_claim(draft, CLAIM, "kubelet unprepared it", kubelet=KUBELET)
     assert draft.book.pods[X].let_go_at is None
 
 
 def test_the_cgroups_of_all_pods_of_a_claim_are_remembered() -> None:
-    draft = drafted(_prepared(X, Y))
+    draft = drafted(prepared_book(X, Y))
     sighting = PodSighting(cgroup="/kubepods/pod-y", inode=7, processes=(1,))
     reconcile(draft, _observed(sightings={Y: sighting}))
     assert draft.book.pods[Y].inode == 7
-    end_claim(draft, _C, "kubelet unprepared it")
+    end_claim(draft, CLAIM, "kubelet unprepared it")
     reconcile(draft, _observed())
     assert draft.book.pods[Y].inode == 7
 
 
 def test_the_cgroup_of_each_pod_is_followed_until_the_claim_is_over() -> None:
     """Another cgroup of its name belongs, from then on, to a later pod."""
-    draft = drafted(_prepared(X, Y))
+    draft = drafted(prepared_book(X, Y))
     for inode, over in ((7, False), (8, False), (9, True)):
         if over:
-            end_claim(draft, _C, "kubelet unprepared it", kubelet=KUBELET)
+            end_claim(draft, CLAIM, "kubelet unprepared it", kubelet=KUBELET)
         sighting = PodSighting(cgroup="/kubepods/pod-y", inode=inode, processes=(1,))
         reconcile(draft, _observed(sightings={Y: sighting}))
         assert draft.book.pods[Y].inode == min(inode, 8)
@@ -406,21 +327,21 @@ def test_the_cgroup_of_each_pod_is_followed_until_the_claim_is_over() -> None:
 
 
 def test_a_pod_with_a_claim_is_not_let_go_also_while_the_checkpoint_cannot_be_read() -> None:
-    draft = drafted(_prepared(X))
+    draft = drafted(prepared_book(X))
     draft.note_pod(replace(draft.book.pods[X], let_go_at=UPTIME, counted_boot=BOOT))
     reconcile(draft, replace(_observed(), view=unreadable()))
     assert draft.book.pods[X].let_go_at is None
 
 
 def test_names_of_devices_stay_apart_by_resource() -> None:
-    draft = drafted(_prepared())
+    draft = drafted(prepared_book())
     assert draft.locks.keys() == {name("d0")}
 
 
 def test_a_start_of_nobody_known_waits_behind_a_claim_and_is_told_which() -> None:
     draft = drafted()
     draft.mark(Marks(drain=Mark(asker=Asker(uid=0, pid=1), at=NOW)))
-    assert enlist(draft, _wish()) is None
+    assert enlist(draft, wish_of()) is None
     passage = Passage(resource=WHOLE, asked=frozenset({DeviceId("d0")}), devices=silicon(d0="ab"))
     assert why_held(passage, Caller(), draft.book) == (
         "it is not known whose container this is, and pod team/name-of-pod-x (pod-x) by claim "

@@ -257,7 +257,7 @@ def _is_old(record: ClaimRecord, uptime: float, boot: BootId) -> bool:
 
 def _note_pod(draft: Draft, uid: PodUid, namespace: str, name: str) -> None:
     known = draft.book.pods.get(uid, PodRecord(uid=uid, boot=draft.boot))
-    if name and not known.name:
+    if name:
         known = replace(known, namespace=namespace, name=name)
     draft.note_pod(known)
 

@@ -1,0 +1,189 @@
+"""The end of a claim: what is freed, what is still waited for, and what is told of its pods."""
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.books import (
+    BOOT,
+    KUBELET,
+    NOW,
+    UPTIME,
+    WHOLE,
+    X,
+    Y,
+    Z,
+    drafted,
+    lock_of,
+    silicon,
+)
+from fakes.claimbooks import CLAIM, REF, prepared_book, unprepared_book, wish_of
+from holdfast.model.book.book import PodRecord
+from holdfast.model.book.claims import (
+    REMEMBERED,
+    drop_old_claims,
+    end_claim,
+    enlist,
+    has_claim,
+    release,
+    share,
+)
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState
+from holdfast.model.dra.passage import enter
+from holdfast.model.ids import BootId, ClaimUid, PodUid, ProcessId
+
+
+def test_the_end_of_a_claim_that_is_not_known_changes_nothing() -> None:
+    """Kubelet asks again until it is answered, also of a daemon that lost its ledger."""
+    draft = drafted(prepared_book())
+    before = draft.book
+    end_claim(draft, ClaimUid("another"), "kubelet unprepared it", kubelet=KUBELET)
+    assert draft.book is before
+
+
+def test_the_next_in_the_queue_gets_what_a_claim_never_had_prepared() -> None:
+    draft = drafted()
+    enlist(draft, wish_of())
+    draft.allocate(WHOLE, silicon(d0="ab"), pod=Y)
+    end_claim(draft, CLAIM, "kubelet unprepared it")
+    lock = lock_of(draft.book, "d0")
+    assert (lock.pod, lock.claim, lock.state) == (Y, None, LockState.HELD)
+
+
+def test_the_history_tells_the_end_of_a_claim_of_one_pod_once() -> None:
+    draft = drafted(prepared_book())
+    end_claim(draft, CLAIM, "kubelet unprepared it")
+    assert [(each.after, each.pod) for each in draft.moves] == [(LockState.RELEASING, X)]
+
+
+def test_the_pods_of_a_claim_are_gone_through_from_the_first_whoever_asked_for_it() -> None:
+    draft = drafted(prepared_book(Y))
+    share(draft, CLAIM, [X])
+    end_claim(draft, CLAIM, "kubelet unprepared it")
+    assert lock_of(draft.book, "d0").pod == X
+
+
+def test_the_end_of_a_lost_claim_is_no_evidence_that_kubelet_let_its_pods_go() -> None:
+    """Kubelet said nothing, so what is left of them is nobody's to end."""
+    draft = drafted(prepared_book(X))
+    end_claim(draft, CLAIM, "the API server has no such claim")
+    assert draft.book.pods[X].let_go_at is None
+
+
+def test_a_claim_that_was_over_and_free_has_none_of_its_former_pods() -> None:
+    draft = drafted(unprepared_book(prepared_book(X)))
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it")
+    assert enter(draft, wish_of(Y), "free") is None
+    assert draft.book.claims[CLAIM].pods == {Y}
+    assert draft.book.claims[CLAIM].over_at is None
+
+
+def test_a_device_that_grew_and_was_never_prepared_is_free_at_once() -> None:
+    draft = drafted()
+    enlist(draft, wish_of())
+    enlist(draft, wish_of(devices={WHOLE: silicon(d0="abc")}))
+    end_claim(draft, CLAIM, "kubelet unprepared it")
+    assert not draft.locks
+    assert not draft.holdings.allocations
+
+
+def test_a_lock_goes_from_pod_to_pod_and_leaves_none_of_them_out() -> None:
+    draft = drafted(unprepared_book(prepared_book(X, Y, Z)))
+    waited_for = []
+    while draft.locks:
+        lock = lock_of(draft.book, "d0")
+        waited_for.append(lock.pod)
+        release(draft, lock, "nobody uses it")
+    assert waited_for == [X, Y, Z]
+
+
+def test_what_was_quarantined_is_free_once_its_last_pod_has_let_go_of_it() -> None:
+    """The history has no arrow from quarantined to free: it was reclaimed in the end."""
+    draft = drafted(unprepared_book(prepared_book()))
+    device = lock_of(draft.book, "d0").device
+    draft.move(device, LockState.RECLAIMING, "still held")
+    draft.move(device, LockState.QUARANTINED, "it does not end")
+    before = len(draft.moves)
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it")
+    assert [each.after for each in draft.moves[before:]] == [LockState.RECLAIMING, LockState.FREE]
+
+
+def test_what_is_only_releasing_is_free_in_one_step() -> None:
+    draft = drafted(unprepared_book(prepared_book()))
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it")
+    assert [each.after for each in draft.moves] == [LockState.FREE]
+
+
+@pytest.mark.parametrize("pod", [X, Y])
+def test_a_pod_has_a_claim_until_that_is_over_whatever_other_claims_there_are(pod: PodUid) -> None:
+    """What is left of such a pod is its work."""
+    other = replace(REF, uid=ClaimUid("claim-2"))
+    draft = drafted(prepared_book(X))
+    enlist(draft, wish_of(Y, ref=other, devices={WHOLE: silicon(d1="c")}))
+    assert has_claim(draft.book, pod)
+    assert not has_claim(draft.book, Z)
+    end_claim(draft, CLAIM if pod == X else other.uid, "kubelet unprepared it")
+    assert not has_claim(draft.book, pod)
+    assert has_claim(draft.book, Y if pod == X else X)
+
+
+def test_a_claim_that_waits_without_a_device_is_not_forgotten_however_long_it_waits() -> None:
+    waiting = replace(REF, uid=ClaimUid("claim-2"))
+    draft = drafted(prepared_book(X))
+    enlist(draft, wish_of(Y, ref=waiting))
+    later = Draft(draft.book, now=NOW, uptime=UPTIME + 9 * REMEMBERED, boot=BOOT)
+    drop_old_claims(later)
+    assert {CLAIM, waiting.uid} == {*later.book.claims}
+
+
+def test_what_has_just_ended_is_remembered_without_a_lock_as_well() -> None:
+    draft = drafted()
+    enlist(draft, wish_of())
+    end_claim(draft, CLAIM, "kubelet unprepared it")
+    drop_old_claims(draft)
+    assert [*draft.book.claims] == [CLAIM]
+
+
+def _let_go(kubelet: ProcessId, *, seconds: float = 0.0, boot: BootId = BOOT) -> PodRecord:
+    """Return what is known of the pod after a first Unprepare, and one of *kubelet* later on."""
+    before = unprepared_book(prepared_book(X))
+    draft = Draft(before, now=NOW, uptime=UPTIME + seconds, boot=boot)
+    end_claim(draft, CLAIM, "kubelet unprepared it", kubelet=kubelet)
+    return draft.book.pods[X]
+
+
+def test_kubelets_word_does_not_grow_younger_when_it_asks_again() -> None:
+    assert _let_go(KUBELET, seconds=40.0).let_go_at == UPTIME
+
+
+def test_the_word_of_another_kubelet_is_its_own() -> None:
+    another = ProcessId(701, 71)
+    record = _let_go(another, seconds=40.0)
+    assert (record.counted_by, record.let_go_at) == (another, UPTIME + 40.0)
+
+
+def test_a_word_of_a_former_boot_is_given_anew() -> None:
+    record = _let_go(KUBELET, seconds=-90.0, boot=BootId("the next boot"))
+    assert (record.counted_boot, record.let_go_at) == ("the next boot", UPTIME - 90.0)
+
+
+def test_an_unprepare_that_comes_again_says_nothing_of_pods_that_are_forgotten() -> None:
+    draft = drafted(unprepared_book(prepared_book(X)))
+    release(draft, lock_of(draft.book, "d0"), "nobody uses it")
+    draft.forget_pod(X)
+    end_claim(draft, CLAIM, "kubelet unprepared it", kubelet=KUBELET)
+    assert X not in draft.book.pods
+
+
+def test_the_name_of_a_pod_is_kept_where_a_later_call_has_none() -> None:
+    draft = drafted(prepared_book(X))
+    enlist(draft, replace(wish_of(), pods={X: ""}))
+    assert draft.book.pods[X].name == "name-of-pod-x"
+
+
+def test_a_pod_without_a_name_is_known_by_its_uid_alone_until_it_has_one() -> None:
+    draft = drafted(prepared_book(X))
+    share(draft, CLAIM, [Y])
+    assert draft.book.pods[Y] == PodRecord(uid=Y, boot=BOOT)
+    enlist(draft, wish_of(X, Y))
+    assert str(draft.book.pods[Y]) == "team/name-of-pod-y (pod-y)"
