@@ -509,10 +509,7 @@ GUARDS = (
         name="gpu-replicas",
         why="nobody has a replica of a GPU while another pod has the GPU, nor the other way round",
         edits=(Edit(_BOOK, "for side in sorted(rivals(keys)):", "for side in sorted(()):"),),
-        tests=(
-            f"{_REPLICAS}::test_whoever_has_the_card_or_a_slice_keeps_every_replica",
-            f"{_REPLICAS}::test_a_lock_is_refused_on_what_a_replica_excludes",
-        ),
+        tests=(f"{_REPLICAS}::test_a_start_on_a_replica_is_told_who_has_the_card",),
     ),
     Guard(
         name="gpu-replicas-in-line",

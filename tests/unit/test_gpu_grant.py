@@ -130,3 +130,10 @@ def test_a_gpu_named_twice_is_given_once() -> None:
 
     assert grant.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
     assert [node.container_path for node in grant.nodes].count("/dev/nvidia0") == 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_replicas_of_a_gpu_are_answered_as_the_gpu_itself(name: str) -> None:
+    gpus, rules, beside = CASES[name]
+    twice = tuple(each for gpu in gpus for each in (gpu, gpu))
+    assert gpu_grant(twice, rules, beside) == gpu_grant(gpus, rules, beside)

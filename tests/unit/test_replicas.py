@@ -20,8 +20,9 @@ from fakes.books import (
     name,
 )
 from fakes.onegpu import RULES
-from holdfast.errors import LedgerError
+from holdfast.errors import LedgerError, RequestRefusedError
 from holdfast.model.book.book import Book
+from holdfast.model.book.byhand import target
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine, why_withheld
 from holdfast.model.book.proof import could_have_started
@@ -418,3 +419,17 @@ def test_the_preferred_replicas(policy: SlicePolicy, size: int, wanted: set[str]
     preference = GpuPreference(Watched(GpuTopology()), policy)
     choice = Choice(available=free, size=size, must_include=(), avoid=())
     assert set(preference.preferred(devices, choice)) == wanted
+
+
+def test_a_person_quarantines_a_shared_card_by_its_name_and_releases_one_replica_at_a_time() -> (
+    None
+):
+    with pytest.raises(RequestRefusedError, match="cannot find device G"):
+        target("G", SHARED_GPU, Book())
+    for text in ("G", "nvidia.com/gpu/G"):
+        what = target(text, SHARED_GPU, Book(), cards=True)
+        assert str(what.device) == "nvidia.com/gpu/G"
+        assert what.keys == keys("gpu/G")
+    assert target("G", NAMED, Book(), cards=True).device.resource == "nvidia.com/gpu"
+    assert target("G::1", SHARED_GPU, Book(), cards=True).keys == keys("replica/G/1")
+    assert WHOLE_GPU.shared_cards() == SLICED.shared_cards() == ()

@@ -161,6 +161,13 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
         key = replica_key(card, number) if number else card_key(card)
         return replace(known, name=name, keys=frozenset({key}))
 
+    def shared_cards(self) -> tuple[Device, ...]:
+        """Return the cards that are shared, each as a whole: `devices` has their replicas."""
+        parts = ((each.name.resource, *parted(each.name.id)) for each in self.devices)
+        names = (DeviceName(unshared(resource), card) for resource, card, number in parts if number)
+        found = (self.get(name) for name in dict.fromkeys(names))
+        return tuple(device for device in found if device is not None)
+
     @cached_property
     def _cards(self) -> dict[DeviceName, Device]:
         """Return a device of each card that is, or could be, shared."""

@@ -168,9 +168,9 @@ class Gpu(Section, frozen=True):
     as nvidia.com/gpu, where all GPUs are divided alike. mixed: as nvidia.com/mig-1g.10gb and the
     like, beside whole GPUs. Change it when you divide GPUs by MIG."""
     shared_devices_allocation_policy: Literal["distributed", "packed"] = "distributed"
-    """The GPU that the next MIG slice is taken from, where kubelet may choose. distributed: the one
-    with the fewest slices in use, so that pods share less of a GPU's heat and links. packed: the
-    one with the most. Choose packed to keep whole GPUs empty for a new layout."""
+    """The GPU that the next MIG slice or replica is taken from, where kubelet may choose.
+    distributed: the one with the fewest in use, so that pods share less of a GPU's heat and links.
+    packed: the one with the most. Choose packed to keep whole GPUs empty for a new layout."""
     health_beat: Interval = Interval(10)
     """How often each GPU is asked for its state when no event comes. Raise it to save CPU time."""
     health_quiet: Duration = Duration(60)

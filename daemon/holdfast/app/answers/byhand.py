@@ -49,7 +49,7 @@ class _Hand:
         self._parts = parts
 
     async def quarantine(self, question: Question) -> reports.Report:
-        what, asker = self._target(question), _asker(question)
+        what, asker = self._target(question, cards=True), _asker(question)
         reason = _reason(question)
         if not reason:
             raise RequestRefusedError(f"cannot quarantine {what.device}: give a reason (--reason)")
@@ -59,7 +59,7 @@ class _Hand:
         return self._done("quarantined by hand", asker, text, device=what.device, reason=reason)
 
     async def unquarantine(self, question: Question) -> reports.Report:
-        what, asker = self._target(question), _asker(question)
+        what, asker = self._target(question, cards=True), _asker(question)
         overruled = [(each, each.errors(what.device)) for each in self._parts.sources]
         texts = [error.text for _, errors in overruled for error in errors]
         lifted = await self._parts.ledger.apply(
@@ -158,11 +158,12 @@ class _Hand:
         )
         return self._done(what, asker, text, reason=reason)
 
-    def _target(self, question: Question) -> Target:
+    def _target(self, question: Question, *, cards: bool = False) -> Target:
         return target(
             str(question.get("device")),
             self._parts.scanner.inventory.value,
             self._parts.ledger.book.value,
+            cards=cards,
         )
 
     def _done(self, what: str, asker: Asker, text: str, **about: object) -> reports.Report:

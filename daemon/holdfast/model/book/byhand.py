@@ -22,17 +22,20 @@ class Target(Struct, frozen=True, kw_only=True):
     keys: frozenset[HardwareKey]
 
 
-def target(text: str, inventory: Inventory, book: Book) -> Target:
+def target(text: str, inventory: Inventory, book: Book, *, cards: bool = False) -> Target:
     """Return the device named by ``resource/id``, or by the id alone if that is unique.
 
-    It may have left the node, as long as it has a lock or is quarantined. Raises
-    RequestRefusedError for a name of no device or of several devices.
+    It may have left the node, as long as it has a lock or is quarantined. With *cards* it may be a
+    card that is shared, with all of its replicas. Raises RequestRefusedError for a name of no
+    device or of several devices.
     """
     known: dict[DeviceName, frozenset[HardwareKey]] = {
         quarantine.device: quarantine.keys for quarantine in book.marks.quarantines.values()
     }
     known |= {lock.device: lock.keys for lock in book.locks.values()}
     known |= {device.name: device.keys for device in inventory.devices}
+    if cards:
+        known |= {card.name: card.keys for card in inventory.shared_cards()}
     meant = device_meant(text, known)
     return Target(device=meant, keys=known[meant])
 

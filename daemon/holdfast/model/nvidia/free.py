@@ -127,7 +127,12 @@ def granted_on(
     admins: frozenset[PodUid] = frozenset(),
 ) -> Granted:
     """Return to whom the ledger gave the hardware of a device; *admins* use it beside them."""
-    granted = [lock for lock in locks.values() if lock.state is not LockState.FOREIGN]
+    cards = {card_of(key) for key in keys}
+    granted = [
+        lock
+        for lock in locks.values()
+        if lock.state is not LockState.FOREIGN and any(card_of(key) in cards for key in lock.keys)
+    ]
     mine = [lock for lock in granted if clash(lock.keys, keys)]
     beside = [lock for lock in granted if shares(lock.keys, keys)]
     returning = {lock.pod for lock in mine if lock.state in ENDING}

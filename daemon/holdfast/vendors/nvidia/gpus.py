@@ -207,7 +207,8 @@ class Gpus(WithoutDriver):
                 machine=self._files.machine,
                 classes={gpu.pci: self._files.pci_class(gpu.pci) for gpu in gpus if gpu.pci},
                 since=self._since,
-                left_out=frozenset(each.device.name.id for each in inventory.left_out),
+                sharing=self._shared,
+                left_out=frozenset(parted(each.device.name.id)[0] for each in inventory.left_out),
             )
         )
 
