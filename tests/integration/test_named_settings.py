@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from fakes.controlplane import NODE, NODES, ControlPlane, control_plane
+from fakes.controlplane import EVENTS, NODE, NODES, ControlPlane, control_plane
 from fakes.stage import Stage, pod, stage
-from simulated.cluster.store import Place
+from simulated.cluster.store import Place, Selector
 
 _NODE = Place(kind=NODES, name=NODE)
 _LABEL, _THEIRS = "holdfast.dev/config", "nvidia.com/device-plugin.config"
@@ -36,6 +36,11 @@ class Cluster:
         draft.write_text(yaml.safe_dump(content))
         draft.rename(self.folder / name)
 
+    def refusals(self) -> list[str]:
+        """Return what Events say of configurations that cannot be used."""
+        found, _ = self.plane.store.find(Place(kind=EVENTS, namespace="default"), Selector())
+        return [each["message"] for each in found if each["reason"] == "ConfigurationRefused"]
+
     @asynccontextmanager
     async def daemon(self, folder: Path) -> Any:
         """Yield a node whose daemon goes by the documents."""
@@ -50,6 +55,7 @@ class Cluster:
             own_process=True,
             environment=environment,
             named={"folder": str(self.folder)},
+            events={"enabled": True},
             dra={"serviceAccount": str(self.plane.account)},
         ) as node:
             yield node
@@ -85,6 +91,8 @@ async def test_the_label_and_the_documents_are_followed_and_pods_keep_their_devi
         await node.until(lambda: '"live": ["gate.wait"]' in node.log, "the document to be read")
         cluster.label(ours="nowhere", theirs="fast")
         await node.until_problem("configuration", "'nowhere', which the node's label names")
+        await node.until(cluster.refusals, "an Event of it")
+        assert "'nowhere', which the node's label names" in cluster.refusals()[0]
         cluster.label(theirs="fast")
         assert (await _goes_by(node, "fast"))["gate"]["wait"] == 0.5
         cluster.label()

@@ -120,6 +120,13 @@ def test_a_pod_that_waits_twice_is_told_of_the_first() -> None:
     assert found.text.endswith("one")
 
 
+def test_the_node_is_told_of_a_configuration_that_cannot_be_used() -> None:
+    (found,) = notices(book(), (), (), (), "gate.wiat: there is no such key")
+    assert (found.reason, found.pod, found.device) == (Reason.CONFIGURATION, None, None)
+    assert found.is_warning
+    assert found.text.endswith("stays in use: gate.wiat: there is no such key")
+
+
 def test_the_node_is_told_by_reason() -> None:
     held, given_up = (
         KeptDevice(device=each, quarantined=each == D1, text=f"{each} is kept") for each in (D0, D1)

@@ -64,11 +64,13 @@ class Notices:
         condition: ConditionOfNode,
         clock: Clock,
         patience: float,
+        refused: Callable[[], str] = lambda: "",
     ) -> None:
         """Tell of devices that are not free for *patience* seconds, once the node was *looked* at.
 
         *waiting* returns who waits at a moment (monotonic seconds); *obstacle* says what was last
-        seen to keep a device from its next pod, empty for nothing.
+        seen to keep a device from its next pod, empty for nothing; *refused* why the configuration
+        as it is now is not in use.
         """
         self._ledger = ledger
         self._waiting = waiting
@@ -78,6 +80,7 @@ class Notices:
         self._condition = condition
         self._clock = clock
         self._patience = patience
+        self._refused = refused
         self._ages = LockAges(clock)
         self._history: History = {}
         self._reclaims = reclaims_in(ledger.book.value)
@@ -122,7 +125,7 @@ class Notices:
         now = self._clock.monotonic()
         self._reclaims = self._reclaims.lately(now)
         book, done = self._ledger.book.value, self._reclaims.done.values()
-        found = notices(book, self._waiting(now), self._kept(), done)
+        found = notices(book, self._waiting(now), self._kept(), done, self._refused())
         for notice in due(found, self._history, now):
             about = "node" if notice.pod is None else "pod"
             self._history = noted(self._history, notice, now, failed=True)  # until it is written

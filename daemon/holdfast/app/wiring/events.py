@@ -38,6 +38,7 @@ class ClusterEvents:
             condition=NodeCondition(self.server, node=node),
             clock=parts.clock,
             patience=settings.withhold_after,
+            refused=lambda: parts.live.refused,
         )
 
     def _waiting(self, now: float) -> Iterator[Waiting]:

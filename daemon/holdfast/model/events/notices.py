@@ -28,10 +28,11 @@ class Reason(Enum):
     HELD = "DeviceHeld"
     QUARANTINED = "DeviceQuarantined"
     RECLAIMED = "DeviceReclaimed"
+    CONFIGURATION = "ConfigurationRefused"
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """One Event to be: about `pod`, or about the node because of `device`."""
+    """One Event to be: about `pod`, or about the node, for its `device` or its configuration."""
 
     reason: Reason
     text: str
@@ -68,8 +69,12 @@ def notices(
     waiting: Iterable[Waiting],
     kept: Iterable[KeptDevice],
     reclaimed: Iterable[Reclaimed],
+    refused: str = "",
 ) -> tuple[Notice, ...]:
-    """Return what may be told now, waiting pods first, without pods whose name is not known."""
+    """Return what may be told now, waiting pods first, without pods whose name is not known.
+
+    *refused* says why the configuration as it is now is not in use, empty where it is.
+    """
     told = [
         Notice(reason=Reason.WAITING, text=f"{each.what} waits: {each.why}", pod=pod)
         for each in waiting
@@ -88,6 +93,9 @@ def notices(
     told += [
         Notice(reason=Reason.RECLAIMED, text=each.text, device=each.device) for each in reclaimed
     ]
+    if refused:
+        text = f"the changed configuration is not used, and the former one stays in use: {refused}"
+        told.append(Notice(reason=Reason.CONFIGURATION, text=text))
     first: dict[About, Notice] = {}
     for each in told:  # a pod may wait at two doors
         first.setdefault(each.about, each)
