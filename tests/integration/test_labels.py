@@ -83,6 +83,19 @@ async def test_labels_follow_the_gpus_their_slices_and_their_driver(
         await until(node, **{"cuda.driver-version.major": "580"})
 
 
+async def test_gpus_that_are_shared_say_by_how_many_pods(gpu_stage: Any, short_path: Path) -> None:
+    (short_path / "features.d").mkdir()
+    sharing = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}
+    rules = [{"match": {"index": 1}, "exclude": True}]
+    others = {"labels": WANTED, "sharing": sharing, "devices": rules}
+    async with gpu_stage(others=others) as node:
+        node.gpus.arrive(3)
+        await until(node, **{"gpu.count": "2", "gpu.replicas": "4"})
+        found = labels(node.stage)
+        assert found["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3-SHARED"
+        assert found["nvidia.com/gpu.sharing-strategy"] == "time-slicing"
+
+
 async def test_chips_that_are_left_out_are_no_label_and_those_of_another_name_are(
     short_path: Path,
 ) -> None:

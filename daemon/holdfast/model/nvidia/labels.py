@@ -29,8 +29,6 @@ _LATER: Mapping[str, str] = {"7.5": "turing", "8.9": "ada-lovelace"}
 _MODES: Mapping[str, str] = {"0x030000": "graphics", "0x030200": "compute"}
 """By the PCI class."""
 _UNKNOWN = "unknown"
-
-
 _NOT_GRANTED = Sharing(replicas=0)
 
 
@@ -40,8 +38,8 @@ class GpuLabelFacts(Struct, frozen=True, kw_only=True):
     `gpus` are those of the last reading that found the driver ready, `facts` what is advertised of
     them. `machine` is the product's name in DMI, `classes` are the PCI classes by address, as sysfs
     has them (``0x030200``), `since` is the time in seconds since the epoch at which they began.
-    `sharing` is by the resource's own name; a resource that is not in it is not shared. `left_out`
-    are the GPUs and slices that no pod is given, by the settings.
+    `sharing` is by the resource's own name; slices are never shared. `left_out` are the GPUs and
+    slices that no pod is given, by the settings.
     """
 
     gpus: tuple[Gpu, ...]
@@ -167,8 +165,8 @@ def _of_slices(
     labels: dict[str, str] = {}
     for resource, found in kinds.items():
         gpu, piece = found[0]
-        sharing = known.sharing.get(resource, NOT_SHARED)
-        labels |= _of_resource(resource, f"{gpu.name} MIG {piece.profile}", len(found), sharing)
+        product = f"{gpu.name} MIG {piece.profile}"
+        labels |= _of_resource(resource, product, len(found), NOT_SHARED)
         labels |= {f"{resource}.{name}": str(value) for name, value in _amounts(piece).items()}
     if known.strategy is MigStrategy.SINGLE and not parts and any(gpu.mig for gpu in gpus):
         labels = _of_resource(_GPU, f"{gpus[0].name} MIG INVALID", 0, _NOT_GRANTED)
