@@ -4,13 +4,14 @@ import asyncio
 from pathlib import Path
 
 from fakes.claimstage import ClaimStage, begin, claim_stage
+from fakes.opener import opener
 from fakes.stage import pod
 
 
 async def test_what_a_pod_of_the_device_plugin_has_is_free_for_claims_once_it_is_over(
     short_path: Path,
 ) -> None:
-    """Kubelet hears no list of devices any more, and so its checkpoint names the pod for good."""
+    """Whichever is first: its cgroup is gone, or kubelet, sent an empty list, writes so."""
     async with claim_stage(short_path, chips=1) as at:
         at.node.kill()
         at.node.configure(tpu={"api": "device-plugin"})
@@ -27,13 +28,35 @@ async def test_what_a_pod_of_the_device_plugin_has_is_free_for_claims_once_it_is
         assert not preparing.done()
         await at.node.end(former)
         await preparing
-        checkpoint = at.node.checkpoint.read_text()
-        assert former.uid in checkpoint, "kubelet's checkpoint was written: this proves nothing"
-        assert any("the hardware comes by claims now" in each for each in await at.history(0))
+        ended = ("the hardware comes by claims now", "kubelet no longer counts pod")
+        history = await at.history(0)
+        assert any(each in evidence for each in ended for evidence in history)
         await at.node.for_some_beats()
         assert await at.node.queued() == 0
         assert await at.unprepare(claim) == {"next": ""}
         await at.node.until_free()
+
+
+async def test_what_a_pod_that_never_began_was_allocated_is_free_at_kubelets_word(
+    short_path: Path,
+) -> None:
+    """It has no cgroup to go away; but kubelet is sent a list without devices, and so it writes."""
+    async with claim_stage(short_path, chips=1) as at:
+        at.node.kill()
+        at.node.configure(tpu={"api": "device-plugin"})
+        await at.node.start_and_register()
+        await at.node.until(lambda: bool(at.node.healthy()), "the chip to be offered")
+        with opener(at.path(0)) as held:
+            at.node.node.add_process(held.pid, "/user.slice")
+            former = await at.node.submit(pod("former", chips=1))
+            await at.node.waiting(former, f"pid {held.pid}")
+            at.node.kill()
+        at.node.configure(tpu={"api": "dra"})
+        await begin(at)
+        assert await at.node.locks() == {"0000:00:05.0": "held"}
+        await at.node.end(former)
+        await at.prepared(at.allocate("next", 0))
+        assert any("which never started" in each for each in await at.history(0))
 
 
 async def _queued(at: ClaimStage) -> bool:

@@ -1,5 +1,6 @@
 """Ends what still holds a device whose pod is over, one step at a time, if every guard agrees."""
 
+import contextlib
 import signal
 from collections.abc import Callable, Iterable, Sequence
 
@@ -7,6 +8,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.errors import HostError
 from holdfast.host.proc.pidfd import Pidfds
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.locks import DeviceLock, LockState
@@ -20,6 +22,8 @@ from holdfast.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 
+_NEXT = 8
+"""Pods of a claim whose turn comes next and that are looked at: each costs a look at /proc."""
 _SAID = {
     "sent": "signal sent",
     "gone": "process exited before the signal",
@@ -103,6 +107,7 @@ class Reclaimer:
         if lock.pod is None:
             return
         members = await self._evidence.look(lock.pod)
+        await self._look_at_next(lock, lock.pod)
         blockers = in_the_way(facts.kernel.holders or (), lock.pod, members)
         attempt = self._attempts.get(lock.pod, Attempt())
         settings = self._evidence.settings.value
@@ -133,6 +138,16 @@ class Reclaimer:
             await self._end(lock, blockers, step, attempt, warrant)
         elif step is ReclaimStep.KILL:  # no process is left, and yet the kernel shows it in use
             self._attempts[lock.pod] = replace(attempt, killed_at=self._clock.monotonic())
+
+    async def _look_at_next(self, lock: DeviceLock, pod: PodUid) -> None:
+        """Note since when kubelet and the runtime have let go of the pods that come after *pod*.
+
+        Several may have shared a claim. Their graces begin with its end, not with their turn.
+        """
+        pods = sorted(self._ledger.book.value.pods_of(lock) | {pod})
+        for each in pods[pods.index(pod) + 1 :][:_NEXT]:
+            with contextlib.suppress(HostError):  # what cannot be listed shows nothing
+                await self._evidence.look(each)
 
     async def _end(
         self,

@@ -220,7 +220,12 @@ class Watcher:
         self._unrecorded = {
             device: text for device, text in self._unrecorded.items() if device in self._not_free
         }
-        self._uncounted.keep({lock.pod for lock in ending})
+        # Of a claim's pods each has its turn, and the time for which none is counted runs for all.
+        self._uncounted.keep({pod for lock in ending for pod in book.pods_of(lock)})
+        for lock in ending:
+            if lock.claim is not None:
+                for pod in book.pods_of(lock):
+                    self._uncounted.seconds(pod, counted=False)
         await self._look_ahead(ending, book, sightings)
         rest: list[tuple[DeviceLock, ReleaseFacts]] = []
         for lock in ending:

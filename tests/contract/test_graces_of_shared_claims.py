@@ -1,0 +1,159 @@
+"""Pods that shared a claim are gone through one by one, and wait for their graces together."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fakes.books import BOOT, KUBELET, WHOLE, X, Y, Z, inventory, name, seen, silicon
+from fakes.reclaimscene import ReclaimScene, reclaim_scene
+from holdfast.host.cgroup.cgroups import Cgroups
+from holdfast.host.files.inotify import PathWatcher
+from holdfast.host.proc.pidfd import Pidfds
+from holdfast.host.proc.procfs import Procfs
+from holdfast.host.use.look import Look
+from holdfast.ledger.ledger import open_ledger
+from holdfast.model.book.book import PodRecord
+from holdfast.model.book.claims import Wish, end_claim, release
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState
+from holdfast.model.dra.passage import enter
+from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
+from holdfast.reclaim.kernel import KernelWatch
+from holdfast.reclaim.sightings import PodSightings
+from holdfast.reclaim.watcher import Watcher
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+from holdfast.settings.sections import Reclaim
+from holdfast.settings.types import Interval
+from manual_clock import ManualClock
+from simulated.proctree import ProcTree
+from waiting import until
+
+_CLAIM = ClaimRef("team", ClaimUid("uid-1"), "shared")
+
+
+def _end_of_claim(draft: Draft, *pods: PodUid, inodes: dict[PodUid, int] | None = None) -> None:
+    """Let a claim of *pods*, which had d0, be over; *inodes* are those of their cgroups."""
+    devices = {WHOLE: silicon(d0="a")}
+    wish = Wish(ref=_CLAIM, pods=dict.fromkeys(pods, ""), devices=devices)
+    assert enter(draft, wish, "free") is None
+    for pod, inode in (inodes or {}).items():
+        record = PodRecord(
+            uid=pod,
+            boot=BOOT,
+            cgroup=f"/kubepods/pod{pod}",
+            inode=inode,
+            counted_by=KUBELET,
+            counted_boot=BOOT,
+        )
+        draft.note_pod(record)
+    end_claim(draft, _CLAIM.uid, "kubelet unprepared it", kubelet=KUBELET)
+
+
+async def _shared(scene: ReclaimScene) -> None:
+    """Let pods X and Y have shared the claim, instead of X alone having had the device."""
+    inodes = {X: scene.folder_of(X).stat().st_ino, Y: scene.make_pod(Y)}
+
+    def decide(draft: Draft) -> None:
+        draft.move(name("d0"), LockState.FREE, "for this test")
+        _end_of_claim(draft, X, Y, inodes=inodes)
+
+    scene.clock.pass_by(60.0)
+    await scene.change(decide)
+    scene.clock.pass_by(-60.0)
+
+
+async def test_what_is_left_of_the_second_pod_waits_for_no_grace_of_its_own(
+    tmp_path: Path,
+) -> None:
+    async with reclaim_scene(tmp_path) as scene:
+        await _shared(scene)
+        first, second = scene.start(), scene.start(pod=Y)
+        await scene.wait_long()
+        assert not first.lives
+        assert second.lives, "its turn has not come"
+        scene.leave(first.pid)
+        await scene.change(partial(release, lock=scene.lock, evidence="its processes ended"))
+        assert scene.lock.pod == Y
+        for _ in range(3):
+            await scene.beat()
+        await until(lambda: not second.lives)
+
+
+class _Reader:
+    """Kubelet's view, which does not change."""
+
+    def __init__(self) -> None:
+        self.view = Watched(seen())
+
+    def ask(self, reason: str) -> None:
+        """Nobody answers."""
+
+
+class _NothingToDo:
+    """Nothing is to be ended or reset here."""
+
+    def start_over(self, pods: object) -> None: ...
+
+    def forget(self, lock: object) -> None: ...
+
+    async def step(self, *facts: object) -> None: ...
+
+    async def detains(self, lock: object) -> str:
+        return ""
+
+    def clears(self, *facts: object) -> str:
+        return ""
+
+
+async def test_pods_whose_cgroup_was_never_seen_are_waited_for_once(tmp_path: Path) -> None:
+    tree, clock = ProcTree(tmp_path), ManualClock()
+    (tree.root.sys / "bus").mkdir(parents=True, exist_ok=True)
+    tree.myself()
+    (tmp_path / "state").mkdir()
+    lanes = [Lane(each, deadline=30.0) for each in ("ledger", "pods", "scan")]
+    procfs, paths = Procfs(tree.root), PathWatcher()
+    pidfds = Pidfds(procfs)
+    ledger = await open_ledger(tmp_path / "state", lanes[0], clock=clock, boot=BOOT)
+    await ledger.apply(lambda draft: _end_of_claim(draft, X, Y, Z))
+    reader: Any = _Reader()
+    nobody: Any = _NothingToDo()
+    settings = Reclaim(poll=Interval(0.05), release_poll=Interval(0.05))
+    watcher = Watcher(
+        ledger=ledger,
+        inventory=Watched(inventory({WHOLE: {}})),
+        reader=reader,
+        kernel=KernelWatch(
+            look=Look(tree.root, lanes[2]),
+            pidfds=pidfds,
+            clock=clock,
+            exited=lambda _process: None,
+            rescan=60.0,
+            exclusive_open=False,
+        ),
+        pods=PodSightings(
+            cgroups=Cgroups(tree.root),
+            procfs=procfs,
+            paths=paths,
+            lane=lanes[1],
+            clock=clock,
+            changed=lambda _pod: None,
+        ),
+        reclaimer=nobody,
+        resetter=nobody,
+        clock=clock,
+        settings=Watched(settings),
+        pending_timeout=60.0,
+    )
+    running = asyncio.create_task(watcher.run())
+    await until(lambda: "never seen" in watcher.obstacle(name("d0")))
+    clock.shift(settings.unseen_grace)
+    await until(lambda: not ledger.book.value.locks)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    pidfds.close()
+    paths.close()
+    await ledger.close()
+    for lane in lanes:
+        lane.close(patience=5.0)
