@@ -142,9 +142,7 @@ class Claims:
             self.record.answered(each.ref.uid, DRIVER, devices)
             self._kernel.say(f"claim {each} is prepared for {pod}")
             each.granted = True
-            for line in self._wrong_with(each):
-                self._kernel.wrong.append(line)
-                self._kernel.say(f"WRONG {line}")
+            self._kernel.complain(self._wrong_with(each))
         return True
 
     async def unprepare(self, door: Door) -> None:

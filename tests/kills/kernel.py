@@ -2,7 +2,7 @@
 
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from holdfast.model.ids import DeviceName, ProcessId
@@ -65,6 +65,13 @@ class Kernel:
 
     def say(self, text: str) -> None:
         self.told.append(f"{self.clock.monotonic():9.2f}  {text}")
+
+    def complain(self, wrong: Iterable[str]) -> None:
+        """Write down what went wrong, once."""
+        for line in wrong:
+            if line not in self.wrong:
+                self.wrong.append(line)
+                self.say(f"WRONG {line}")
 
     def make_cgroup(self, path: str) -> None:
         if path not in self.cgroups:
@@ -144,8 +151,7 @@ class Kernel:
         why = process.works()
         line = f"{number.name} by {how} to pid {process.id} ({process.command}, {process.cgroup})"
         if why is not None:
-            self.wrong.append(f"{line}: {why}")
-            self.say(f"WRONG {line}: {why}")
+            self.complain([f"{line}: {why}"])
         else:
             self.say(line)
         dies = number is signal.SIGKILL or not process.deaf

@@ -92,6 +92,7 @@ class Kubelet:
     async def admit(self, pod: Pod, plugin: Plugin) -> bool:
         """Ask for the devices of each container; a refusal is the end of the pod."""
         if self.process is None or not (self.api or pod.static):
+            pod.wanted, pod.over = False, True
             return False
         self.answer_list()
         self.pods.append(pod)

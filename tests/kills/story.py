@@ -4,7 +4,7 @@ import itertools
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -144,29 +144,26 @@ class Story:
         await self.kubelet.sync(self)
         await self.daemon.beat()
         if self.daemon.up:
-            self._complain(self.daemon.claims.wrong())
+            self.kernel.complain(self.daemon.claims.wrong())
 
     async def _calm(self) -> None:
         """Let everything work again for a while, so that what is an orphan is ended as one."""
         self.kernel.say("everything works again")
-        self.runtime.up = self.runtime.readable = True
-        self.kubelet.api = self.kubelet.network = True
+        self.runtime.up = self.runtime.readable = self.kubelet.api = self.kubelet.network = True
         self.kernel.blind = False
         if self.kubelet.process is None:
             self.kubelet.start()
         if not self.daemon.up:
             await self.daemon.start()
         self.daemon.lane.calls_left = None
-        self.kubelet.claims.record.write()
         for _ in range(14):
             await self._time_passes(12.0)
-        self._complain(self.daemon.claims.kept_for_nobody())
-
-    def _complain(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            if line not in self.kernel.wrong:
-                self.kernel.wrong.append(line)
-                self._say(f"WRONG {line}")
+        self._inside = True  # nothing happens meanwhile any more: what is lost is found
+        for _ in range(3):
+            self.kubelet.api = True
+            self.kubelet.claims.record.write()
+            await self._time_passes(61.0)
+        self.kernel.complain(self.daemon.claims.kept_for_nobody())
 
     async def _meanwhile(self) -> None:
         """While the daemon waits for kubelet's answer, anything can happen, kubelet's work too."""
