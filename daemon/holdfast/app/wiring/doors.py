@@ -1,14 +1,18 @@
 """Which of the two doors, the device plugin and DRA, this daemon serves, and whom else it tells."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
 from holdfast.errors import ApiServerError
+from holdfast.kubelet.offering import Offering
+from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
 from holdfast.model.book.offers import Offers
+from holdfast.runtime.changes import Changes
 from holdfast.settings import Settings
 
 if TYPE_CHECKING:
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
     from holdfast.app.wiring.parts import Parts
 
 log = structlog.get_logger(__name__)
+
+_LONG = 3600.0
 
 
 def second_door(parts: "Parts") -> "Dra | None":
@@ -56,6 +62,15 @@ def cluster_events(parts: "Parts") -> "ClusterEvents | None":
     except ApiServerError as error:
         log.warning("cannot tell the cluster", what="Events", reason=str(error))
         return None
+
+
+async def something_offered(
+    offering: Offering, ledger: Ledger, silent: Callable[[], bool]
+) -> Offers:
+    """Return what kubelet is offered, once there is something, or nothing is to come (*silent*)."""
+    while not (offering.offers.value.devices or silent()):
+        await Changes([offering.offers, ledger.book]).wait(_LONG)
+    return offering.offers.value
 
 
 def is_silent(settings: Settings, offers: Offers, book: Book) -> bool:

@@ -14,7 +14,7 @@ from holdfast.app.watches.drift import DriftWatch
 from holdfast.app.watches.labels import LabelWatch
 from holdfast.app.watches.memory import MemoryWatch
 from holdfast.app.watches.own_sockets import OwnSockets
-from holdfast.app.wiring.doors import cluster_events, is_silent, second_door
+from holdfast.app.wiring.doors import cluster_events, is_silent, second_door, something_offered
 from holdfast.app.wiring.hosts import Hosts
 from holdfast.app.wiring.lacks import lacks
 from holdfast.app.wiring.live import LiveSettings
@@ -39,7 +39,6 @@ from holdfast.kubelet.reader import ViewReader
 from holdfast.kubelet.registration import Registrar, RegistrationTimes
 from holdfast.kubelet.traffic import Traffic
 from holdfast.ledger.ledger import Ledger
-from holdfast.model.book.offers import Offers
 from holdfast.model.devices import Inventory
 from holdfast.model.gate.promise import names_of_ours
 from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, PodUid, ResourceName
@@ -52,7 +51,6 @@ from holdfast.reclaim.reclaimer import Reclaimer
 from holdfast.reclaim.resetter import Resetter
 from holdfast.reclaim.sightings import PodSightings
 from holdfast.reclaim.watcher import Watcher
-from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.settings import Settings
 from holdfast.vendors.context import Context, Vendor
@@ -66,8 +64,6 @@ VENDORS: tuple[Vendor, ...] = (
     nvidia,
 )
 """The adapters of this daemon, one line each; of a device that two find the first one's counts."""
-
-_LONG = 3600.0
 
 Called = Callable[[str, str, str, float], None]
 """Takes one call of kubelet's: the resource, the call's name, its status code, its seconds."""
@@ -173,7 +169,7 @@ class Parts:
             resend=self._resend,
             active=lambda: bool(self.ledger.book.value.locks),
             promised=self.sources.promised,
-            offered=self._something_offered,
+            offered=lambda: something_offered(self.offering, self.ledger, self._silent),
             silent=self._silent,
             lane=host.lanes["kubelet"],
             clock=self.clock,
@@ -387,13 +383,6 @@ class Parts:
     def _resend(self) -> None:
         """Send the device lists once more, so that kubelet writes its checkpoint."""
         self.offering.resend()
-
-    async def _something_offered(self) -> Offers:
-        while not (self.offering.offers.value.devices or self._silent()):
-            changes = Changes([self.offering.offers, self.ledger.book])
-            if not (self.offering.offers.value.devices or self._silent()):
-                await changes.wait(_LONG)
-        return self.offering.offers.value
 
     def _silent(self) -> bool:
         return is_silent(self.settings, self.offering.offers.value, self.ledger.book.value)
