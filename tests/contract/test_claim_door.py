@@ -276,6 +276,23 @@ async def test_a_process_that_has_the_device_is_waited_for(at: _AtTheDoor) -> No
     assert (await waiting).error == ""
 
 
+async def test_a_claim_tells_what_it_waits_for_and_for_how_long_until_it_is_answered(
+    at: _AtTheDoor,
+) -> None:
+    door, claim = at.door(longest=_GENEROUS), at.allocate("one", 0)
+    preparing = door.preparing
+    with ExitStack() as stack:
+        pid = at.opened(stack, 0)
+        call = asyncio.create_task(_one(door, claim))
+        await until(lambda: [*preparing.waiting(0.0)])
+        (earlier,), (later,) = preparing.waiting(1000.0), preparing.waiting(1003.0)
+        assert later.seconds - earlier.seconds == pytest.approx(3.0)
+        assert (later.what, later.pods) == ("claim team/one", frozenset({"pod-of-one"}))
+        assert f"is held by pid {pid}" in later.why
+    await call
+    assert not [*preparing.waiting(0.0)]
+
+
 async def test_claims_of_one_call_do_not_wait_for_each_other(at: _AtTheDoor) -> None:
     door, free, taken = at.door(), at.allocate("one", 0), at.allocate("two", 1)
     with ExitStack() as stack:

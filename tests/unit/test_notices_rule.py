@@ -26,6 +26,8 @@ from holdfast.model.ids import PodUid
 
 D0, D1 = name("d0"), name("d1")
 PATIENCE = 30.0
+AT = 5000.0
+"""When the first event was written."""
 
 
 def lock(state: LockState, *, evidence: str = "it is so", **changes: Any) -> DeviceLock:
@@ -145,7 +147,7 @@ def notice(number: int = 0, text: str = "held") -> Notice:
     return Notice(reason=Reason.HELD, text=text, device=name(f"d{number}"))
 
 
-def written(*found: Notice, at: float = 0.0, failed: bool = False) -> History:
+def written(*found: Notice, at: float = AT, failed: bool = False) -> History:
     history: History = {}
     for each in found:
         history = noted(history, each, at, failed=failed)
@@ -154,17 +156,17 @@ def written(*found: Notice, at: float = 0.0, failed: bool = False) -> History:
 
 def test_one_event_a_minute_about_the_same_and_half_an_hour_where_it_says_the_same() -> None:
     history = written(notice())
-    assert due([notice()], {}, 0.0) == (notice(),)
-    assert due([notice(text="other")], history, 59.9) == ()
-    assert due([notice(text="other")], history, 60.0) == (notice(text="other"),)
-    assert due([notice()], history, 1799.9) == ()
-    assert due([notice()], history, 1800.0) == (notice(),)
+    assert due([notice()], {}, AT) == (notice(),)
+    assert due([notice(text="other")], history, AT + 59.9) == ()
+    assert due([notice(text="other")], history, AT + 60.0) == (notice(text="other"),)
+    assert due([notice()], history, AT + 1799.9) == ()
+    assert due([notice()], history, AT + 1800.0) == (notice(),)
 
 
 def test_what_failed_is_tried_again_after_a_minute() -> None:
     history = written(notice(), failed=True)
-    assert due([notice()], history, 59.9) == ()
-    assert due([notice()], history, 60.0) == (notice(),)
+    assert due([notice()], history, AT + 59.9) == ()
+    assert due([notice()], history, AT + 60.0) == (notice(),)
 
 
 def test_another_reason_or_device_or_pod_has_a_minute_of_its_own() -> None:
@@ -175,19 +177,19 @@ def test_another_reason_or_device_or_pod_has_a_minute_of_its_own() -> None:
         Notice(reason=Reason.WAITING, text="held", pod=named(X)),
         Notice(reason=Reason.WAITING, text="held", pod=named(Y)),
     )
-    assert due(others, history, 1.0) == others
+    assert due(others, history, AT + 1.0) == others
 
 
 def test_a_node_writes_no_more_than_thirty_in_a_minute() -> None:
     many = [notice(number) for number in range(40)]
-    first = due(many, {}, 0.0)
+    first = due(many, {}, AT)
     assert len(first) == 30
-    assert due(many, written(*first), 59.9) == ()
-    assert due(many, written(*first), 60.0) == tuple(many[30:])
+    assert due(many, written(*first), AT + 59.9) == ()
+    assert due(many, written(*first), AT + 60.0) == tuple(many[30:])
 
 
 def test_what_is_old_is_forgotten() -> None:
-    history = noted(written(notice(0)), notice(1), 1800.0, failed=False)
+    history = noted(written(notice(0)), notice(1), AT + 1800.0, failed=False)
     assert [about[1] for about in history] == [D1]
 
 
@@ -261,6 +263,7 @@ def test_the_condition_names_what_is_kept() -> None:
     )
     assert condition_of(some_kept(2, quarantined=True)).reason == "DeviceQuarantined"
     assert condition_of(some_kept(3)).message == "text0; text1; text2"
+    assert condition_of(some_kept(4)).message == "text0; text1; text2; and 1 more"
     assert condition_of(some_kept(5)).message == "text0; text1; text2; and 2 more"
 
 

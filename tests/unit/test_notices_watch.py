@@ -1,6 +1,7 @@
 """What is written of who waits and what is held, as time passes and writes fail."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -52,17 +53,23 @@ class Cluster:
             raise ApiServerError("cannot ask the API server")
 
 
+def lock(state: LockState, fence: int) -> DeviceLock:
+    return DeviceLock(
+        device=D0, keys=keys("a"), state=state, fence=fence, since=0.0, boot=BOOT, pod=X
+    )
+
+
 class Scene:
     """A node on which pod X may wait, and the device d0 be held."""
 
-    def __init__(self) -> None:
+    def __init__(self, book: Book | None = None) -> None:
         self.clock = ManualClock()
         self.cluster = Cluster()
         self.waiting: list[Waiting] = []
         self.looked = asyncio.Event()
         self.counted: list[tuple[str, bool]] = []
         pod = PodRecord(uid=X, boot=BOOT, namespace="team", name="x")
-        self.book = Watched(Book(pods={X: pod}))
+        self.book = Watched(replace(book or Book(), pods={X: pod}))
         cluster = self.cluster
         self.notices = Notices(
             ledger=cast("Any", SimpleNamespace(book=self.book)),
@@ -82,10 +89,8 @@ class Scene:
         self.waiting = [Waiting(pods=frozenset({X}), what="d0", why=why, seconds=5.0)]
 
     def lock(self, state: LockState) -> None:
-        lock = DeviceLock(
-            device=D0, keys=keys("a"), state=state, fence=1, since=0.0, boot=BOOT, pod=X
-        )
-        self.book.set(replace(self.book.value, locks={D0: lock}))
+        fence = self.book.value.fence + 1
+        self.book.set(replace(self.book.value, fence=fence, locks={D0: lock(state, fence)}))
 
     @property
     def status(self) -> bool | None:
@@ -97,21 +102,32 @@ class Scene:
 async def scene() -> AsyncIterator[Scene]:
     made = Scene()
     made.looked.set()
-    task = asyncio.create_task(made.notices.run())
-    yield made
+    async with running(made):
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def running(scene: Scene) -> AsyncIterator[Scene]:
+    task = asyncio.create_task(scene.notices.run())
+    yield scene
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_nothing_is_said_before_the_node_was_looked_at() -> None:
-    scene = Scene()
-    scene.wait()
-    task = asyncio.create_task(scene.notices.run())
-    await scene.clock.advance(60.0)
-    assert scene.cluster.events == []
-    assert scene.status is None
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with running(Scene()) as scene:
+        scene.wait()
+        await scene.clock.advance(60.0)
+        assert scene.cluster.events == []
+        assert scene.status is None
+
+
+async def test_what_a_former_daemon_told_of_still_counts_after_a_restart() -> None:
+    before = Book(fence=7, locks={D0: lock(LockState.RELEASING, 7)})
+    async with running(Scene(before)) as scene:
+        scene.looked.set()
+        await scene.clock.advance(1.0)
+        assert scene.status is True
 
 
 async def test_a_wait_is_told_once_and_again_when_the_reason_is_another(scene: Scene) -> None:

@@ -82,6 +82,8 @@ class Notices:
         self._patience = patience
         self._refused = refused
         self._ages = LockAges(clock)
+        self._inherited = ledger.book.value.fence
+        """The last move before this daemon: what was held then has been told, and still counts."""
         self._history: History = {}
         self._reclaims = reclaims_in(ledger.book.value)
         self._stored: Stored | None = None
@@ -151,12 +153,11 @@ class Notices:
     def _kept(self) -> tuple[KeptDevice, ...]:
         book = self._ledger.book.value
         self._ages.note(book)
-        return kept_devices(
-            book,
-            {name: self._ages.age(lock) for name, lock in book.locks.items()},
-            patience=self._patience,
-            obstacle=self._obstacle,
-        )
+        ages = {
+            name: math.inf if lock.fence <= self._inherited else self._ages.age(lock)
+            for name, lock in book.locks.items()
+        }
+        return kept_devices(book, ages, patience=self._patience, obstacle=self._obstacle)
 
     @contextlib.contextmanager
     def _counted(self, about: str) -> Iterator[None]:
