@@ -259,3 +259,24 @@ async def test_shapes_of_chips_are_those_of_the_whole_host_without_what_is_left_
         claim = at.allocate("half", device=half)
         await at.prepared(claim)
         assert len(await at.node.locks()) == 4
+
+
+async def test_what_holds_an_observed_device_is_not_ended_until_the_rule_is_gone(
+    short_path: Path,
+) -> None:
+    reclaim = {"letGoGrace": "0s", "orphanGrace": "100ms", "termGrace": "100ms", "poll": "100ms"}
+    rule = _rule(CHIPS[0], reclaimMode="observe")
+    async with stage(
+        short_path, chips=2, own_process=True, reclaim=reclaim, devices=[rule]
+    ) as node:
+        # It has both chips, and one of them is observed.
+        both = await node.run(pod("both", chips=2, runs_for=0.5, orphan=2))
+        orphan = await node.orphan(both)
+        await node.until(lambda: "reclaim.mode is observe" in node.log, "it to be spared")
+        await node.for_some_beats()
+        assert node.orphans(both) == (orphan,)
+
+        await _hung_up(node)
+
+        await node.until(lambda: not node.orphans(both), "it to be ended")
+        await node.until_free()

@@ -13,8 +13,20 @@ from holdfast.model.book.book import Book
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.offers import names_had
 from holdfast.model.devicerules import DeviceRule, Had, assigned
-from holdfast.model.devices import Device, DeviceKind, DeviceNode, Identity, Inventory, pci_key
+from holdfast.model.devices import (
+    Device,
+    DeviceKind,
+    DeviceNode,
+    Fault,
+    FaultKind,
+    Identity,
+    Inventory,
+    OwnSettings,
+    pci_key,
+    with_faults,
+)
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.model.replicas import replica_id, replica_key
 
 _GPU = ResourceName("nvidia.com/gpu")
 _SLICE = ResourceName("nvidia.com/mig-1g.10gb")
@@ -134,6 +146,35 @@ def test_a_device_that_is_left_out_is_nowhere_and_told_of() -> None:
     assert made.hardware == _ALL
 
 
+def test_a_device_has_the_settings_of_its_rule_under_each_name() -> None:
+    own = OwnSettings(mode="observe", reset="afterForcedRelease", ignore_health=True)
+    found, rules = _found(*_ALL), _rules({"uuid": "GPU-1", "own": own})
+    made = assigned(found, rules, {})
+
+    assert [each.own for each in made.devices] == [
+        own if each == _gpu(1) else OwnSettings() for each in _ALL
+    ]
+    assert replace(made, devices=_ALL) == found
+    moved = _rules({"uuid": "GPU-1", "own": own, "resource": _DEBUG})
+    assert all(
+        each.own == own
+        for had in ({}, _had((_GPU, _gpu(1))))
+        for each in assigned(found, moved, had).devices
+        if each.name.id == "GPU-1"
+    )
+
+
+def test_only_what_a_device_reports_of_itself_can_be_ignored() -> None:
+    ill = Fault(kind=FaultKind.ILL, text="Xid 79")
+    away = Fault(kind=FaultKind.NO_DRIVER, text="its driver is away")
+    ignoring = replace(_gpu(1), own=OwnSettings(ignore_health=True))
+
+    (told, ignored) = with_faults((_gpu(0), ignoring), {"GPU-0": (ill,), "GPU-1": (ill, away)})
+
+    assert told.faults == (ill,)
+    assert ignored.faults == (away,)
+
+
 def test_a_device_that_is_moved_is_under_its_new_name_alone() -> None:
     made = assigned(_found(*_ALL), _rules({"index": "0", "resource": _DEBUG}), {})
 
@@ -228,6 +269,56 @@ def test_two_pods_with_a_device_under_two_names_are_both_found() -> None:
     (moved,) = made.of(_DEBUG)
     assert moved.keys == _gpu(1).keys
     assert made.find(_GPU, DeviceId("GPU-1")) is not None
+
+
+def _replicas(number: int) -> tuple[Device, ...]:
+    return tuple(
+        replace(
+            _gpu(number),
+            name=DeviceName(_GPU, replica_id(DeviceId(f"GPU-{number}"), each)),
+            keys=frozenset({replica_key(f"GPU-{number}", each)}),
+        )
+        for each in range(2)
+    )
+
+
+@pytest.mark.parametrize("action", [{"exclude": True}, {"resource": _DEBUG}])
+@pytest.mark.parametrize("had", [_gpu(1), _replicas(1)[1]])
+@pytest.mark.parametrize("found", [(_gpu(1),), _replicas(1)])
+def test_a_card_is_let_go_as_a_whole_though_it_is_shared_since_or_is_so_no_more(
+    found: tuple[Device, ...], had: Device, action: dict[str, Any]
+) -> None:
+    rules = _rules({"uuid": "GPU-1", **action})
+    made = assigned(_found(*found), rules, {had.name: had.keys})
+
+    assert [each.name for each in made.devices] == [each.name for each in found]
+    assert all(each.leaving for each in made.devices)
+    # Its containers can start again.
+    again = made.find(_GPU, had.name.id)
+    assert again is not None
+    assert again.keys == had.keys
+    assert {each.name.resource for each in assigned(_found(*found), rules, {}).devices} == (
+        {_DEBUG} if "resource" in action else set()
+    )
+
+
+@pytest.mark.parametrize("had", [_gpu(1), _replicas(1)[1]])
+@pytest.mark.parametrize("found", [(_gpu(1),), _replicas(1)])
+def test_a_moved_card_is_let_go_as_a_whole_when_its_rule_is_taken_back(
+    found: tuple[Device, ...], had: Device
+) -> None:
+    made = assigned(_found(*found), (), {_named(had, _DEBUG).name: had.keys})
+
+    assert {each.name.resource for each in made.devices} == {_DEBUG}
+    again = made.find(_DEBUG, had.name.id)
+    assert again is not None
+    assert again.keys == had.keys
+
+
+def test_replicas_with_a_name_of_their_own_are_no_move() -> None:
+    shared = tuple(_named(each, ResourceName("nvidia.com/gpu.shared")) for each in _replicas(1))
+
+    assert assigned(_found(*shared), (), _had((_GPU, _gpu(1)))) == _found(*shared)
 
 
 def test_a_pod_that_only_kubelets_checkpoint_names_keeps_its_device() -> None:

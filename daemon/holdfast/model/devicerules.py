@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.devices import Device, Inventory, LeftOut, pci_addresses
+from holdfast.model.devices import Device, Inventory, LeftOut, OwnSettings, pci_addresses
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
-from holdfast.model.replicas import clash, parted
+from holdfast.model.replicas import card_of, parted, unshared
 
 Had = Mapping[DeviceName, frozenset[HardwareKey]]
 """Under which names pods have devices, with the hardware; without keys where that is not known."""
@@ -20,8 +20,8 @@ _NODE_NUMBER = re.compile(r"(\d+)$")
 class DeviceRule(Struct, frozen=True, kw_only=True):
     """One rule: the devices that match every pattern that is given, and what becomes of them.
 
-    `place` is where the rule stands in the settings. With neither `exclude` nor `resource` its
-    devices stay as they are, and no later rule is asked about them.
+    `place` is where the rule stands in the settings. With nothing but patterns its devices stay as
+    they are, and no later rule is asked about them.
     """
 
     place: str
@@ -31,6 +31,7 @@ class DeviceRule(Struct, frozen=True, kw_only=True):
     model: str | None = None
     exclude: bool = False
     resource: ResourceName | None = None
+    own: OwnSettings = OwnSettings()
 
     def __str__(self) -> str:
         """Return the place of the rule and what it matches: ``devices[0] (uuid GPU-1*)``."""
@@ -66,11 +67,8 @@ class _Assignment:
     def __init__(self, found: Inventory, rules: Sequence[DeviceRule], had: Had) -> None:
         self._found = found
         self._rules = rules
-        self._had = _of_today(found, had)
+        self._had = _by_card(found, had)
         self._targets = {rule.resource for rule in rules if rule.resource is not None}
-        self._by_id: dict[DeviceId, list[DeviceName]] = {}
-        for name in self._had:
-            self._by_id.setdefault(name.id, []).append(name)
         self._names = {device.name for device in found.devices}
         self._source_of: dict[ResourceName, str] = {}
         for device in found.devices:
@@ -84,8 +82,9 @@ class _Assignment:
         for device in self._found.devices:
             self._place(device)
         found = replace(self._found, unseen=self._unseen(), idle_rules=tuple(self._idle()))
-        if not self._left_out and list(self._devices.values()) == list(self._found.devices):
-            return found
+        leaving = any(each.leaving for each in self._devices.values())
+        if self._devices.keys() == self._names and not leaving:
+            return replace(found, devices=tuple(self._devices.values()))
         resources = dict.fromkeys(self._found.resources)
         resources |= dict.fromkeys(name.resource for name in self._devices)
         order = {resource: place for place, resource in enumerate(resources)}
@@ -100,25 +99,27 @@ class _Assignment:
         )
 
     def _place(self, device: Device) -> None:
-        name, why = self._wanted(device)
+        rule = next((each for each in self._rules if each.matches(device)), None)
+        name, why = self._wanted(device, rule)
+        if rule is not None and rule.own != device.own:
+            device = replace(device, own=rule.own)
         then = why or f"it is {name}"
         kept = [
             replace(_named(device, each), leaving=f"{then} once no pod has it under this name")
-            for each in self._by_id.get(device.name.id, ())
-            if each != name and self._is_former(each, device)
+            for each in self._former(device)
+            if each != name
         ]
         self._devices |= {each.name: each for each in kept}
         self._hardware[device.name] = kept[0] if kept else device
         if name is None:
             if not kept:
                 self._left_out.append(LeftOut(device=device, reason=why))
-        elif not kept or name in self._had:
+        elif not kept or name.resource in self._had.get(parted(name.id)[0], {}):
             self._devices.setdefault(name, _named(device, name))
             self._hardware[device.name] = _named(device, name)
 
-    def _wanted(self, device: Device) -> tuple[DeviceName | None, str]:
-        """Return the name that *device* is to have, None for none, and what its rule does."""
-        rule = next((each for each in self._rules if each.matches(device)), None)
+    def _wanted(self, device: Device, rule: DeviceRule | None) -> tuple[DeviceName | None, str]:
+        """Return the name that *device* is to have, None for none, and what its *rule* does."""
         if rule is None:
             return device.name, ""
         self._used.add(rule.place)
@@ -133,13 +134,21 @@ class _Assignment:
             return None, f"{rule} moves it to {resource}, which has hardware of another kind"
         return name, f"{rule} moves it to {resource}"
 
-    def _is_former(self, name: DeviceName, device: Device) -> bool:
-        """Tell whether pods have *device* under *name*, which is no name of another device."""
-        if name == device.name:
-            return True
-        return name not in self._names and (
-            name.resource in self._targets or clash(self._had[name], device.keys)
-        )
+    def _former(self, device: Device) -> Iterator[DeviceName]:
+        """Yield the names under which pods have *device*, and that no other device has.
+
+        A shared card is let go as a whole: its replicas have the names that any of them has.
+        """
+        own = device.name
+        had = self._had.get(parted(own.id)[0], {})
+        if any(unshared(each) == unshared(own.resource) for each in had):
+            yield own
+        for resource, keys in had.items():
+            name = DeviceName(resource, own.id)
+            if unshared(resource) == unshared(own.resource) or name in self._names:
+                continue
+            if resource in self._targets or _is_same(keys, device.keys):
+                yield name
 
     def _unseen(self) -> frozenset[ResourceName]:
         """Return what may have more devices: what was not seen may be, or have been, moved there.
@@ -149,8 +158,8 @@ class _Assignment:
         unseen = self._found.unseen
         if not unseen:
             return unseen
-        had = ((name, keys) for name, keys in self._had.items() if keys)
-        former = {name.resource for name, keys in had if not pci_addresses(keys)}
+        had = (each for resources in self._had.values() for each in resources.items())
+        former = {resource for resource, keys in had if keys and not pci_addresses(keys)}
         known = {*self._found.resources, *(name.resource for name in self._devices)}
         return unseen | (self._targets | former) - known
 
@@ -168,18 +177,23 @@ class _Assignment:
             yield f"{rule} does nothing: {why}"
 
 
-def _of_today(found: Inventory, had: Had) -> dict[DeviceName, frozenset[HardwareKey]]:
-    """Return *had* with the ids of *found* for those of a former plugin, and of replicas."""
+def _by_card(
+    found: Inventory, had: Had
+) -> dict[DeviceId, dict[ResourceName, frozenset[HardwareKey]]]:
+    """Return *had* by the id of the whole device, as it is today: not by that of a replica."""
     known = {device.name.id for device in found.devices}
-    names: dict[DeviceName, frozenset[HardwareKey]] = {}
+    cards: dict[DeviceId, dict[ResourceName, frozenset[HardwareKey]]] = {}
     for name, keys in had.items():
-        id_ = name.id
-        if id_ not in known:
-            today = found.find(name.resource, id_)
-            id_ = parted(id_)[0] if today is None else today.name.id
-        named = DeviceName(name.resource, id_)
-        names[named] = names.get(named, frozenset()) | keys
-    return names
+        today = None if name.id in known else found.find(name.resource, name.id)
+        resources = cards.setdefault(parted(name.id if today is None else today.name.id)[0], {})
+        resources[name.resource] = resources.get(name.resource, frozenset()) | keys
+    return cards
+
+
+def _is_same(one: frozenset[HardwareKey], other: frozenset[HardwareKey]) -> bool:
+    """Tell whether both are of one device, or of one card, which may be shared."""
+    cards = {card_of(key) for key in one} & {card_of(key) for key in other}
+    return not one.isdisjoint(other) or bool(cards - {""})
 
 
 def _named(device: Device, name: DeviceName) -> Device:

@@ -80,6 +80,18 @@ class Identity(Struct, frozen=True, kw_only=True):
     addresses: tuple[PciAddress, ...] = ()
 
 
+class OwnSettings(Struct, frozen=True, kw_only=True):
+    """What the settings say of single devices; empty: what they say of all.
+
+    `mode` and `reset` are as in the section reclaim. `ignore_health`: what the device itself
+    reports makes it no less Healthy.
+    """
+
+    mode: str = ""
+    reset: str = ""
+    ignore_health: bool = False
+
+
 class Device(Struct, frozen=True, kw_only=True):
     """One unit that kubelet can grant.
 
@@ -100,6 +112,7 @@ class Device(Struct, frozen=True, kw_only=True):
     model: str = ""
     """What it is: a TPU generation such as ``v5e``, or ``vendor:device``."""
     identity: Identity = Identity()
+    own: OwnSettings = OwnSettings()
     faults: tuple[Fault, ...] = ()
     found_as: ResourceName | None = None
     """The resource that its adapter gave it, where it is under another; None: it is under that."""
@@ -232,10 +245,16 @@ def with_faults(
     """Return *devices*, each with what is *reported* of it besides what it shows itself."""
     return tuple(
         replace(device, faults=(*device.faults, *found))
-        if (found := told_of(device.name.id, reported))
+        if (found := _counting(device, told_of(device.name.id, reported)))
         else device
         for device in devices
     )
+
+
+def _counting(device: Device, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """Return those of *faults* that the settings do not ignore for *device*."""
+    ignores = device.own.ignore_health
+    return tuple(each for each in faults if not (ignores and each.kind is FaultKind.ILL))
 
 
 def told_of(id_: DeviceId, told: Mapping[str, tuple[_Told, ...]]) -> tuple[_Told, ...]:

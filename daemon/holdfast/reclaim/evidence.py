@@ -43,11 +43,15 @@ class Evidence:
         pods: Pods,
         clock: Clock,
         settings: Watched[Reclaim],
+        mode_of: Callable[[PodUid], str] | None = None,
         question_timeout: float,
         own_pid: int,
         judge: Callable[[EndFacts], str | None] = why_spare,
     ) -> None:
         """Judge by *settings*; wait *question_timeout* seconds for an answer of kubelet's.
+
+        *mode_of* says for a pod what `reclaim.mode` is where its devices have one of their own; it
+        is called from any thread.
 
         *own_pid* is this daemon's as `/proc` shows it, never to be signalled. *judge* is another
         rule only where a test shows what each guard of `why_spare` is for.
@@ -60,6 +64,7 @@ class Evidence:
         self.question_timeout = question_timeout
         self._own_pid = own_pid
         self._judge = judge
+        self._mode_of = mode_of or (lambda _pod: settings.value.mode)
         self._kubelet: dict[PodUid, tuple[tuple[ProcessId | None, float], float]] = {}
         """What the ledger says of how kubelet let go of each pod, and when that was first seen."""
         self._runtime: dict[PodUid, RuntimeSeen] = {}
@@ -124,7 +129,7 @@ class Evidence:
             settings = self.settings.value  # those of this moment: `observe` ends nothing more
             return self._judge(
                 EndFacts(
-                    terminate=settings.mode == "terminate",
+                    terminate=self._mode_of(pod) == "terminate",
                     scan_complete=warrant.complete,
                     process=each.process,
                     command=each.command,

@@ -53,8 +53,9 @@ class LeakedSandboxes:
         pidfds: Pidfds,
         clock: Clock,
         settings: Watched[Reclaim],
+        mode_of: Callable[[PodUid], str] | None = None,
     ) -> None:
-        """Act by *settings* on what *starts* says."""
+        """Act by *settings* on what *starts* says; `mode_of` as in Evidence."""
         self._ledger = ledger
         self._inventory = inventory
         self._reader = reader
@@ -64,6 +65,7 @@ class LeakedSandboxes:
         self._pidfds = pidfds
         self._clock = clock
         self._settings = settings
+        self._mode_of = mode_of or (lambda _pod: settings.value.mode)
         self._leaking_since: dict[PodUid, float] = {}
         self._ended: dict[PodUid, list[float]] = {}
         self._said: dict[PodUid, str] = {}
@@ -170,7 +172,7 @@ class LeakedSandboxes:
         book, view, now = self._ledger.book.value, self._reader.view.value, self._clock.monotonic()
         return LeakFacts(
             restart=self._may_restart,
-            terminate=self._settings.value.mode == "terminate",
+            terminate=self._mode_of(start.pod) == "terminate",
             scan_complete=complete,
             pod=start.pod,
             record=book.pods.get(start.pod),

@@ -259,7 +259,7 @@ class Resetter:
         number = self._numbers[lock.device] = self._numbers.get(lock.device, 0) + 1
         trial = Trial(
             device=device,
-            policy=ResetPolicy(self._settings.value.reset),
+            policy=ResetPolicy(device.own.reset or self._settings.value.reset),
             rebind=self._settings.value.rebind,
             idle=judge_kernel(facts).freedom is Freedom.FREE,
             wanted=lambda: self._still_forced(lock),

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from holdfast.model.devices import OwnSettings
 from holdfast.model.gate.cdi import is_kind
 from holdfast.model.gate.gate import LONGEST_WAIT
 from holdfast.model.ids import ResourceName
@@ -102,8 +103,8 @@ def _devices(settings: Settings) -> Iterator[str]:
         for key, pattern in given.items():
             if not pattern:
                 yield f"{path}.match.{key}: an empty pattern matches nothing"
-        if each.exclude and each.resource:
-            yield f"{path}: a device that is left out has no resource; give exclude or resource"
+        if each.exclude and (each.resource or each.rule(place).own != OwnSettings()):
+            yield f"{path}: what is left out has no resource and no settings; give only exclude"
         if each.api and not each.resource:
             yield f"{path}.api: it is for devices of another resource; give resource as well"
         if each.resource:

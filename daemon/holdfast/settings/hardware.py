@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.model.devicerules import DeviceRule
+from holdfast.model.devices import OwnSettings
 from holdfast.model.ids import ResourceName
 from holdfast.model.replicas import Shared
 from holdfast.model.replicas import Sharing as Rule
@@ -318,11 +319,26 @@ class DeviceSettings(Section, frozen=True):
     node's hardware. Set it where the settings serve some hardware by one API and some by the
     other."""
 
+    reclaim_mode: Literal["", "observe", "terminate"] = ""
+    """What is done about a process that outlives its pod and keeps such a device, in place of
+    `reclaim.mode`. A process of a pod that also has a device with observe is not ended. Set it to
+    observe for a device on which people look into such processes themselves."""
+    reset: Literal["", "never", "afterForcedRelease"] = ""
+    """Whether such a device is reset after its holder had to be ended, in place of `reclaim.reset`.
+    Set it where one model needs a reset, or does not survive one."""
+    ignore_health: bool = False
+    """Whether such a device stays Healthy whatever it reports of itself, such as an Xid. Without
+    its driver or its node it is Unhealthy all the same. Set it to true for a card that is for
+    tests."""
+
     def rule(self, place: int) -> DeviceRule:
         """Return the rule that discovery goes by; it is number *place* of the list."""
         return DeviceRule(
             place=f"devices[{place}]",
             exclude=self.exclude,
             resource=ResourceName(self.resource) if self.resource else None,
+            own=OwnSettings(
+                mode=self.reclaim_mode, reset=self.reset, ignore_health=self.ignore_health
+            ),
             **self.match.given(),
         )

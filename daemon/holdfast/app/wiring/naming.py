@@ -1,4 +1,4 @@
-"""Gives devices their names: by the rules of the settings in use, and by what pods have."""
+"""Applies the rules for devices of the settings in use, beside what pods have."""
 
 from collections.abc import Callable
 
@@ -7,22 +7,29 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.offers import names_had
 from holdfast.model.devicerules import assigned
 from holdfast.model.devices import Inventory
-from holdfast.model.ids import ResourceName
+from holdfast.model.ids import DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.watched import Watched
 
+_OBSERVE = "observe"
+
 
 class Naming:
-    """Knows which names devices have, and by which API each name is served."""
+    """Knows what the rules for devices make of each: its name, its API, what may be ended."""
 
     def __init__(
-        self, live: LiveSettings, ledger: Ledger, view: Callable[[], Watched[KubeletView]]
+        self,
+        live: LiveSettings,
+        ledger: Ledger,
+        view: Callable[[], Watched[KubeletView]],
+        inventory: Callable[[], Watched[Inventory]],
     ) -> None:
         """Go by the settings in use, by *ledger*, and by kubelet's checkpoint in *view*."""
         self._live = live
         self._ledger = ledger
         self._view = view
+        self._inventory = inventory
 
     def is_dra(self, resource: ResourceName) -> bool:
         """Tell whether the devices of *resource* are served by DRA."""
@@ -34,6 +41,21 @@ class Naming:
         entries = [each for each in self._view().value.entries if not self.is_dra(each.resource)]
         had = names_had(self._ledger.book.value, entries)
         return assigned(found, self._live.whole.device_rules(), had)
+
+    def mode_of(self, pod: PodUid) -> str:
+        """Return what is done about processes of *pod*: none is ended that may have a device so."""
+        general = self._live.reclaim.value.mode
+        locks = self._ledger.book.value.locks.values()
+        modes = {self._mode_on(lock.device) or general for lock in locks if lock.pod == pod}
+        return _OBSERVE if _OBSERVE in modes else (modes or {general}).pop()
+
+    def _mode_on(self, name: DeviceName) -> str:
+        device = self._inventory().value.get(name)
+        if device is not None:
+            return device.own.mode
+        # Which rule was for hardware that is gone cannot be told.
+        rules = self._live.whole.device_rules()
+        return _OBSERVE if any(rule.own.mode == _OBSERVE for rule in rules) else ""
 
     def changes(self) -> Changes:
         """Return what changes when the names may have to."""

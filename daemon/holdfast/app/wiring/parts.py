@@ -93,7 +93,7 @@ class Parts:
         self.live, self.host, self.ledger, self.clock = live, host, ledger, clock
         self.lacks = lacks(self.settings, host.root)
         """What the daemon may not do although its settings ask for it."""
-        self.naming = Naming(live, ledger, lambda: self.reader.view)
+        self.naming = Naming(live, ledger, lambda: self.reader.view, lambda: self.scanner.inventory)
         self._build_discovery(vendors, count)
         self._build_kubelet_side()
         self._build_reclaim()
@@ -216,6 +216,7 @@ class Parts:
             pods=pods,
             clock=self.clock,
             settings=reclaim,
+            mode_of=self.naming.mode_of,
             question_timeout=self.settings.kubelet.question.timeout,
             own_pid=os.getpid(),
         )
@@ -319,6 +320,7 @@ class Parts:
             pidfds=self.host.pidfds,
             clock=self.clock,
             settings=self.live.reclaim,
+            mode_of=self.naming.mode_of,
         )
         self.drift = DriftWatch(
             ledger=self.ledger,
