@@ -54,6 +54,9 @@ class DraManager:
         self.unprepares_early = False
         """Unprepare a claim with the first pod that goes, whoever else uses it, as some kubelets
         before k/k#140212 and k/k#140527 did."""
+        self.appends_devices = False
+        """Keep what a driver answered before a restart beside what it answers now, as some kubelets
+        did (k/k#140471)."""
         self._objects = objects
         self._wipe = wipe
         self._changing = asyncio.Lock()
@@ -161,7 +164,8 @@ class DraManager:
                     "NodePrepareResources failed for ResourceClaim "
                     f"{by_uid[uid].name}: {each.error}"
                 )
-            by_uid[uid].drivers[driver] = [_device(device) for device in each.devices]
+            known = by_uid[uid].drivers[driver] if self.appends_devices else []
+            by_uid[uid].drivers[driver] = [*known, *(_device(device) for device in each.devices)]
         _check_all("NodePrepareResources", answer.claims, infos)
 
     async def _unprepare(self, pod: str) -> None:

@@ -42,7 +42,7 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.use.free import Freedom, Verdict
-from holdfast.model.use.holders import Grip, Holder
+from holdfast.model.use.holders import Grip, Holder, Sandbox
 
 _REF = ClaimRef("team", ClaimUid("uid-1"), "claim")
 _RESULT = ClaimResult(request="chips", driver="holdfast.dev", pool="node-1", device="tpu-0")
@@ -157,6 +157,19 @@ def _held(*pods: PodUid | None) -> Verdict:
 
 
 _UNKNOWN = Verdict(freedom=Freedom.UNKNOWN, reason="not every process can be seen")
+
+
+def test_the_virtual_machine_of_its_only_pod_is_that_of_a_former_sandbox() -> None:
+    """Kubelet has a claim prepared before it makes a sandbox, so the next machine is not there."""
+    machine = Holder(
+        process=ProcessId(100, 1),
+        command="qemu-kvm",
+        grips=frozenset({Grip.DEVICE_FD}),
+        pod=X,
+        sandbox=Sandbox.MACHINE,
+    )
+    verdict = Verdict(freedom=Freedom.IN_USE, reason="held by it", holders=(machine,))
+    assert in_the_way({name("d0"): verdict}, frozenset()) == "google.com/tpu/d0 is held by it"
 
 
 @pytest.mark.parametrize(
