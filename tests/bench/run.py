@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from bench import allocate, beat, claims, crowded, daemon, gpu_health, preference, slices
+from bench import allocate, beat, claims, crowded, daemon, gpu_health, preference, reload, slices
 from bench.figures import Figure, brief, save, show
 from bench.growth import SIZES
 from bench.rig import Place
@@ -67,6 +67,7 @@ _MEASURES: dict[Measure, tuple[str, ...]] = {
     ),
     daemon.start_with_gpus: ("start_to_registered_8_gpus", "rss_mib"),
     daemon.many_devices: ("rss_mib_512_peak",),
+    reload.reload: ("reload_applied", "reload_restart"),
     daemon.last_exit: ("exit_to_free",),
     daemon.pod_kill: ("pod_kill_to_free",),
     gpu_health.xid_to_unhealthy: ("xid_to_unhealthy",),
