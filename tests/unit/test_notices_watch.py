@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from fakes.books import BOOT, X, keys, name
 from holdfast.app.watches.notices import Notices
@@ -151,6 +152,19 @@ async def test_an_event_that_fails_is_counted_and_tried_again_while_it_is_so(sce
     await scene.clock.advance(130.0)
     assert len(scene.cluster.events) == 1
     assert ("pod", True) in scene.counted
+
+
+async def test_a_failure_is_logged_once_and_its_end_with_the_next_event(scene: Scene) -> None:
+    with capture_logs() as logged:
+        scene.cluster.away = True
+        scene.wait()
+        await scene.clock.advance(400.0)
+        told = [each["event"] for each in logged if each["what"] == "Events"]
+        assert told == ["cannot tell the cluster"]
+        scene.cluster.away = False
+        await scene.clock.advance(130.0)
+    told = [each["event"] for each in logged if each["what"] == "Events"]
+    assert told == ["cannot tell the cluster", "cluster can be told again"]
 
 
 async def test_an_event_that_fails_and_is_so_no_more_is_dropped(scene: Scene) -> None:

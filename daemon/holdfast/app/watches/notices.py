@@ -103,44 +103,49 @@ class Notices:
             group.create_task(self._repeat("Events", self._tell), name="Events")
             group.create_task(self._repeat("node condition", self._show), name="node condition")
 
-    async def _repeat(self, what: str, act: Callable[[], Awaitable[None]]) -> None:
-        """Do *act* at each beat; after a failure at growing pauses, which do not stop the other."""
+    async def _repeat(self, what: str, act: Callable[[], Awaitable[bool]]) -> None:
+        """Do *act* at each beat; after a failure at growing pauses, which do not stop the other.
+
+        It tells whether it wrote anything: only that shows that the server takes it again.
+        """
         pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
         problem = ""
         while True:
             try:
-                await act()
+                written = await act()
             except ApiServerError as error:
                 if str(error) != problem:
                     log.warning("cannot tell the cluster", what=what, reason=str(error))
                 problem = str(error)
                 await self._clock.sleep(next(pauses))
             else:
-                if problem:
+                if written and problem:
                     log.info("cluster can be told again", what=what)
-                problem = ""
-                pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
+                    problem = ""
+                    pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
             await self._clock.sleep(_BEAT)
 
-    async def _tell(self) -> None:
+    async def _tell(self) -> bool:
         """Write the Events that are due; raise ApiServerError at the first that cannot be."""
         now = self._clock.monotonic()
         self._reclaims = self._reclaims.lately(now)
         book, done = self._ledger.book.value, self._reclaims.done.values()
         found = notices(book, self._waiting(now), self._kept(), done, self._refused())
-        for notice in due(found, self._history, now):
+        wanted = due(found, self._history, now)
+        for notice in wanted:
             about = "node" if notice.pod is None else "pod"
             self._history = noted(self._history, notice, now, failed=True)  # until it is written
             with self._counted(about):
                 await self._events.write(notice, at=self._clock.wall())
             self._history = noted(self._history, notice, self._clock.monotonic(), failed=False)
+        return bool(wanted)
 
-    async def _show(self) -> None:
+    async def _show(self) -> bool:
         """Bring the node's condition in line, if that is due; raise ApiServerError."""
         wanted, now = condition_of(self._kept()), self._clock.monotonic()
         former = self._stored
         if former is not None and not is_due(wanted, former.condition, now - self._stored_at):
-            return
+            return False
         self._stored = None  # until the server has answered, it is not known what it has
         with self._counted("condition"):
             before = former or await self._condition.read()
@@ -149,6 +154,7 @@ class Notices:
                 wanted, since=before.since if same else "", at=self._clock.wall()
             )
         self._stored_at = now
+        return True
 
     def _kept(self) -> tuple[KeptDevice, ...]:
         book = self._ledger.book.value
