@@ -35,6 +35,8 @@ def unhealthy(value: str, effect: str = "NoSchedule") -> Taint:
         (TaintFacts(lock=LockState.RELEASING, brief=True, drained=True), (held("drain"),)),
         (TaintFacts(drained=True), (held("drain"),)),
         (TaintFacts(lock=LockState.HELD, drained=True), (held("drain"),)),
+        (TaintFacts(lock=LockState.HELD, leaving=True), (held("leaving"),)),
+        (TaintFacts(lock=LockState.RELEASING, leaving=True), (held("releasing"),)),
         (TaintFacts(quarantined=True, drained=True), (held("quarantined"),)),
         (
             TaintFacts(lock=LockState.RELEASING, brief=True, quarantined=True),

@@ -1,6 +1,7 @@
 """What kubelet is told: every row of the Health table."""
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import (
     BOOT,
@@ -193,3 +194,16 @@ _OTHER_DEVICE = book_of(allocated(silicon(d1="b")))
 )
 def test_who_has_or_awaits_a_device(book: Book, view: KubeletView, expected: bool) -> None:
     assert has_or_awaits(name("d0"), book, view) is expected
+
+
+@pytest.mark.parametrize("state", [LockState.FREE, LockState.RELEASING])
+def test_a_device_that_is_leaving_is_kept_for_the_pod_that_has_it_and_is_for_no_other(
+    state: LockState,
+) -> None:
+    facts = OfferFacts(
+        withhold_after=30.0, healthy=True, name=_NAME, lock=_lock(state), leaving=True
+    )
+
+    assert not offered(facts)
+    assert offered(replace(facts, leaving=False))
+    assert offered(replace(facts, has_or_awaits=True))

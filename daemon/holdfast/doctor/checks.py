@@ -6,6 +6,7 @@ from types import MappingProxyType
 from holdfast.doctor.cdi.checks import cdi_findings
 from holdfast.doctor.cdi.gpu import gpu_cdi_findings
 from holdfast.doctor.containerd.checks import containerd_findings
+from holdfast.doctor.devicerules import device_findings
 from holdfast.doctor.dra.checks import dra_findings
 from holdfast.doctor.events.checks import events_findings
 from holdfast.doctor.finding import Check, Finding
@@ -26,6 +27,7 @@ AREAS: Mapping[str, Callable[[Node], Iterable[Finding]]] = MappingProxyType(
         "dra": dra_findings,
         "events": events_findings,
         "vfio": vfio_findings,
+        "devices": device_findings,
         "cdi": cdi_findings,
         "state": state_findings,
         "memory": memory_findings,

@@ -1,0 +1,85 @@
+"""Checks the rules for single devices: which devices of the node each of them is for."""
+
+import re
+from collections.abc import Iterator
+
+from holdfast.doctor.finding import Check, Finding, some
+from holdfast.doctor.node import Node
+from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import names_or_empty, text_or_empty
+from holdfast.host.pci.snapshot import Snapshot
+from holdfast.host.pci.sysfs import Sysfs
+from holdfast.host.root import HostRoot
+from holdfast.model.devicerules import DeviceRule, assigned
+from holdfast.model.devices import Device, DeviceKind, Identity, Inventory
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.vendors.tpu.chips import tpu_devices
+from holdfast.vendors.vfio.pools import pool_devices
+
+_RULES = Check("devices", "rules")
+_GPU = ResourceName("nvidia.com/gpu")
+_FACTS = re.compile(r"^(Model|GPU UUID):\s*(.+?)\s*$", re.MULTILINE)
+_OF_SLICES = re.compile(r"mig|:", re.IGNORECASE)
+
+
+def device_findings(node: Node) -> Iterator[Finding]:
+    """Yield what each rule of the settings does on this node; nothing where there are none."""
+    rules = node.settings.device_rules()
+    if not rules:
+        return
+    try:
+        devices = (*_on_pci(node), *_gpus(node.host))
+    except HostError as error:
+        yield _RULES.warn(str(error), remedy="run the doctor as root, with the host's /sys")
+        return
+    made = assigned(Inventory(devices=devices), rules, {})
+    idle = {text.partition(" (")[0]: text for text in made.idle_rules}
+    for rule in rules:
+        if rule.place not in idle:
+            names = [str(each.name.id) for each in devices if rule.matches(each)]
+            yield _RULES.ok(f"{rule} is for {some(names)}")
+        elif _may_be_for_slices(rule):
+            yield _RULES.ok(f"{rule}: whether a slice matches is told by `holdfast status`")
+        else:
+            yield _RULES.warn(
+                idle[rule.place],
+                remedy="correct or remove the rule, or leave it for other nodes that it is for; "
+                "`holdfast devices` shows what devices are called",
+            )
+
+
+def _on_pci(node: Node) -> Iterator[Device]:
+    """Yield the TPU chips and the devices of pools."""
+    settings = node.settings
+    snapshot = Snapshot(node.host, Sysfs(node.host))
+    if settings.tpu.enabled:
+        yield from tpu_devices(snapshot, ResourceName(settings.tpu.resource_name))
+    yield from pool_devices(snapshot, [pool.spec() for pool in settings.pools])
+
+
+def _gpus(host: HostRoot) -> Iterator[Device]:
+    """Yield the GPUs that the driver shows without NVML, which numbers them by PCI address."""
+    folder = host.proc / "driver/nvidia/gpus"
+    for index, address in enumerate(sorted(names_or_empty(folder))):
+        told = dict(_FACTS.findall(text_or_empty(folder / address / "information")))
+        uuid = told.get("GPU UUID", "")
+        yield Device(
+            name=DeviceName(_GPU, DeviceId(uuid or address)),
+            kind=DeviceKind.DRIVER,
+            keys=frozenset({HardwareKey(f"gpu/{uuid or address}")}),
+            nodes=(),
+            functions=(),
+            source="nvidia",
+            model=told.get("Model", ""),
+            identity=Identity(
+                indexes=(str(index),),
+                uuids=(uuid,) if uuid else (),
+                addresses=(PciAddress(address.lower()),),
+            ),
+        )
+
+
+def _may_be_for_slices(rule: DeviceRule) -> bool:
+    """Tell whether *rule* names MIG slices, which only NVML shows."""
+    given = (rule.uuid, rule.index, rule.model)
+    return any(pattern is not None and _OF_SLICES.search(pattern) for pattern in given)
