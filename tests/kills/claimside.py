@@ -95,7 +95,7 @@ class ClaimSide:
             for name in sorted(set(each.devices) - {lock.device for lock in locks}):
                 yield f"claim {each} has {name.id}, and the ledger does not know it"
             known = frozenset[PodUid]() if record is None else record.pods
-            for pod in self._claims.record.users(uid) - known:
+            for pod in sorted(self._claims.record.users(uid) - known):
                 yield f"claim {each} is used by pod {pod[:8]}, and the ledger does not know it"
 
     def kept_for_nobody(self) -> Iterator[str]:

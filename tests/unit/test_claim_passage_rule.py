@@ -225,6 +225,14 @@ def test_a_claim_is_prepared_on_all_that_it_passed_the_gate_with_and_on_nothing_
     assert not is_prepared(_after(_WISH, prepared=False), _REF.uid, _WISH.keys)
 
 
+def test_the_history_has_what_the_kernel_showed_of_each_device() -> None:
+    draft = drafted()
+    assert enter(draft, _WISH, "claim prepared: nobody has it open") is None
+
+    shown = {each.device for each in draft.moves if "nobody has it open" in each.evidence}
+    assert shown == {name("d0"), name("d1")}
+
+
 def test_a_resource_that_a_prepared_claim_only_waits_for_is_not_prepared() -> None:
     draft = drafted(_after(_WISH, prepared=True))
     assert enlist(draft, _BOTH) is None
