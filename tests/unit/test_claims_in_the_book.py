@@ -128,7 +128,7 @@ def test_hardware_that_joins_a_device_of_a_claim_is_the_claims_as_well() -> None
 
 
 def test_each_resource_of_a_claim_is_written_down_also_where_it_has_the_same_hardware() -> None:
-    draft = drafted()
+    draft = drafted(prepared_book())
     enlist(draft, wish_of(devices={WHOLE: silicon(d0="ab"), HALF: silicon(h0="a")}))
     mine = draft.holdings.of_claim(CLAIM)
     assert {(each.resource, *each.ids) for each in mine} == {(WHOLE, "d0"), (HALF, "h0")}
