@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fakes.books import WHOLE, X, Y, inventory, silicon
-from fakes.claimrecord import write_record
+from fakes.books import WHOLE, X, Y, inventory, name, silicon
+from fakes.claimrecord import write_entries, write_record
 from holdfast.dra.records import EVERY, ClaimRecords
 from holdfast.dra.specs import ClaimSpecs
 from holdfast.errors import ApiServerError, ObjectGoneError
@@ -20,10 +20,21 @@ from holdfast.model.book.book import Phase
 from holdfast.model.book.claims import Wish
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
+from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.dra.advertised import plain
-from holdfast.model.dra.claims import AllocatedClaim
+from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.dra.passage import enter
-from holdfast.model.ids import BootId, ClaimRef, ClaimUid, PodUid
+from holdfast.model.ids import (
+    BootId,
+    ClaimRef,
+    ClaimUid,
+    DeviceId,
+    DeviceName,
+    HardwareKey,
+    PodUid,
+    ResourceName,
+)
+from holdfast.model.kubelet import ClaimEntry
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -38,16 +49,36 @@ class _Server:
 
     has: ClaimRef | None = _REF
     down: bool = False
+    admin: bool = False
+    """Whether d0 was asked for with adminAccess."""
+    asked: int = 0
     meanwhile: Callable[[], None] = lambda: None
     """What happens on the node before the answer is there."""
 
     async def claim(self, namespace: str, name: str) -> AllocatedClaim:
         self.meanwhile()
+        self.asked += 1
         if self.down:
             raise ApiServerError("cannot ask the API server")
         if self.has is None:
             raise ObjectGoneError(f"there is no claim {namespace}/{name}")
-        return AllocatedClaim(ref=self.has)
+        result = ClaimResult(
+            request="r",
+            driver="holdfast.dev",
+            pool="node-1",
+            device=plain(_GPU).name,
+            admin_access=self.admin,
+        )
+        return AllocatedClaim(ref=self.has, results=(result,))
+
+
+_GPU = Device(
+    name=DeviceName(ResourceName("nvidia.com/gpu"), DeviceId("0000:00:09.0")),
+    kind=DeviceKind.DRIVER,
+    keys=frozenset({HardwareKey("gpu/0")}),
+    nodes=(),
+    functions=(),
+)
 
 
 class _Clock(SystemClock):
@@ -116,8 +147,8 @@ class _Scene:
 
 @pytest.fixture
 async def at(tmp_path: Path) -> AsyncIterator[_Scene]:
-    for name in ("state", "cdi"):
-        (tmp_path / name).mkdir()
+    for each in ("state", "cdi"):
+        (tmp_path / each).mkdir()
     lane, book_lane = Lane("kubelet", deadline=20.0), Lane("ledger", deadline=20.0)
     ledger = await open_ledger(
         tmp_path / "state", book_lane, clock=SystemClock(), boot=BootId("this boot")
@@ -337,3 +368,33 @@ async def test_specs_of_claims_that_are_over_do_not_stay(at: _Scene) -> None:
         f"holdfast.dev-claim_{_REF.uid}.json",
         "holdfast_google.com-tpu.json",
     ]
+
+
+async def test_what_the_ledger_lost_of_an_administrators_claim_takes_no_lock(at: _Scene) -> None:
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
+    at.record(X, device=plain(_GPU).name)
+    at.server.admin = True
+    await at.compare()
+    assert at.held == []
+    assert at.ledger.book.value.claims[_REF.uid].admin == {_GPU.name: _GPU.keys}
+    at.server.down = True
+    at.record(X, device=plain(_GPU).name, others=["tpu-d0"])  # a device that is found late
+    await at.compare()
+    assert [lock.device for lock in at.ledger.book.value.locks.values()] == [name("d0")]
+    assert at.ledger.book.value.claims[_REF.uid].admin == {_GPU.name: _GPU.keys}
+
+
+async def test_a_server_that_does_not_say_who_is_an_administrator_is_asked_once(
+    at: _Scene,
+) -> None:
+    """A lock too many is the lesser evil, and kubelet waits for us when we begin."""
+    at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
+    at.server.down = at.server.admin = True
+    devices = {"holdfast.dev": (("node-1", plain(_GPU).name),)}
+    refs = (_REF, ClaimRef("team", ClaimUid("uid-2"), "second"))
+    entries = [ClaimEntry(claim=ref, pods=frozenset({X}), devices=devices) for ref in refs]
+    write_entries(at.state, entries)
+    await at.records.catch_up()
+    await at.published()
+    assert at.held == [LockState.HELD]
+    assert at.server.asked == 1

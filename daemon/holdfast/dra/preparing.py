@@ -206,6 +206,9 @@ class Preparing:
         reason = await self._record(lambda draft: enter(draft, wish, _evidence(verdicts)))
         if reason is not None:
             raise _NotYetError(reason)
+        if wish.admin:
+            names = [str(each) for each in sorted(wish.admin)]
+            log.info("adminAccess given", claim=str(claim.ref), devices=names)
         return answer
 
     def _given(self, results: Sequence[ClaimResult]) -> tuple[Given, ...]:

@@ -137,13 +137,23 @@ class ClaimRecords:
         return [each for each in claims.values() if each.over_at is None]
 
     async def _take_over(self, state: ClaimState) -> None:
+        answers = True  # the API server: kubelet waits at our start, with any number of claims
         for entry in state.entries:
             await self._ledger.apply_if_changing(
                 partial(share, claim=entry.claim.uid, pods=entry.pods)
             )
             devices = self._devices(entry)
-            if devices and entry.pods and self._lacks(entry.claim.uid, devices):
-                await self._adopt(await self._wish(entry, devices))
+            if not (devices and entry.pods and self._lacks(entry.claim.uid, devices)):
+                continue
+            admin = self._known_admin(entry.claim.uid, devices)
+            try:
+                if answers:
+                    admin |= await self._admin(entry.claim, devices)
+            except ObjectGoneError:
+                pass
+            except ApiServerError:
+                answers = False
+            await self._adopt(_wish(entry, devices, admin))
 
     def _lacks(self, claim: ClaimUid, devices: Mapping[str, tuple[Device, ...]]) -> bool:
         """Tell whether the ledger has less of a claim than kubelet: some hardware comes late."""
@@ -177,27 +187,27 @@ class ClaimRecords:
         }
         return {name: devices for name, devices in found.items() if devices}
 
-    async def _wish(self, entry: ClaimEntry, devices: Mapping[str, tuple[Device, ...]]) -> Wish:
-        admin = await self._admin(entry.claim, devices)
-        return wish_for(
-            AllocatedClaim(ref=entry.claim, reserved_for=dict.fromkeys(entry.pods, "")),
-            [device for name, each in devices.items() if name not in admin for device in each],
-            [device for name, each in devices.items() if name in admin for device in each],
+    def _known_admin(
+        self, claim: ClaimUid, devices: Mapping[str, tuple[Device, ...]]
+    ) -> frozenset[str]:
+        """Return what the ledger says that *claim* has with adminAccess."""
+        record = self._ledger.book.value.claims.get(claim)
+        known = record.admin if record is not None else {}
+        return frozenset(
+            name for name, each in devices.items() if all(device.name in known for device in each)
         )
 
     async def _admin(
         self, claim: ClaimRef, devices: Mapping[str, tuple[Device, ...]]
     ) -> frozenset[str]:
-        """Return what *claim* has with adminAccess, which kubelet's record does not tell.
+        """Return what the API server says of that: kubelet's record does not.
 
-        Where the API server cannot say so it is none: one lock too many ends nobody's work.
+        Raise ApiServerError where it says nothing. Then it is none that the ledger does not know:
+        one lock too many ends nobody's work.
         """
         if not any(may_be_shared(device) for each in devices.values() for device in each):
             return frozenset()
-        try:
-            found = await self._claims.claim(claim.namespace, claim.name)
-        except ApiServerError:
-            return frozenset()
+        found = await self._claims.claim(claim.namespace, claim.name)
         if found.ref.uid != claim.uid:
             return frozenset()
         ours = [each for each in found.results or () if each.driver == self._driver]
@@ -233,6 +243,16 @@ class ClaimRecords:
         except ApiServerError:
             return OnServer.UNKNOWN
         return OnServer.THERE if found.ref.uid == claim.uid else OnServer.ANOTHER
+
+
+def _wish(
+    entry: ClaimEntry, devices: Mapping[str, tuple[Device, ...]], admin: Collection[str]
+) -> Wish:
+    return wish_for(
+        AllocatedClaim(ref=entry.claim, reserved_for=dict.fromkeys(entry.pods, "")),
+        [device for name, each in devices.items() if name not in admin for device in each],
+        [device for name, each in devices.items() if name in admin for device in each],
+    )
 
 
 def _listed(claim: ClaimUid, state: ClaimState) -> bool | None:
