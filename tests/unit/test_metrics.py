@@ -360,3 +360,11 @@ def test_each_status_of_the_api_server_is_one_of_few_outcomes(
     status: int, outcome: ApiOutcome
 ) -> None:
     assert api_outcome(status) is outcome
+
+
+def test_changes_of_the_configuration_are_counted_by_what_came_of_them() -> None:
+    metrics = Metrics()
+    metrics.node.reloaded("refused")
+    shown = _shown(metrics)
+    assert 'holdfast_configuration_reloads_total{outcome="refused"} 1.0' in shown
+    assert 'holdfast_configuration_reloads_total{outcome="live"} 0.0' in shown

@@ -119,6 +119,7 @@ def test_the_label_is_asked_for_once_and_remembered(node: _Node) -> None:
     assert remembered_label(str(node.state)) is None
 
     remember_label(str(node.state), "other")
+    assert node.state.stat().st_mode & 0o777 == 0o700, "it is the ledger's folder, too"
     assert float(node.load().gate.wait) == 3
     remember_label(str(node.state), "")
     node.load()

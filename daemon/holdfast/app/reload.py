@@ -102,7 +102,7 @@ class Reload:
         self._stuck = stuck
         self._turn = asyncio.Lock()
         self.observe: Callable[[str], None] = lambda _outcome: None
-        """Hears of each reload: live, restart or refused."""
+        """Hears of each change: ``live``, or ``refused``; a restart has its metrics begin anew."""
 
     async def run(self) -> None:
         """Take up the configuration whenever that is asked for, until cancelled."""
@@ -110,27 +110,28 @@ class Reload:
         if self._reread is not None:
             outcome = await self.now()  # it may have changed since it was read for the start
         while True:
-            with contextlib.suppress(TimeoutError):
+            asked = True
+            try:
                 async with asyncio.timeout(_TRY_AGAIN if outcome.waits else None):
                     await self._orders.to_read()
-            outcome = await self.now()
+            except TimeoutError:
+                asked = False
+            outcome = await self.now(asked=asked)
             if not (outcome.keys or outcome.problem):
                 log.info("configuration unchanged")
 
-    async def now(self) -> Outcome:
-        """Read the configuration, take up what has changed, and return what that came to."""
+    async def now(self, *, asked: bool = True) -> Outcome:
+        """Read the configuration, take up what has changed, and return what that came to.
+
+        Where nobody *asked*, a problem that was told before is not told again.
+        """
         async with self._turn:
             outcome, found = await self._plan()
-            self._parts.live.refused = outcome.problem
+            told, self._parts.live.refused = self._parts.live.refused, outcome.problem
             if outcome.problem:
-                self.observe("refused")
-                log.error(
-                    "configuration not reloaded",
-                    reason=outcome.problem,
-                    next="the former configuration stays in use",
-                )
+                if asked or outcome.problem != told:
+                    self._refused(outcome.problem)
             elif outcome.restarts:
-                self.observe(TakeUp.ANEW.value)
                 log.info("restarting with the changed configuration", **_shown(outcome))
                 self._orders.restart()
             elif outcome.keys and found is not None:
@@ -141,6 +142,14 @@ class Reload:
                     set_up_logs(found.log.level, found.log.format)
                 log.info("configuration reloaded", **_shown(outcome))
             return outcome
+
+    def _refused(self, problem: str) -> None:
+        self.observe("refused")
+        log.error(
+            "configuration not reloaded",
+            reason=problem,
+            next="the former configuration stays in use",
+        )
 
     async def asked(self, _question: object) -> Mapping[str, object]:
         """Answer the command line: as `now`, in JSON."""
@@ -159,7 +168,7 @@ class Reload:
         if pod := keys.get(TakeUp.POD):
             problem = (
                 f"{', '.join(pod)} changed, which mounts and probes depend on; restart holdfast "
-                "(with the chart: upgrade the release)"
+                "(with the chart: upgrade the release, or delete the pod)"
             )
             return Outcome(keys=keys, problem=problem), found
         if TakeUp.ANEW in keys and (calls := sorted(self._stuck())):

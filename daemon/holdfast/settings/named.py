@@ -92,7 +92,7 @@ def remember_label(state_dir: str, value: str) -> None:
     Raise OSError where it cannot be written.
     """
     file = Path(state_dir) / CONFIG_LABEL
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # it is the ledger's
     draft = file.with_suffix(".new")
     draft.write_text(f"{value}\n", "utf-8")
     draft.replace(file)

@@ -77,12 +77,12 @@ class NodeMetrics:
         )
         self._reloads = Counter(
             "holdfast_configuration_reloads",
-            "Changes of the configuration by what came of them: live (taken up at once), restart "
-            "(of the daemon, in the same process), refused (it cannot be used).",
+            "Changes of the configuration since the start by what came of them: live (taken up at "
+            "once), refused (it cannot be used).",
             ["outcome"],
             registry=registry,
         )
-        for outcome in ("live", "restart", "refused"):  # so that the first is an increase from 0
+        for outcome in ("live", "refused"):  # so that the first is an increase from 0
             self._reloads.labels(outcome)
         self._drift = gauge(
             "holdfast_drift",
