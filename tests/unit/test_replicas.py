@@ -1,6 +1,7 @@
 """Replicas of a card: what they exclude, who comes first, and who of a card's users is a neighbour."""
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.books import (
     BOOT,
@@ -15,9 +16,11 @@ from fakes.books import (
     book_of,
     breaches,
     drafted,
+    entry,
     keys,
     lock_of,
     name,
+    seen,
 )
 from fakes.onegpu import RULES
 from holdfast.errors import LedgerError, RequestRefusedError
@@ -25,8 +28,10 @@ from holdfast.model.book.book import Book
 from holdfast.model.book.byhand import target
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine, why_withheld
+from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle, waits_behind
+from holdfast.model.book.reconcile import Observed, reconcile
 from holdfast.model.devices import (
     Device,
     DeviceKind,
@@ -233,7 +238,9 @@ def _lock(
 
 
 _BUSY = GpuUse(
-    processes=(GpuProcess(pid=7, kind="compute"),), memory_used=900 * MIB, utilization=99
+    processes=(GpuProcess(pid=7, kind="compute", memory=800 * MIB),),
+    memory_used=900 * MIB,
+    utilization=99,
 )
 _WORKS = Holder(process=ProcessId(7, 1), command="python", grips=frozenset({Grip.NODE}), pod=X)
 NEIGHBOURS = [
@@ -266,6 +273,8 @@ def test_who_is_in_the_way_on_a_replica(
     assert (not found.holders) is neighbour, case
     assert found.sight.shared is neighbour
     assert (found.sight.memory is None) is neighbour
+    opened = sort(replace(_BUSY, processes=()), (_WORKS,), {}, to, RULES)
+    assert (opened.sight.utilization is None) is neighbour
     if neighbour:
         verdict = found.sight.judge(looked=True, gaps=())
         assert verdict.freedom is Freedom.FREE
@@ -433,3 +442,65 @@ def test_a_person_quarantines_a_shared_card_by_its_name_and_releases_one_replica
     assert target("G", NAMED, Book(), cards=True).device.resource == "nvidia.com/gpu"
     assert target("G::1", SHARED_GPU, Book(), cards=True).keys == keys("replica/G/1")
     assert WHOLE_GPU.shared_cards() == SLICED.shared_cards() == ()
+
+
+@pytest.mark.parametrize(
+    ("foreign", "entries"),
+    [
+        ((name("G"), keys("gpu/G")), {"G::0": X, "G::1": Y}),
+        ((name("G::0"), keys("replica/G/0")), {"G": X}),
+    ],
+)
+def test_what_was_called_foreign_is_lifted_where_pods_have_the_card_in_another_way(
+    foreign: tuple[DeviceName, frozenset[HardwareKey]], entries: dict[str, PodUid]
+) -> None:
+    """Their processes were seen before kubelet's checkpoint could be read."""
+    book = book_of(lambda draft: draft.withhold(*foreign, "held by pid 9"))
+    inventory = Inventory(
+        resources=(WHOLE,), devices=(_device(foreign[0].id, *foreign[1], resource=WHOLE),)
+    )
+    draft = drafted(book)
+    observed = Observed(
+        view=seen(*(entry(pod, id_) for id_, pod in entries.items())),
+        inventory=inventory,
+        boot=BOOT,
+        sightings={
+            pod: PodSighting(cgroup="/pod", inode=1, processes=(1,)) for pod in entries.values()
+        },
+        pending_timeout=60.0,
+    )
+    reconcile(draft, observed)
+    locked = {device.id: lock.pod for device, lock in draft.locks.items()}
+    assert locked == entries
+    assert {lock.state for lock in draft.locks.values()} == {LockState.HELD}
+
+
+def test_what_a_stranger_has_of_a_card_stays_foreign() -> None:
+    book = book_of(lambda draft: draft.withhold(name("G"), keys("gpu/G"), "held by pid 9"))
+    draft = drafted(book)
+    allocated(replica(0), resource=SHARED, pod=X)(draft)
+    observed = Observed(
+        view=seen(entry(X, "G::0", resource=SHARED)),
+        inventory=SHARED_GPU,
+        boot=BOOT,
+        pending_timeout=60.0,
+    )
+    reconcile(draft, observed)
+    assert lock_of(draft.book, "G").state is LockState.FOREIGN
+
+
+def test_it_is_not_lifted_while_another_pod_keeps_the_card_from_whoever_is_counted() -> None:
+    draft = drafted()
+    first = allocated(replica(1), resource=SHARED, pod=Z, active=True)(draft)
+    settle(draft)
+    draft.end(first, "over")
+    draft.withhold(name("G::0"), keys("replica/G/0"), "held by pid 9")
+    allocated(CARD, pod=X, active=True)(draft)
+    observed = Observed(
+        view=seen(entry(X, "G")), inventory=WHOLE_GPU, boot=BOOT, pending_timeout=60.0
+    )
+    reconcile(draft, observed)
+    assert {lock.state for lock in draft.locks.values()} == {
+        LockState.FOREIGN,
+        LockState.RELEASING,
+    }

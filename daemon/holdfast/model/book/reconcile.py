@@ -322,12 +322,29 @@ def _hand_back(draft: Draft, observed: Observed) -> None:
             continue
         heirs = [each for each in draft.holdings.on(lock.keys) if _is_back(each, lock, observed)]
         if not heirs:
+            _lift(draft, lock, observed)
             continue
         heir = next((each for each in heirs if each.phase is Phase.ACTIVE), heirs[0])
         draft.hand(lock, heir, "kubelet counts the pod")
         # A process of its former start may have the device.
         if _lives(heir.pod, observed) and could_have_started(heir, draft.holdings):
             draft.activate(heir)
+
+
+def _lift(draft: Draft, lock: DeviceLock, observed: Observed) -> None:
+    """Free what was called foreign, where a pod that kubelet counts has the card in another way.
+
+    Only where that pod gets its own lock by it: else its processes would be foreign again.
+    """
+    if lock.state is not LockState.FOREIGN:
+        return
+    back = (each for each in draft.holdings.contending(lock.keys) if _is_back(each, lock, observed))
+    for each in back:
+        others = draft.holdings.locks_on(each.keys)
+        if all(one.state is LockState.FOREIGN or same_holder(one, each) for one in others):
+            evidence = "kubelet counts a pod that has it in another way"
+            draft.move(lock.device, LockState.FREE, evidence)
+            return
 
 
 def _lives(pod: PodUid | None, observed: Observed) -> bool:

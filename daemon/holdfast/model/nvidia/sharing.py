@@ -13,11 +13,11 @@ from holdfast.model.replicas import NOT_SHARED, Shared, parted, renamed, replica
 def advertised(part: GpuPart, device: Device, shared: Shared) -> Iterator[Device]:
     """Yield *device*, which is *part*, or its replicas where it is shared.
 
-    A slice is not, nor is a GPU in MIG mode: what runs on it is on its slices.
+    What is in MIG mode is not, neither a GPU nor a slice: what runs on such a GPU is on its slices.
     """
     name = device.name
     sharing = shared.get(name.resource, NOT_SHARED)
-    if sharing.replicas == 1 or part.slice is not None or part.gpu.mig:
+    if sharing.replicas == 1 or part.gpu.mig:
         yield device
         return
     resource = renamed(name.resource) if sharing.renamed else name.resource
