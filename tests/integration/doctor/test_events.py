@@ -76,5 +76,9 @@ def test_outside_of_a_pod_and_without_an_answer_nothing_is_concluded(
 ) -> None:
     plane.server.be_rude(Rudeness(code=503, times=100))
     assert told(plane)["api-server"].level is Level.FAIL
+    (plane.account / "token").unlink()
+    without_token = told(plane)["api-server"]
+    assert without_token.level is Level.FAIL
+    assert "config.events.enabled: true" in without_token.remedy
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
     assert told(plane)["api-server"].level is Level.WARN

@@ -20,12 +20,16 @@ _NODE = Check("events", "node")
 def server_findings(node: Node) -> Iterator[Finding]:
     """Yield what the API server says, as the token of the service account may ask it."""
     dra = node.settings.dra
+    access = in_cluster(os.environ, Path(dra.service_account))
     try:
-        access = in_cluster(os.environ, Path(dra.service_account))
+        access.check()
     except ApiServerError as error:
-        yield _SERVER.warn(
+        yield _SERVER.warn_or_fail(
             f"{error}; rights cannot be checked from here",
-            remedy="run the doctor in the daemon's container: kubectl exec ... -- holdfast doctor",
+            remedy="run the doctor in the daemon's container: kubectl exec ... -- holdfast doctor; "
+            "there, without a token, nobody is told anything: set config.events.enabled: true in "
+            "the chart's values",
+            fails=bool(access.host),
         )
         return
     with closing(Cluster(access)) as cluster:
