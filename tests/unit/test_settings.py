@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 import yaml
@@ -618,3 +618,51 @@ def test_gpus_are_shared_as_nvidias_file_says_it() -> None:
         convert({"sharing": {"timeSlicing": {"resources": named}}}).sharing.by_resource() == shared
     )
     assert convert({}).sharing.by_resource() == {}
+
+
+_ANY = {"match": {"model": "*"}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "others", "why"),
+    [
+        ({"match": {}}, {}, "devices[0].match: give at least one of uuid, index, pci and model"),
+        ({"match": {"uuid": ""}}, {}, "devices[0].match.uuid: an empty pattern matches nothing"),
+        ({"match": {"uid": "x"}}, {}, "did you mean devices[0].match.uuid?"),
+        ({"exclude": True}, {}, "devices[0]: Object missing required field `match`"),
+        ({**_ANY, "exclude": True, "resource": "a.b/c"}, {}, "devices[0]: what is left out has no"),
+        ({**_ANY, "exclude": True, "reset": "never"}, {}, "devices[0]: what is left out has no"),
+        ({**_ANY, "resource": "chip"}, {}, "devices[0].resource: 'chip' is not of the form"),
+        ({**_ANY, "api": "dra"}, {}, "devices[0].api: it is for devices of another resource"),
+        (
+            {**_ANY, "resource": "a.b/c"},
+            {"gpu": {"api": "dra"}},
+            "devices[0].api: some hardware is served by device-plugin and some by dra",
+        ),
+        (
+            {**_ANY, "resource": "google.com/tpu", "api": "dra"},
+            {},
+            "devices[0].api: google.com/tpu is served by device-plugin; give the same",
+        ),
+    ],
+)
+def test_a_rule_for_devices_that_cannot_work_is_refused_by_its_key(
+    rule: dict[str, Any], others: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        convert({"devices": [rule], **others})
+    assert why in str(refused.value)
+
+
+def test_the_api_of_a_name_is_that_of_its_hardware_or_of_its_rule() -> None:
+    rules = [{**_ANY, "resource": "a.b/c", "api": "dra"}, {**_ANY, "resource": "nvidia.com/gpu"}]
+    settings = convert({"devices": rules})
+
+    assert [settings.is_dra(each) for each in ("a.b/c", "nvidia.com/gpu", "google.com/tpu")] == [
+        True,
+        False,
+        False,
+    ]
+    assert settings.has_dra()
+    claims = {"tpu": {"api": "dra"}, "gpu": {"enabled": False}}
+    assert convert({"devices": [{**_ANY, "resource": "a.b/d"}], **claims}).is_dra("a.b/d")
