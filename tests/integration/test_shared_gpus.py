@@ -11,6 +11,7 @@ from simulated.nvml import GIB, uuid
 from simulated.pods import Phase, Pod, PodSpec
 
 SHARED = "nvidia.com/gpu.shared"
+_OTHER = "example.com/gpu"
 
 
 def sharing(replicas: int, **rules: Any) -> dict[str, Any]:
@@ -143,9 +144,8 @@ async def test_a_gpu_that_becomes_shared_is_first_let_go_and_the_other_way_round
         )
         node.stage.configure(sharing=sharing(2))
         await until_listed(node, uuid(0), *replicas(0, 2))
-        # Its containers start again on what they have, by the name that is no longer offered.
-        end(*node.stage.orphans(whole))
-        await node.stage.until(lambda: whole.starts > 1 and not whole.waiting, "its next start")
+        # By the name that is no longer offered.
+        await _starts_again(node, whole)
         assert not node.stage.healthy(GPU)
         assert await node.stage.locks() == {uuid(0): "held"}
         await node.stage.end(whole)
@@ -163,11 +163,55 @@ async def test_a_gpu_that_becomes_shared_is_first_let_go_and_the_other_way_round
         await node.until_healthy(0)
 
 
-async def until_listed(node: GpuStage, *ids: str) -> None:
-    """Return when kubelet was sent these devices, healthy or not."""
+async def test_a_rule_takes_a_shared_gpu_away_and_gives_it_back_as_pods_let_it_go(
+    gpu_stage: Any,
+) -> None:
+    """What a rule moves is one pod's, and is shared by nobody."""
+    rule = {"match": {"uuid": uuid(0)}, "resource": _OTHER}
+    async with gpu_stage(others={"sharing": sharing(2), "devices": [rule]}) as node:
+        node.gpus.arrive(1)
+        await until_offered(node, uuid(0), resource=_OTHER)
+        whole = await node.stage.run(
+            PodSpec(name="whole", containers=(asks(_OTHER, 1),), restart="Always")
+        )
+        node.stage.configure(devices=[])
+        await until_listed(node, uuid(0), *replicas(0, 2), resource=_OTHER)
+        await _starts_again(node, whole)
+        assert not node.stage.healthy(GPU)
+        assert await node.stage.locks() == {uuid(0): "held"}
+        await node.stage.end(whole)
+        await until_offered(node, *replicas(0, 2))
+
+        share = await node.stage.run(
+            PodSpec(name="share", containers=(asks(GPU, 1),), restart="Always")
+        )
+        held = node.stage.ids(share, GPU)
+        node.stage.configure(devices=[rule])
+        await until_listed(node, uuid(0), *held)
+        await _starts_again(node, share)
+        assert not node.stage.healthy(_OTHER)
+        assert await node.stage.locks() == dict.fromkeys(held, "held")
+        await node.stage.end(share)
+        await until_offered(node, uuid(0), resource=_OTHER)
+
+
+async def _starts_again(node: GpuStage, pod: Pod) -> None:
+    """Return when a container of *pod* that ended has started again, on what it has."""
+    before = pod.starts
+    end(*node.stage.orphans(pod))
     await node.stage.until(
-        lambda: node.stage.heard(GPU) and set(node.stage.kubelet.messages[GPU][-1]) == set(ids),
-        lambda: f"the list to be {ids}; it is {node.stage.kubelet.messages.get(GPU, [{}])[-1]}",
+        lambda: pod.starts > before and not pod.waiting, lambda: f"its next start: {pod.waiting}"
+    )
+
+
+async def until_listed(node: GpuStage, *ids: str, resource: str = GPU) -> None:
+    """Return when kubelet was sent these devices, healthy or not."""
+
+    def listed() -> set[str]:
+        return set((node.stage.kubelet.messages.get(resource) or [{}])[-1])
+
+    await node.stage.until(
+        lambda: listed() == set(ids), lambda: f"the list to be {ids}; it is {listed()}"
     )
 
 

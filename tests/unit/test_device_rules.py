@@ -12,7 +12,7 @@ from fakes.books import HALF, WHOLE, X, allocated, book_of, entry, keys, name
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.offers import names_had
-from holdfast.model.devicerules import DeviceRule, Had, assigned
+from holdfast.model.devicerules import DeviceRule, Had, assigned, taken
 from holdfast.model.devices import (
     Device,
     DeviceKind,
@@ -411,3 +411,26 @@ def test_hardware_is_new_to_pods_under_one_name_at_most_and_what_pods_have_is_fo
     assert len(made.hardware or made.devices) == len(_ALL)
     # Once nobody has anything, nothing is leaving.
     assert not any(each.leaving for each in assigned(_found(*_ALL), _rules(*rules), {}).devices)
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ((), False),
+        ((DeviceRule(place="devices[0]", uuid="GPU-1", exclude=True),), False),
+        ((DeviceRule(place="devices[0]", uuid="GPU-0", exclude=True),), True),
+        ((DeviceRule(place="devices[0]", uuid="GPU-0", resource=_DEBUG),), True),
+        ((DeviceRule(place="devices[0]", uuid="GPU-0", resource=_GPU),), False),
+        (
+            (
+                DeviceRule(place="devices[0]", index="0"),
+                DeviceRule(place="devices[1]", uuid="GPU-0", exclude=True),
+            ),
+            False,
+        ),
+    ],
+)
+def test_what_a_rule_takes_out_of_its_resource(
+    rules: tuple[DeviceRule, ...], expected: bool
+) -> None:
+    assert taken(_gpu(0), rules) is expected

@@ -61,6 +61,14 @@ def assigned(found: Inventory, rules: Sequence[DeviceRule], had: Had) -> Invento
     return _Assignment(found, rules, had).inventory()
 
 
+def taken(device: Device, rules: Sequence[DeviceRule]) -> bool:
+    """Tell whether a rule takes *device* out of the resource under which it was found."""
+    rule = next((each for each in rules if each.matches(device)), None)
+    if rule is None:
+        return False
+    return rule.exclude or rule.resource not in {None, device.name.resource}
+
+
 class _Assignment:
     """Goes through the devices once."""
 

@@ -196,7 +196,7 @@ class SharedResource(Section, frozen=True):
 
     name: str
     """The resource that is shared. Set it to nvidia.com/gpu: MIG slices, TPUs and VFIO devices are
-    never shared."""
+    never shared, nor are GPUs that a rule of `devices` moves to another resource."""
     replicas: Replicas
     """How many pods may have each GPU at the same time. Choose as many as its memory is enough
     for: nothing keeps a pod from using all of it."""

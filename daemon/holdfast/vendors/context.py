@@ -8,6 +8,7 @@ from holdfast.allocation.cdi import SpecWriter
 from holdfast.discovery.source import Source
 from holdfast.host.root import HostRoot
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.devices import Device
 from holdfast.model.ids import BootId
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.runtime.clock import Clock
@@ -32,6 +33,8 @@ class Context(Struct, frozen=True, kw_only=True):
     """Returns what kubelet's checkpoint says of every container."""
     look_again: Callable[[], None]
     """Has discovery call `scan` and `found` soon."""
+    taken: Callable[[Device], bool]
+    """Tells whether a rule of the settings takes a device out of its resource."""
     report: Callable[[], None]
     """Publishes `faults` at once."""
     count: Callable[[str, str, str], None]

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.offers import names_had
-from holdfast.model.devicerules import assigned
-from holdfast.model.devices import Inventory
+from holdfast.model.devicerules import assigned, taken
+from holdfast.model.devices import Device, Inventory
 from holdfast.model.ids import DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.changes import Changes
@@ -41,6 +41,10 @@ class Naming:
         entries = [each for each in self._view().value.entries if not self.is_dra(each.resource)]
         had = names_had(self._ledger.book.value, entries)
         return assigned(found, self._live.whole.device_rules(), had)
+
+    def taken(self, device: Device) -> bool:
+        """Tell whether a rule of the settings takes *device* out of its resource."""
+        return taken(device, self._live.whole.device_rules())
 
     def mode_of(self, pod: PodUid) -> str:
         """Return what is done about processes of *pod*: none is ended that may have a device so."""

@@ -128,6 +128,7 @@ class Parts:
             spec_writer=self._spec_writer,
             answers=lambda: self.reader.view.value.entries,
             look_again=self._look_again,
+            taken=self.naming.taken,
             report=self._report,
             count=count,
             replace=self._replace,

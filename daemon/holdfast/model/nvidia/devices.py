@@ -1,6 +1,6 @@
 """From what is known of the GPUs to the devices that kubelet can grant."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
@@ -49,12 +49,19 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     no_imex: str = ""
 
 
+def _stays(_device: Device) -> bool:
+    return False
+
+
 def gpu_devices(
     facts: GpuFacts,
     locks: Mapping[DeviceName, frozenset[HardwareKey]] | None = None,
     shared: Shared | None = None,
+    taken: Callable[[Device], bool] = _stays,
 ) -> tuple[Device, ...]:
     """Return one device for each part of the layout, in its order, or its replicas.
+
+    What is *taken* by a rule of the settings, into another resource or out of all, is not shared.
 
     What is among *locks* and no more, a slice or a GPU that has been divided since, still excludes
     the whole GPU and the slices that have its place: its pod may open what these are reached by.
@@ -68,7 +75,9 @@ def gpu_devices(
     left = (keys for name, keys in (locks or {}).items() if name not in names)
     locked: frozenset[HardwareKey] = frozenset().union(*left)
     found = ((part, _device(part, facts, locked)) for part in parts)
-    return tuple(each for part, device in found for each in advertised(part, device, shared or {}))
+    return tuple(
+        each for part, device in found for each in advertised(part, device, shared or {}, taken)
+    )
 
 
 def gpu_topology(layout: GpuLayout, links: GpuLinks) -> GpuTopology:

@@ -1,6 +1,6 @@
 """How GPUs are shared by time slicing: which replicas each counts as, and what one pod may ask."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from msgspec.structs import replace
 
@@ -10,14 +10,17 @@ from holdfast.model.nvidia.mig import GpuPart
 from holdfast.model.replicas import NOT_SHARED, Shared, parted, renamed, replica_id, replica_key
 
 
-def advertised(part: GpuPart, device: Device, shared: Shared) -> Iterator[Device]:
+def advertised(
+    part: GpuPart, device: Device, shared: Shared, taken: Callable[[Device], bool]
+) -> Iterator[Device]:
     """Yield *device*, which is *part*, or its replicas where it is shared.
 
     What is in MIG mode is not, neither a GPU nor a slice: what runs on such a GPU is on its slices.
+    Nor is what is *taken*, into another resource, which is shared by nobody.
     """
     name = device.name
     sharing = shared.get(name.resource, NOT_SHARED)
-    if sharing.replicas == 1 or part.gpu.mig:
+    if sharing.replicas == 1 or part.gpu.mig or taken(device):
         yield device
         return
     resource = renamed(name.resource) if sharing.renamed else name.resource

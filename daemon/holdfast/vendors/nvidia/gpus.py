@@ -129,7 +129,7 @@ class Gpus(WithoutDriver):
         if not driver.ever_read:
             return Found(unseen=RESOURCES)
         locks = {name: lock.keys for name, lock in self._ledger.book.value.locks.items()}
-        devices = gpu_devices(driver.facts.value, locks, self._shared)
+        devices = gpu_devices(driver.facts.value, locks, self._shared, self._on.taken)
         # Pods may still have some under a name that nothing is advertised by any more.
         former = {lock.resource for lock in locks} & RENAMED
         names = sorted({each.name.resource for each in devices} | former)
