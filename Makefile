@@ -9,8 +9,8 @@ RUNTIME := build/runtime
 
 # How many files of tests `make test` runs at once; the cases on a kernel are one file.
 WORKERS ?= 2
-# Options of `make demo`: --gpus for the story of GPUs, --dra for that of claims, --keep to leave all
-# running at its end.
+# Options of `make demo`: --gpus for the story of GPUs, --dra for that of claims, --sharing for that of
+# GPUs in four ways, --keep to leave all running at its end.
 ARGS ?=
 # VM cases by a part of their names, such as CASE=vfio; all without it.
 CASE ?=

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from grpc.aio import AioRpcError
 from msgspec.structs import replace
 
@@ -134,11 +133,6 @@ class Stage(simulated.stage.Stage):
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-
-    def configure(self, **changes: Any) -> None:
-        """Change the file of a daemon that is a process of its own, which is to read it anew."""
-        self.settings |= changes
-        self.config.write_text(yaml.safe_dump(self.settings))
 
     async def kill_and_start(self) -> None:
         """End the daemon as a crash does, and return when kubelet has the next one's devices."""

@@ -86,7 +86,11 @@ def test_the_wheel_has_the_daemon_alone(installed: Path) -> None:
     assert {each.relative_to(installed).parts[1] for each in serving} == {"_pb"}
 
 
-@pytest.mark.parametrize("options", [(), ("--gpus",), ("--dra",)], ids=["chips", "gpus", "claims"])
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--gpus",), ("--dra",), ("--sharing",)],
+    ids=["chips", "gpus", "claims", "sharing"],
+)
 def test_the_daemon_of_the_installed_wheel_plays_in_the_demo(
     repository: Path, installed: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:

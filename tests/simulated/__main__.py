@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from simulated import drastory, gpustory, story
+from simulated import drastory, gpustory, sharingstory, story
 
 
 def main() -> int:
@@ -12,6 +12,11 @@ def main() -> int:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--gpus", action="store_true", help="NVIDIA GPUs; needs a C compiler")
     which.add_argument("--dra", action="store_true", help="ResourceClaims; needs openssl")
+    which.add_argument(
+        "--sharing",
+        action="store_true",
+        help="GPUs by number, by share, by slice and by claim; needs a C compiler and openssl",
+    )
     parser.add_argument("--keep", action="store_true", help="leave everything running at the end")
     options = parser.parse_args()
     tell = story.main
@@ -19,6 +24,8 @@ def main() -> int:
         tell = gpustory.main
     elif options.dra:
         tell = drastory.main
+    elif options.sharing:
+        tell = sharingstory.main
     return tell(keep=options.keep)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,21 @@ class NamedNode(Struct, frozen=True, kw_only=True):
     rdev: int | None
 
 
-def resolve(folder: Path | None, names: Sequence[str]) -> tuple[NamedNode, ...]:
-    """Return the nodes behind *names*; raise OSError, as containerd says it, for any that fails.
+class Named(Struct, frozen=True, kw_only=True):
+    """What names stand for: nodes, and variables of the container's environment."""
+
+    nodes: tuple[NamedNode, ...]
+    variables: Mapping[str, str]
+
+
+def resolve(folder: Path | None, names: Sequence[str]) -> Named:
+    """Return what is behind *names*; raise OSError, as containerd says it, for any that fails.
 
     A name that is in two files fails: containerd refuses both.
     """
     specs = [] if folder is None else [json.loads(each.read_text()) for each in _files(folder)]
-    found: list[NamedNode] = []
+    nodes: list[NamedNode] = []
+    variables: dict[str, str] = {}
     unknown: list[str] = []
     for name in names:
         kind, _, device = name.partition("=")
@@ -33,12 +41,13 @@ def resolve(folder: Path | None, names: Sequence[str]) -> tuple[NamedNode, ...]:
             if (spec["kind"], each["name"]) == (kind, device)
         ]
         if len(edits) == 1:
-            found += [_node(node) for node in edits[0]["deviceNodes"]]
+            nodes += [_node(node) for node in edits[0].get("deviceNodes", ())]
+            variables |= (each.split("=", 1) for each in edits[0].get("env", ()))
         else:
             unknown.append(name)
     if unknown:
         raise OSError(f"CDI device injection failed: unresolvable CDI devices {', '.join(unknown)}")
-    return tuple(found)
+    return Named(nodes=tuple(nodes), variables=variables)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,9 +1,11 @@
 """What the story of Dynamic Resource Allocation is told with: a stage with a control plane."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from simulated.cluster.candidates import candidates
@@ -30,18 +32,33 @@ DRIVER = "holdfast.dev"
 NODE = "node-1"
 _TOKEN = "token-of-the-pod"
 _NAMESPACE = "default"
-_CLASS = "tpu.holdfast.dev"
-_CHIP = 'device.driver == "holdfast.dev" && device.attributes["holdfast.dev"].type == "tpu"'
+_KINDS = ("tpu", "claimed-gpu")
 _NODES = Kind(group_version="v1", plural="nodes")
 
 
-class DraDemo(Demo):
-    """A stage whose chips are given to claims, with `server`, its `store` and a `scheduler`."""
+class Cluster(Struct, frozen=True, kw_only=True):
+    """A control plane; `account` is the folder with what the daemon knows `server` by."""
 
-    def __init__(self, folder: Path, node: SimulatedNode, server: ApiServer, account: Path) -> None:
-        """Build everything below *folder*; *account* has what the daemon knows *server* by."""
-        self.server = server
-        self.store = server.store
+    server: ApiServer
+    account: Path
+
+
+class DraDemo(Demo):
+    """A stage with devices that are given to claims, with a `store` and a `scheduler`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        node: SimulatedNode,
+        cluster: Cluster,
+        *,
+        resource: str,
+        changes: Mapping[str, Any],
+        toolkit: Callable[[Mapping[str, str]], Sequence[str]] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Build everything below *folder*, in *cluster*; the rest is as Demo's."""
+        self.store = cluster.server.store
         self.scheduler = Scheduler(self.store)
         root = folder / "kubelet"
         (root / "plugins").mkdir(parents=True)
@@ -50,22 +67,24 @@ class DraDemo(Demo):
         super().__init__(
             folder,
             node,
-            resource=TPU,
+            resource=resource,
+            toolkit=toolkit,
             cdi=cdi,
             dra=DraManager(root, objects=self._claim, wipe=self._wipe),
             changes={
-                "tpu": {"api": "dra"},
+                **changes,
                 "cdi": {"specDir": str(cdi)},
                 "dra": {
                     "nodeName": NODE,
                     "kubeletRoot": str(root),
-                    "serviceAccount": str(account),
+                    "serviceAccount": str(cluster.account),
                     "unprepareWait": "6s",
                 },
             },
             environment={
                 "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-                "KUBERNETES_SERVICE_PORT": str(server.port),
+                "KUBERNETES_SERVICE_PORT": str(cluster.server.port),
+                **(environment or {}),
             },
         )
         self.cdi = cdi
@@ -99,9 +118,9 @@ class DraDemo(Demo):
             if each.get("taints")
         }
 
-    async def submit(self, name: str, workload: Workload) -> tuple[Pod, str]:
-        """Submit a pod with a claim of one chip; return it with the chip that it is given."""
-        claim = {"name": "chip", "resourceClaimTemplateName": "one-chip"}
+    async def submit(self, name: str, workload: Workload, *, kind: str = "tpu") -> tuple[Pod, str]:
+        """Submit a pod with a claim of one device of *kind*; return it with what it is given."""
+        claim = {"name": "chip", "resourceClaimTemplateName": f"one-{kind}"}
         made = self.store.create(
             Place(kind=PODS, namespace=_NAMESPACE),
             {
@@ -162,30 +181,33 @@ def _objects() -> Iterator[tuple[Place, Object]]:
         Place(kind=_NODES),
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}},
     )
-    yield (
-        Place(kind=CLASSES),
-        {
-            "apiVersion": RESOURCE,
-            "kind": "DeviceClass",
-            "metadata": {"name": _CLASS},
-            "spec": {"selectors": [{"cel": {"expression": _CHIP}}]},
-        },
-    )
-    exactly = {"deviceClassName": _CLASS, "allocationMode": "ExactCount", "count": 1}
-    yield (
-        Place(kind=TEMPLATES, namespace=_NAMESPACE),
-        {
-            "apiVersion": RESOURCE,
-            "kind": "ResourceClaimTemplate",
-            "metadata": {"name": "one-chip"},
-            "spec": {"spec": {"devices": {"requests": [{"name": "chip", "exactly": exactly}]}}},
-        },
-    )
+    for kind in _KINDS:
+        name = f"{kind}.{DRIVER}"
+        chosen = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "{kind}"'
+        exactly = {"deviceClassName": name, "allocationMode": "ExactCount", "count": 1}
+        yield (
+            Place(kind=CLASSES),
+            {
+                "apiVersion": RESOURCE,
+                "kind": "DeviceClass",
+                "metadata": {"name": name},
+                "spec": {"selectors": [{"cel": {"expression": chosen}}]},
+            },
+        )
+        yield (
+            Place(kind=TEMPLATES, namespace=_NAMESPACE),
+            {
+                "apiVersion": RESOURCE,
+                "kind": "ResourceClaimTemplate",
+                "metadata": {"name": f"one-{kind}"},
+                "spec": {"spec": {"devices": {"requests": [{"name": "chip", "exactly": exactly}]}}},
+            },
+        )
 
 
 @contextmanager
-def dra_demo(folder: Path, *, chips: int) -> Iterator[DraDemo]:
-    """Yield a stage on a node with *chips* chips in a cluster that is there until the block ends.
+def cluster(folder: Path) -> Iterator[Cluster]:
+    """Yield a control plane with the node, which is there until the block ends.
 
     Raise HostError where there is no openssl.
     """
@@ -195,6 +217,22 @@ def dra_demo(folder: Path, *, chips: int) -> Iterator[DraDemo]:
         server.store.create(place, made)
     try:
         account = write_service_account(folder / "serviceaccount", files, _TOKEN)
-        yield DraDemo(folder, SimulatedNode(folder / "node", chips=chips), server, account)
+        yield Cluster(server=server, account=account)
     finally:
         server.close()
+
+
+@contextmanager
+def dra_demo(folder: Path, *, chips: int) -> Iterator[DraDemo]:
+    """Yield a stage on a node with *chips* chips in a cluster that is there until the block ends.
+
+    Raise HostError where there is no openssl.
+    """
+    with cluster(folder) as made:
+        yield DraDemo(
+            folder,
+            SimulatedNode(folder / "node", chips=chips),
+            made,
+            resource=TPU,
+            changes={"tpu": {"api": "dra"}},
+        )

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from simulated.gpus import NOT_LOADED, SimulatedGpus, address
 from simulated.node import SimulatedNode
-from simulated.nvml import LIBRARY, Card, Event, Node, cards
+from simulated.nvml import LIBRARY, Card, Event, Node, Slice, cards
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 """What NVIDIA's container runtime reads to know which GPUs a container is to have."""
@@ -83,8 +83,17 @@ class GpuNode(SimulatedNode):
 
         Those that all GPUs share are left out: they tell no GPU from another.
         """
-        wanted = [each for each in variables.get(VISIBLE, "").split(",") if each]
-        return [f"/dev/nvidia{self.uuids.index(each)}" for each in wanted if each in self.uuids]
+        wanted = set(variables.get(VISIBLE, "").split(","))
+        return [
+            f"/dev/nvidia{index}"
+            for index, card in enumerate(self._gpus.stub.cards)
+            if wanted & {card.uuid, *(each.uuid for each in card.slices)}
+        ]
+
+    def divide(self, index: int, uuid: str) -> None:
+        """Let a GPU be in MIG mode with one slice."""
+        pieces = (Slice(uuid, gi=7),)
+        self._gpus.change(index, lambda card: replace(card, mig=1, slices=pieces))
 
     def users(self, index: int) -> tuple[int, ...]:
         """Return the processes of pods that have the GPU's node open."""
@@ -98,13 +107,14 @@ class GpuNode(SimulatedNode):
             self._gpus.show(replace(self._gpus.stub, cards=cards))
 
     def _used(self, index: int, card: Card) -> Card:
-        """Return *card* as the processes show it that have its node open."""
+        """Return *card*, or its one slice, as the processes show it that have its node open."""
         users = self.users(index)
-        return replace(
-            card,
-            used=_IDLE + _CONTEXT * len(users),
-            processes=tuple(("compute", pid, _CONTEXT) for pid in users),
-        )
+        used = _IDLE + _CONTEXT * len(users)
+        processes = tuple(("compute", pid, _CONTEXT) for pid in users)
+        if card.slices:
+            (piece,) = card.slices
+            return replace(card, slices=(replace(piece, used=used, processes=processes),))
+        return replace(card, used=used, processes=processes)
 
     def _opened(self, pid: int) -> set[int]:
         """Return which GPUs' nodes a process has open."""

@@ -96,9 +96,10 @@ class Runtime:
     def paths(self, grant: api.ContainerAllocateResponse) -> list[str]:
         """Return the nodes that a container with *grant* gets; raise OSError for unknown names."""
         paths = [each.host_path for each in grant.devices]
+        found = resolve(self._cdi, [each.name for each in grant.cdi_devices])
         if self._toolkit is not None:
-            paths += self._toolkit(grant.envs)
-        for named in resolve(self._cdi, [each.name for each in grant.cdi_devices]):
+            paths += self._toolkit({**grant.envs, **found.variables})
+        for named in found.nodes:
             paths.append(named.path)
             # It makes the node by its number, whatever lies at the path on the host.
             if named.rdev is not None and named.rdev != self._node.node(named.path).stat().st_rdev:

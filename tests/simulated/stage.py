@@ -98,6 +98,11 @@ class Stage:
             )
         return began
 
+    def configure(self, **changes: Any) -> None:
+        """Change the daemon's configuration file, which it follows."""
+        self.settings |= changes
+        self.config.write_text(yaml.safe_dump(self.settings))
+
     def kill(self) -> None:
         """End the daemon as a crash does."""
         self.process.kill()

@@ -76,7 +76,7 @@ class GuestRuntime:
         self.running[pod.uid, container.name] = held
 
     def _paths(self, grant: api.ContainerAllocateResponse) -> list[str]:
-        named = resolve(self._specs, [each.name for each in grant.cdi_devices])
+        named = resolve(self._specs, [each.name for each in grant.cdi_devices]).nodes
         for node in named:
             # A runtime makes the node by its number; hold_device opens the host's.
             if node.rdev is not None and node.rdev != Path(node.path).stat().st_rdev:
