@@ -459,7 +459,16 @@ class OneHolder(RuleBasedStateMachine):
         pod = data.draw(st.sampled_from([each for each in self.pods if each.alive]))
         for each in pod.containers:
             if each.passed:
-                each.opened = data.draw(st.booleans())
+                opens = data.draw(st.booleans())
+                each.opened = opens and (each.known or not self._was_given_on(pod, each))
+
+    def _was_given_on(self, pod: Pod, container: Container) -> bool:
+        """Tell whether another pod has what *container* let go of, and of whose start nothing tells.
+
+        Its pod was not in the checkpoint, and its process has the device closed: it was free.
+        """
+        others = (each for each in self._everybody() if each is not pod and each.live)
+        return any(clash(each.passed, container.keys) for each in others)
 
     @rule(data=st.data())
     @precondition(lambda self: any(pod.counted for pod in self.pods))

@@ -4,19 +4,27 @@ import argparse
 import random
 import sys
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
-from fakes.oneholder import Killed, OneHolder, Pod
+from fakes.books import HALF, WHOLE
+from fakes.oneholder import REPLICA, Killed, OneHolder, Pod
 from fakes.twodoors import TwoDoors
+from holdfast.model.book.book import Allocation, same_holder
 from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import DeviceLock
 from holdfast.model.ids import HardwareKey
 
 T = TypeVar("T")
+
+_WAYS = {WHOLE: "number", REPLICA: "share", HALF: "slice"}
+_CLAIM = "claim"
+_ASKED = (*_WAYS.values(), _CLAIM)
 
 _WORLDS = 50
 """Worlds between two looks at how many operations there were."""
@@ -38,6 +46,9 @@ class Tally:
     """Starts that passed a gate, and claims that were prepared."""
     double_grants: int = 0
     """Those of which another live pod had hardware."""
+    waits: dict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
+    """The interleavings in which somebody waited, by how another had the hardware and how it was
+    asked for."""
     other_failures: int = 0
     """Such as hardware that a live pod may touch and that is locked for another, or a queue that stands still."""
 
@@ -54,6 +65,10 @@ class _Counted(OneHolder):
     @invariant()
     def one_more_operation(self) -> None:
         self._tally.operations += 1
+        for lock in self.book.locks.values():
+            for each in self.book.holdings.contending(lock.keys):
+                if each.id != lock.allocation and not same_holder(each, lock):
+                    self._tally.waits[_way(lock), _way(each)].add(self._tally.interleavings)
 
     def _commit(self, decide: Callable[[Draft], T], crash: int | None) -> T:
         try:
@@ -69,6 +84,12 @@ class _Counted(OneHolder):
         except AssertionError:
             self._tally.double_grants += 1
             raise
+
+
+def _way(each: Allocation | DeviceLock) -> str:
+    """Return how whoever has *each*, or waits for it, has asked."""
+    resource = each.device.resource if isinstance(each, DeviceLock) else each.resource
+    return _WAYS[resource] if each.claim is None else _CLAIM
 
 
 class _CountedTwoDoors(_Counted, TwoDoors):
@@ -99,6 +120,10 @@ def _try(doors: str, world: type[_Counted], operations: int, first: int) -> bool
         f"double grants={tally.double_grants} other failures={tally.other_failures} (SEED={first})",
         flush=True,
     )
+    print("In how many interleavings somebody waited, by what another had (rows) and asked for:")
+    print(f"{'':>8}", *(f"{asked:>8}" for asked in _ASKED))
+    for had in _ASKED:
+        print(f"{had:>8}", *(f"{len(tally.waits[had, asked]):>8}" for asked in _ASKED))
     return kept
 
 
