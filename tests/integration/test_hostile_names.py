@@ -75,7 +75,15 @@ _STATUS = {
     ],
     "byHand": [_MARK],
     "rules": [{"device": _HOSTILE, "reason": _HOSTILE}, {"device": None, "reason": _HOSTILE}],
-    "claims": [{"claim": _HOSTILE, "phase": _HOSTILE, "pods": [_HOSTILE], "waits": _HOSTILE}],
+    "claims": [
+        {
+            "claim": _HOSTILE,
+            "phase": _HOSTILE,
+            "pods": [_HOSTILE],
+            "adminDevices": [_HOSTILE],
+            "waits": _HOSTILE,
+        }
+    ],
 }
 _ROW = {"resource": _HOSTILE, "id": _HOSTILE, "model": _HOSTILE, "reasons": [_HOSTILE, _HOSTILE]}
 _LOCK = {"device": _HOSTILE, "state": _HOSTILE, "pod": _HOSTILE, "reason": _HOSTILE}
@@ -122,7 +130,7 @@ async def _holdfast(folder: Path, *arguments: str) -> subprocess.CompletedProces
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        (["status"], 9),
+        (["status"], 11),
         (["devices"], 2),
         (["locks"], 2),
         (["holders"], 2),

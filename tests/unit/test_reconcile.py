@@ -29,7 +29,7 @@ from fakes.books import (
     unlocked,
     unreadable,
 )
-from holdfast.model.book.book import Book, Phase, PodRecord
+from holdfast.model.book.book import Book, ClaimRecord, Phase, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.pods import PodSighting
@@ -42,7 +42,16 @@ from holdfast.model.book.reconcile import (
     reconcile,
     without_retired,
 )
-from holdfast.model.ids import NO_CHECKPOINT, BootId, CheckpointId, DeviceId, PodUid, ProcessId
+from holdfast.model.ids import (
+    NO_CHECKPOINT,
+    BootId,
+    CheckpointId,
+    ClaimRef,
+    ClaimUid,
+    DeviceId,
+    PodUid,
+    ProcessId,
+)
 from holdfast.model.kubelet import KubeletView, ListedPod
 
 _D0 = silicon(d0="a")
@@ -83,6 +92,19 @@ def test_time_alone_ends_only_what_no_pod_is_named_for(
     view = seen() if pod is None else seen(entry(pod, "d0"))
     soon = _after(book, view, now=NOW + 1)
     assert (_after(soon, view, now=NOW + 1e6) != soon) is waits
+
+
+def test_one_allocation_that_no_pod_is_named_for_is_enough_to_look_again() -> None:
+    named = allocated(silicon(d1="b"), pod=X)
+    assert changes_with_time(book_of(named, allocated(_D0)))
+    assert not changes_with_time(book_of(named))
+
+
+@pytest.mark.parametrize(("over_at", "waits"), [(None, False), (UPTIME, True)])
+def test_time_makes_a_claim_that_is_over_forgotten(over_at: float | None, waits: bool) -> None:
+    ref = ClaimRef("team", ClaimUid("claim-1"), "chip")
+    record = ClaimRecord(ref=ref, pods=frozenset({X}), boot=BOOT, over_at=over_at)
+    assert changes_with_time(Book(claims={ref.uid: record})) is waits
 
 
 # Whose an Allocation is.
@@ -722,8 +744,18 @@ def test_once_its_hardware_comes_by_claims_a_pod_without_a_cgroup_is_over(
     )
     assert view.entries == ((elsewhere,) if over else (here, elsewhere))
     assert view.retired == ({X} if over else set())
-    served = without_retired(seen(here), book, sightings, BOOT, is_retired=lambda _: False)
-    assert served == seen(here)
+    # Most nodes have nothing retired: then nothing is copied, at any look.
+    whole = seen(here)
+    assert without_retired(whole, book, sightings, BOOT, is_retired=lambda _: False) is whole
+
+
+def test_a_pod_that_is_left_keeps_its_entries_while_another_is_over() -> None:
+    left, gone = entry(X, "d0"), entry(Y, "d1")
+    view = without_retired(
+        seen(left, gone), Book(), {X: _EMPTY}, BOOT, is_retired=lambda each: each == WHOLE
+    )
+    assert view.entries == (left,)
+    assert view.retired == {Y}
 
 
 def test_a_pod_of_the_former_api_is_over_by_what_is_left_of_it() -> None:

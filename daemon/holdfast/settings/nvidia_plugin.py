@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from holdfast import names as files
 from holdfast.errors import SettingsError
-from holdfast.settings.nvidia_resources import rules_from
 
 VARIABLES: Mapping[str, str] = {
     "NVIDIA_DRIVER_ROOT": "gpu.driverRootOnHost",
@@ -182,6 +181,8 @@ def from_file(content: Mapping[str, object], file: str) -> FromFile:
         elif value is not None:
             name = _IN_FILE[_BY_LOWER[lower]]
             found |= _meaning(name, _text(name, value, where), where)
+    from holdfast.settings.nvidia_resources import rules_from  # noqa: PLC0415 - memory
+
     if rules := rules_from(content, file):
         found["devices"] = json.dumps(rules)
     return FromFile(found=found, ignored=tuple(ignored))
