@@ -3,17 +3,15 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
-from pathlib import Path
 
-from holdfast.apiserver.access import in_cluster, node_name
+from holdfast.apiserver.access import node_name
 from holdfast.apiserver.client import ApiObjectGoneError, ApiRefusedError
+from holdfast.doctor.apiserver import cluster_findings
 from holdfast.doctor.dra.cluster import RIGHTS, Cluster, NodeFacts
 from holdfast.doctor.finding import Check, Finding, some
 from holdfast.doctor.kubelet.plugins import DRA_DRIVERS
 from holdfast.doctor.node import Node
 from holdfast.doctor.programs import ask_socket
-from holdfast.errors import ApiServerError
 from holdfast.model.dra.resourceslice import ResourceSlice, SliceDevice
 from holdfast.model.nvidia.gpu import GPU_RESOURCE
 from holdfast.names import CONTROL_SOCKET
@@ -36,32 +34,21 @@ _IDENTITIES = frozenset({"pciBusID", "uuid"})
 
 def server_findings(node: Node) -> Iterator[Finding]:
     """Yield what the API server says, as the token of the service account may ask it."""
-    dra = node.settings.dra
-    access = in_cluster(os.environ, Path(dra.service_account))
-    try:
-        access.check()
-    except ApiServerError as error:
-        yield _SERVER.warn_or_fail(
-            f"{error}; rights and ResourceSlices cannot be checked from here",
-            remedy="run the doctor in the daemon's container: kubectl exec ... -- holdfast doctor; "
-            "there, without a token, no claim is prepared: set dra.enabled: true in the chart's "
-            "values",
-            fails=bool(access.host),
-        )
-        return
-    with closing(Cluster(access)) as cluster:
-        try:
-            yield _SERVER.ok(f"the API server at {access} answers, with {cluster.version()}")
-            yield from _rights(cluster)
-            name = node_name(dra.node_name, os.environ)
-            yield from _of_node(cluster, node.settings, name)
-            yield from _of_slices(cluster, node, name)
-        except ApiServerError as error:
-            yield _SERVER.fail(
-                str(error),
-                remedy="see whether the API server can be reached from the pod (network policy, "
-                "proxy, KUBERNETES_SERVICE_HOST); no new claim is prepared until it can",
-            )
+
+    def find(cluster: Cluster) -> Iterator[Finding]:
+        yield from _rights(cluster)
+        name = node_name(node.settings.dra.node_name, os.environ)
+        yield from _of_node(cluster, node.settings, name)
+        yield from _of_slices(cluster, node, name)
+
+    return cluster_findings(
+        node,
+        _SERVER,
+        find,
+        unchecked="rights and ResourceSlices",
+        without="no claim is prepared: set dra.enabled: true",
+        until="no new claim is prepared",
+    )
 
 
 def _rights(cluster: Cluster) -> Iterator[Finding]:

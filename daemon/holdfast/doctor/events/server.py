@@ -2,15 +2,13 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 
-from holdfast.apiserver.access import in_cluster, node_name
+from holdfast.apiserver.access import node_name
 from holdfast.apiserver.client import ApiObjectGoneError, ApiRefusedError
+from holdfast.doctor.apiserver import cluster_findings
 from holdfast.doctor.dra.cluster import EVENT_RIGHTS, Cluster
 from holdfast.doctor.finding import Check, Finding
 from holdfast.doctor.node import Node
-from holdfast.errors import ApiServerError
 
 _SERVER = Check("events", "api-server")
 _RBAC = Check("events", "rbac")
@@ -19,32 +17,21 @@ _NODE = Check("events", "node")
 
 def server_findings(node: Node) -> Iterator[Finding]:
     """Yield what the API server says, as the token of the service account may ask it."""
-    dra = node.settings.dra
-    access = in_cluster(os.environ, Path(dra.service_account))
-    try:
-        access.check()
-    except ApiServerError as error:
-        yield _SERVER.warn_or_fail(
-            f"{error}; rights cannot be checked from here",
-            remedy="run the doctor in the daemon's container: kubectl exec ... -- holdfast doctor; "
-            "there, without a token, nobody is told anything: set config.events.enabled: true in "
-            "the chart's values",
-            fails=bool(access.host),
-        )
-        return
-    with closing(Cluster(access)) as cluster:
-        try:
-            yield _SERVER.ok(f"the API server at {access} answers, with {cluster.version()}")
-            lacking = cluster.lacking(EVENT_RIGHTS)
-            yield _rights(tuple(map(str, lacking)))
-            if not lacking:
-                yield _own_node(cluster, node_name(dra.node_name, os.environ))
-        except ApiServerError as error:
-            yield _SERVER.fail(
-                str(error),
-                remedy="see whether the API server can be reached from the pod (network policy, "
-                "proxy, KUBERNETES_SERVICE_HOST); nobody is told anything until it can",
-            )
+
+    def find(cluster: Cluster) -> Iterator[Finding]:
+        lacking = cluster.lacking(EVENT_RIGHTS)
+        yield _rights(tuple(map(str, lacking)))
+        if not lacking:
+            yield _own_node(cluster, node_name(node.settings.dra.node_name, os.environ))
+
+    return cluster_findings(
+        node,
+        _SERVER,
+        find,
+        unchecked="rights",
+        without="nobody is told anything: set config.events.enabled: true",
+        until="nobody is told anything",
+    )
 
 
 def _rights(lacking: tuple[str, ...]) -> Finding:
