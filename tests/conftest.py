@@ -30,7 +30,8 @@ def short_path() -> Iterator[Path]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name every test that did not run, and why: a green run must not hide what it left out."""
+    """Name what a green run must not hide: the tests that did not run, and those that had to be tried twice."""
+    _tell_second_tries(terminalreporter)
     skipped = terminalreporter.getreports("skipped")
     if not skipped:
         terminalreporter.write_line("skipped: none")
@@ -41,3 +42,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         told = report.longrepr
         reason = told[2] if isinstance(told, tuple) else str(told)
         terminalreporter.write_line(f"{report.nodeid}: {reason.removeprefix('Skipped: ')}")
+
+
+def _tell_second_tries(terminalreporter: pytest.TerminalReporter) -> None:
+    passed = terminalreporter.getreports("passed")
+    twice = [(report, dict(report.user_properties).get("first_try")) for report in passed]
+    if any(reason for _, reason in twice):
+        terminalreporter.section("cases that failed at first and passed on a fresh machine")
+    for report, reason in twice:
+        if reason:
+            terminalreporter.write_line(f"{report.nodeid}: {reason}")

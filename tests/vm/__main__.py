@@ -4,7 +4,7 @@ import sys
 from collections import Counter, defaultdict
 
 from vm.catalogue import selected
-from vm.session import FAILED, PASSED, SKIPPED, Outcome, run_cases
+from vm.session import FAILED, PASSED, SKIPPED, run_cases
 
 
 def main(pattern: str) -> int:
@@ -15,13 +15,11 @@ def main(pattern: str) -> int:
     verdicts: Counter[str] = Counter()
     endings: defaultdict[str, dict[str, str]] = defaultdict(dict)
 
-    def report(outcome: Outcome) -> None:
+    for outcome in run_cases(cases, tell=lambda words: print(f"vm: {words}", flush=True)):
         verdicts[outcome.verdict] += 1
         for subject, findings in outcome.findings.items():
             endings[subject].update(findings)
         print(outcome, flush=True)
-
-    run_cases(cases, report=report, tell=lambda words: print(f"vm: {words}", flush=True))
     skipped = f", {verdicts[SKIPPED]} skipped" if verdicts[SKIPPED] else ""
     print(f"vm: {verdicts[PASSED]} passed, {verdicts[FAILED]} failed{skipped}")
     for subject, findings in endings.items():

@@ -27,10 +27,6 @@ _FROZEN = 240.0
 _KERNEL_LINE = "console=ttyS0 quiet intel_iommu=on panic=-1 mitigations=off"
 
 
-class FrozenError(SilenceError):
-    """The machine as a whole stands still: not even a thread that only beats is run in it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """A machine that is up; `control` speaks with its runner, `qmp` with QEMU."""
@@ -156,8 +152,8 @@ def serve_until(
 ) -> None:
     """Pass each of the runner's messages to *handle* until it returns true; answer its QMP requests.
 
-    Raises SilenceError when the runner says nothing but that it is alive for *limit* seconds, and
-    FrozenError when it does not say even that for *beat* seconds.
+    Raises SilenceError when the runner says nothing but that it is alive for *limit* seconds, or
+    does not say even that for *beat* seconds: then the machine as a whole stands still.
     """
     deadline = time.monotonic() + limit
     while True:
@@ -165,7 +161,8 @@ def serve_until(
         try:
             message = machine.control.receive(limit=max(0.0, min(left, beat)))
         except NoWordError as error:
-            raise (FrozenError if left > beat else SilenceError)(str(error)) from error
+            still = "it stands still" if left > beat else "it lives, and its case does not end"
+            raise SilenceError(f"{error}: {still}") from error
         if message["kind"] == "alive":
             continue
         deadline = time.monotonic() + limit

@@ -1,11 +1,13 @@
 """Runs cases in the test machine and collects what each of them saw."""
 
 import fcntl
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,15 @@ from vm.parts import LackingError
 WORK = machine.REPOSITORY / "build/vm"
 _RUNNER = Path(__file__).parent / "guest/runner.py"
 _BOOT_LIMIT = 900.0
-_BOOTS = 3
+_BOOTS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a case ended: `text` is what was seen, or why it failed, or why it could not run.
 
-    `findings` are for the lines with which the whole run ends, by subject.
+    `findings` are for the lines with which the whole run ends, by subject. `first_try` says why a
+    case that passed had failed before.
     """
 
     name: str
@@ -33,81 +36,169 @@ class Outcome:
     text: str
     seconds: float = 0.0
     findings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    first_try: str = ""
 
     def __str__(self) -> str:
         """Return the line of `make vm`."""
-        return f"{self.verdict:7} {self.name} ({self.seconds:.1f} s): {self.text}"
+        line = f"{self.verdict:7} {self.name} ({self.seconds:.1f} s): {self.text}"
+        return f"{line}\nbefore it FAILED: {self.first_try}" if self.first_try else line
 
 
 PASSED, FAILED, SKIPPED = "passed", "FAILED", "skipped"
 
 
 def run_cases(
-    cases: Sequence[Case],
-    *,
-    report: Callable[[Outcome], None],
-    tell: Callable[[str], None],
-) -> None:
-    """Run *cases*, reporting each once. A machine that dies takes only the case it died in along."""
+    cases: Sequence[Case], *, tell: Callable[[str], None], limit: float = math.inf
+) -> Iterator[Outcome]:
+    """Run *cases*; yield the outcome of each as it ends, first of those that cannot run.
+
+    What is left after *limit* seconds fails without having run.
+    """
+    deadline = time.monotonic() + limit
     WORK.mkdir(parents=True, exist_ok=True)
     with _only_one():
         try:
             built = parts.gather(WORK, tell=tell)
         except LackingError as error:
-            _lack(cases, f"no test machine: {error}", report)
+            yield from _lack(cases, f"no test machine: {error}")
             return
-        left, programs = _with_programs(cases, report, tell)
-        left = _with_charts(left, report)
+        lacking, programs = _fetch_programs(cases, tell)
+        for needs, reason in lacking.items():
+            yield from _lack([case for case in cases if case.needs == needs], reason)
+        runnable = [case for case in cases if case.needs not in lacking]
+        reason = _write_charts(runnable)
+        if reason:
+            yield from _lack([case for case in runnable if case.daemon.startswith(CHART)], reason)
+            runnable = [case for case in runnable if not case.daemon.startswith(CHART)]
         variables = {
             **programs,
             "CHART": WORK / "charts.json",
             "NODE_PYTHON": _node_python(),
             "MINUTES": os.environ.get("MINUTES", ""),
         }
-        froze: set[str] = set()
+        yield from _Boots(built, runnable, variables, tell, deadline).run()
+
+
+@dataclass(slots=True)
+class _Boots:
+    """One machine after another, until no case is left.
+
+    After a failure a machine is booted again: what the case left behind is not to fail the next
+    ones. And the case is tried once more there: an emulated machine on a busy host can be late with
+    anything, and can stand still as a whole.
+    """
+
+    built: parts.Parts
+    left: list[Case]
+    variables: Mapping[str, object]
+    tell: Callable[[str], None]
+    deadline: float
+    """The end of the whole run, on the monotonic clock."""
+    _failed: dict[str, str] = field(default_factory=dict)
+    """Why a case that is tried once more failed."""
+
+    def run(self) -> Iterator[Outcome]:
+        """Yield the outcome of each case that is left."""
         for boot in range(_BOOTS):
-            if not left:
+            if not self.left or self._seconds_left <= 0:
                 break
-            tell(f"booting {built.release}" + (" again" if boot else ""))
-            try:
-                _one_boot(built, left, variables, report, tell)
-            except machine.FrozenError as error:
-                name = left[0].name
-                if name in froze:
-                    report(_dead(left.pop(0), f"two machines froze in it: {error}"))
-                froze.add(name)
-        for case in left:
-            report(Outcome(name=case.name, verdict=FAILED, text="the machine died too often"))
+            self.tell(f"booting {self.built.release}" + (" again" if boot else ""))
+            yield from self._one_boot()
+        reason = "the machine was booted too often" if self._seconds_left > 0 else "no time is left"
+        for case in self.left:
+            yield Outcome(name=case.name, verdict=FAILED, text=self._failed.get(case.name, reason))
+
+    @property
+    def _seconds_left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def _one_boot(self) -> Iterator[Outcome]:
+        """Yield the outcomes of the cases that are left, until one fails."""
+        runner = [str(_RUNNER), *(case.name for case in self.left)]
+        greeted = False
+        try:
+            with machine.booted(self.built, WORK, runner=runner, variables=self.variables) as up:
+                machine.serve_until(
+                    up,
+                    limit=_BOOT_LIMIT,
+                    beat=_BOOT_LIMIT,
+                    handle=lambda word: word["kind"] == "hello",
+                )
+                greeted = True
+                while self.left:
+                    outcome = self._outcome(up, self.left[0])
+                    yield from self._judged(outcome)
+                    if outcome.verdict == FAILED:
+                        return
+        except SilenceError as error:
+            if greeted:
+                yield from self._judged(_dead(self.left[0], str(error)))
+                return
+            # A machine that never spoke will not do so at the next boot either.
+            while self.left:
+                yield _dead(self.left.pop(0), str(error))
+
+    def _judged(self, outcome: Outcome) -> Iterator[Outcome]:
+        """Yield the outcome of the next case, unless that is to be tried once more."""
+        first_try = self._failed.get(outcome.name, "")
+        if outcome.verdict == FAILED and not first_try:
+            self.tell(f"{outcome}\nit is tried once more, on a fresh machine")
+            self._failed[outcome.name] = outcome.text
+            return
+        self.left.pop(0)
+        yield replace(outcome, first_try=first_try)
+
+    def _outcome(self, up: machine.Machine, case: Case) -> Outcome:
+        """Wait for the runner's word on *case*, and pass on what it tells meanwhile."""
+        results: list[dict[str, Any]] = []
+
+        def handle(message: dict[str, Any]) -> bool:
+            if message["kind"] == "line":
+                self.tell(message["text"])
+            if message["kind"] == "result" and message["case"] == case.name:
+                results.append(message)
+            return bool(results)
+
+        machine.serve_until(up, limit=min(case.silence, self._seconds_left), handle=handle)
+        seen = results[0]
+        text = seen["text"] if seen["passed"] else f"{seen['text']}\nconsole:\n{_since(case)}"
+        return Outcome(
+            name=case.name,
+            verdict=PASSED if seen["passed"] else FAILED,
+            text=text,
+            seconds=seen["seconds"],
+            findings=seen["findings"],
+        )
 
 
-def _lack(cases: Sequence[Case], text: str, report: Callable[[Outcome], None]) -> None:
-    """Report *cases* as skipped; on CI a machine has all it takes, there a skip would hide a failure."""
+def _lack(cases: Sequence[Case], text: str) -> Iterator[Outcome]:
+    """Yield *cases* as skipped; on CI a machine has all it takes, there a skip would hide a failure."""
     verdict = FAILED if os.environ.get("CI") and os.geteuid() == 0 else SKIPPED
     for case in cases:
-        report(Outcome(name=case.name, verdict=verdict, text=text))
+        yield Outcome(name=case.name, verdict=verdict, text=text)
 
 
-def _with_programs(
-    cases: Sequence[Case], report: Callable[[Outcome], None], tell: Callable[[str], None]
-) -> tuple[list[Case], Mapping[str, Path]]:
-    """Fetch what some cases need; return the cases that can run, and where their programs are."""
+def _fetch_programs(
+    cases: Sequence[Case], tell: Callable[[str], None]
+) -> tuple[Mapping[str, str], Mapping[str, Path]]:
+    """Fetch what some cases need; return why which cannot be had, and where the others are."""
+    lacking: dict[str, str] = {}
     found: dict[str, Path] = {}
     for name in sorted({case.needs for case in cases} - {""}):
         try:
             found[name] = packages.program(WORK, name, tell=tell)
         except LackingError as error:
-            _lack([case for case in cases if case.needs == name], str(error), report)
-    return [case for case in cases if case.needs in {"", *found}], found
+            lacking[name] = str(error)
+    return lacking, found
 
 
-def _with_charts(cases: Sequence[Case], report: Callable[[Outcome], None]) -> list[Case]:
-    """Write down the pods that the chart makes; return the cases that can run."""
+def _write_charts(cases: Sequence[Case]) -> str:
+    """Write down the pods that the chart makes; return why that cannot be done, or nothing."""
     try:
         charts.write((case.daemon for case in cases), WORK / "charts.json")
     except ImportError as error:  # Helm's engine, which is there on x86-64 alone
-        _lack([case for case in cases if case.daemon.startswith(CHART)], str(error), report)
-        return [case for case in cases if not case.daemon.startswith(CHART)]
-    return list(cases)
+        return str(error)
+    return ""
 
 
 def _node_python() -> Path:
@@ -116,70 +207,10 @@ def _node_python() -> Path:
     return node if node.exists() else Path(sys.executable)
 
 
-def _one_boot(
-    built: parts.Parts,
-    left: list[Case],
-    variables: Mapping[str, object],
-    report: Callable[[Outcome], None],
-    tell: Callable[[str], None],
-) -> None:
-    """Run the cases that are *left*, and take each out that has run, until one takes the machine down.
-
-    Raises FrozenError if the machine stands still as a whole, which may be the emulator's doing:
-    that case is still left, for another machine.
-    """
-    greeted = False
-    runner = [str(_RUNNER), *(case.name for case in left)]
-    try:
-        with machine.booted(built, WORK, runner=runner, variables=variables) as up:
-            machine.serve_until(
-                up,
-                limit=_BOOT_LIMIT,
-                beat=_BOOT_LIMIT,
-                handle=lambda word: word["kind"] == "hello",
-            )
-            greeted = True
-            while left:
-                report(_outcome(up, left[0], tell))
-                left.pop(0)
-    except machine.FrozenError as error:
-        tell(f"the machine froze in {left[0].name}: {error}")
-        raise
-    except SilenceError as error:
-        # A machine that never spoke will not do so at the next boot either.
-        dead = left[:1] if greeted else left[:]
-        for case in dead:
-            report(_dead(case, str(error)))
-        del left[: len(dead)]
-
-
 def _dead(case: Case, reason: str) -> Outcome:
     """Return the outcome of a case in which the machine died, with the last words of both sides."""
     text = f"the machine died: {reason}\n{_tail('console.log')}\n{_tail('qemu.log')}".rstrip()
     return Outcome(name=case.name, verdict=FAILED, text=text)
-
-
-def _outcome(up: machine.Machine, case: Case, tell: Callable[[str], None]) -> Outcome:
-    """Wait for the runner's word on *case*, and pass on what it tells meanwhile."""
-    results: list[dict[str, Any]] = []
-
-    def handle(message: dict[str, Any]) -> bool:
-        if message["kind"] == "line":
-            tell(message["text"])
-        if message["kind"] == "result" and message["case"] == case.name:
-            results.append(message)
-        return bool(results)
-
-    machine.serve_until(up, limit=case.silence, handle=handle)
-    seen = results[0]
-    text = seen["text"] if seen["passed"] else f"{seen['text']}\nconsole:\n{_since(case)}"
-    return Outcome(
-        name=case.name,
-        verdict=PASSED if seen["passed"] else FAILED,
-        text=text,
-        seconds=seen["seconds"],
-        findings=seen["findings"],
-    )
 
 
 def _since(case: Case) -> str:

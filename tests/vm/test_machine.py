@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from vm.lines import JsonLines, SilenceError
-from vm.machine import FrozenError, Machine, serve_until
+from vm.machine import Machine, serve_until
 
 
 @contextmanager
@@ -40,12 +40,11 @@ def _pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield host, guest
 
 
-def test_a_machine_without_a_heartbeat_is_frozen() -> None:
-    with _machine(beats=None) as machine, pytest.raises(FrozenError, match="no word"):
+def test_a_machine_without_a_heartbeat_stands_still() -> None:
+    with _machine(beats=None) as machine, pytest.raises(SilenceError, match="stands still"):
         serve_until(machine, limit=3600.0, beat=0.05, handle=bool)
 
 
-def test_a_machine_that_only_beats_is_not_frozen_but_silent() -> None:
-    with _machine(beats=0.01) as machine, pytest.raises(SilenceError, match="no word") as raised:
+def test_a_machine_that_only_beats_does_not_stand_still() -> None:
+    with _machine(beats=0.01) as machine, pytest.raises(SilenceError, match="it lives"):
         serve_until(machine, limit=0.5, beat=30.0, handle=bool)
-    assert not isinstance(raised.value, FrozenError)

@@ -28,7 +28,7 @@ _OWN = ("mnt", "cgroup", "net", "ipc", "uts")
 _USER = 1000
 
 
-@case(daemon=CHART + MANIFEST, deadline=240, always=True)
+@case(daemon=CHART + MANIFEST, deadline=120, always=True)
 def case_chart_runs_as_the_manifest_says(node: GuestNode) -> str:
     stage = node.stage
     pid, (container,) = stage.chart.pid, stage.chart.made["pod"]["containers"]
@@ -80,22 +80,22 @@ def _mounted(pid: int) -> dict[str, bool]:
     return found
 
 
-@case(daemon=CHART + NO_PTRACE, deadline=300, always=True)
+@case(daemon=CHART + NO_PTRACE, deadline=120, always=True)
 def case_chart_without_sys_ptrace_frees_nothing_unseen(node: GuestNode) -> str:
     return _blind(node, check="sys-ptrace", privilege="SYS_PTRACE")
 
 
-@case(daemon=CHART + NO_SEARCH, deadline=300)
+@case(daemon=CHART + NO_SEARCH, deadline=120)
 def case_chart_without_dac_read_search_frees_nothing_unseen(node: GuestNode) -> str:
     return _blind(node, check="dac-read-search", privilege="DAC_READ_SEARCH")
 
 
-@case(daemon=CHART + OWN_PIDS, deadline=300)
+@case(daemon=CHART + OWN_PIDS, deadline=120)
 def case_chart_without_host_pid_frees_nothing_unseen(node: GuestNode) -> str:
     return _blind(node, check="pid-namespace", privilege="hostPID")
 
 
-@case(daemon=CHART + NO_KILL, deadline=300)
+@case(daemon=CHART + NO_KILL, deadline=120)
 def case_chart_without_kill_names_whom_it_may_not_end(node: GuestNode) -> str:
     stage = node.stage
     pod, orphan = _orphan_of_another_user(node, counted=True)
@@ -109,7 +109,7 @@ def case_chart_without_kill_names_whom_it_may_not_end(node: GuestNode) -> str:
     return f"told: {lost}; SIGTERM to uid {_USER} refused, ended by its pod's cgroup"
 
 
-@case(daemon=CHART + NO_CGROUPS, deadline=300)
+@case(daemon=CHART + NO_CGROUPS, deadline=120)
 def case_chart_without_the_cgroup_tree_ends_nobody(node: GuestNode) -> str:
     pod, orphan = _orphan_of_another_user(node)
     following = node.submit("next", chips=CHIPS)

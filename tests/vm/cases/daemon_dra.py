@@ -8,7 +8,7 @@ from vm.guest.waits import wait_until
 from vm.modes import CLAIMS, CLAIMS_TERMINATE, NVME
 
 
-@case(daemon=CLAIMS, deadline=240, chart=None)
+@case(daemon=CLAIMS, deadline=120, chart=None)
 def case_daemon_dra_claim_waits_for_what_the_former_pod_left(node: GuestNode) -> str:
     stage, chip = node.stage, node.chips[0]
     former = node.submit_claim("former", IDLE, chips=[chip])
@@ -30,7 +30,7 @@ def case_daemon_dra_claim_waits_for_what_the_former_pod_left(node: GuestNode) ->
     return f"told: {told}; prepared when the group was free"
 
 
-@case(daemon=CLAIMS_TERMINATE, deadline=240, chart=None)
+@case(daemon=CLAIMS_TERMINATE, deadline=120, chart=None)
 def case_daemon_dra_leftover_of_a_claim_is_ended_and_the_next_is_prepared(node: GuestNode) -> str:
     stage, chip = node.stage, node.chips[0]
     former = node.submit_claim("former", IDLE, chips=[chip])
@@ -47,7 +47,7 @@ def case_daemon_dra_leftover_of_a_claim_is_ended_and_the_next_is_prepared(node: 
     )
 
 
-@case(daemon=CLAIMS, deadline=240, chart=None)
+@case(daemon=CLAIMS, deadline=120, chart=None)
 def case_daemon_dra_both_doors_on_one_node(node: GuestNode) -> str:
     stage, chip = node.stage, node.chips[1]
     function = node.give(node.pluggable)
@@ -65,7 +65,7 @@ def case_daemon_dra_both_doors_on_one_node(node: GuestNode) -> str:
     return f"{function.address} by the device plugin, {chip.address} by a claim"
 
 
-@case(daemon=CLAIMS, deadline=300, chart=None)
+@case(daemon=CLAIMS, deadline=120, chart=None)
 def case_daemon_dra_reboot_prepares_the_claim_again(node: GuestNode) -> str:
     chip = node.chips[0]
     pod = node.submit_claim("rebooted", chips=[chip])

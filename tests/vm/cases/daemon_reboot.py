@@ -6,7 +6,7 @@ from vm.guest.stage import PodOnStage
 from vm.modes import BY_NAME, OBSERVE
 
 
-@case(daemon=OBSERVE, deadline=240)
+@case(daemon=OBSERVE, deadline=120)
 def case_daemon_reboot_renumbers_groups_and_paths_lead_elsewhere(node: GuestNode) -> str:
     pods, told = _rebooted(node), ""
     for pod, former in pods:
@@ -21,7 +21,7 @@ def case_daemon_reboot_renumbers_groups_and_paths_lead_elsewhere(node: GuestNode
     return f"told: {told.removeprefix('cannot start on ')}; a new pod starts"
 
 
-@case(daemon=BY_NAME, deadline=240)
+@case(daemon=BY_NAME, deadline=120)
 def case_daemon_reboot_renumbers_groups_and_names_lead_to_the_same_chip(node: GuestNode) -> str:
     pods, seen = _rebooted(node), []
     for pod, former in pods:

@@ -39,7 +39,7 @@ def case_memory_of_a_holder_is_what_the_kernel_counts_and_limits(node: GuestNode
     return f"limit {sized(96 * _MIB)} of its pod, uses {sized(memory.usage)}; {memlock}"
 
 
-@case(deadline=180.0)
+@case(deadline=120)
 def case_memory_limit_above_a_private_namespace_shows_in_the_hosts_tree(node: GuestNode) -> str:
     pod = _limited(node)
     (pod.container() / "memory.max").write_text(str(128 * _MIB))

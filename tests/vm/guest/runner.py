@@ -27,7 +27,7 @@ class _LateError(Exception):
 
 
 def main(names: list[str]) -> None:
-    """Run the cases *names* in this order."""
+    """Run the cases *names* in this order, until one fails."""
     fd = os.open(_CONTROL, os.O_RDWR | os.O_NOCTTY)
     tty.setraw(fd, termios.TCSANOW)
     control = JsonLines(fd)
@@ -52,6 +52,8 @@ def main(names: list[str]) -> None:
                 "findings": node.findings if passed else {},
             }
         )
+        if not passed:
+            return  # what it left behind is not undone: the host boots a fresh machine
 
 
 def _beat(control: JsonLines) -> None:
@@ -61,7 +63,7 @@ def _beat(control: JsonLines) -> None:
 
 
 def _run(case: Case, node: GuestNode) -> tuple[bool, str]:
-    passed, text, node.findings = True, "", {}
+    text, node.findings = "", {}
     phases: tuple[tuple[Callable[[], str | None], float], ...] = (
         (lambda: node.play(case.daemon), PREPARATION),
         (lambda: case.run(node), case.patience),
@@ -72,12 +74,11 @@ def _run(case: Case, node: GuestNode) -> tuple[bool, str]:
         try:
             text = what() or text
         except Exception as error:  # noqa: BLE001 - whatever a case raises is its verdict
-            passed = False
-            text = f"{text}\n{_where(error)}".strip()
             print(node.daemon_words, flush=True)
+            return False, f"{text}\n{_where(error)}".strip()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-    return passed, text
+    return True, text
 
 
 def _where(error: Exception) -> str:
