@@ -146,7 +146,7 @@ class _Boots:
             self._failed[outcome.name] = outcome.text
             return
         self.left.pop(0)
-        yield replace(outcome, first_try=first_try)
+        yield replace(outcome, first_try=first_try) if outcome.verdict == PASSED else outcome
 
     def _outcome(self, up: machine.Machine, case: Case) -> Outcome:
         """Wait for the runner's word on *case*, and pass on what it tells meanwhile."""

@@ -44,7 +44,7 @@ def test_vm(
     outcome = outcome_of(case)
     if outcome.verdict == SKIPPED:
         pytest.skip(outcome.text)
-    print(outcome)
+    if outcome.verdict == FAILED:
+        pytest.fail(outcome.text, pytrace=False)
     if outcome.first_try:
         record_property("first_try", outcome.first_try)
-    assert outcome.verdict != FAILED, outcome.text
