@@ -19,7 +19,8 @@ VALUES: Mapping[str, str] = {
     "gdrcopyEnabled": f"{_CONFIG}gpu.gdrcopyEnabled",
     "gdsEnabled": f"{_CONFIG}gpu.gdsEnabled",
     "mofedEnabled": f"{_CONFIG}gpu.mofedEnabled",
-    "cdi": f"{_CONFIG}gpu.cdiHookPath for cdi.nvidiaHookPath",
+    "cdi": f"{_CONFIG}gpu.cdiHookPath for cdi.nvidiaHookPath, and gpu.cdiFeatureFlags for "
+    "cdi.featureFlags",
     "failOnInitError": "a driver that is not there is waited for; leave it out",
     "deviceDiscoveryStrategy": "GPUs are found by NVML; leave it out",
     "mps": f"MPS is not served; {_CONFIG}sharing.timeSlicing, or divide GPUs by MIG",

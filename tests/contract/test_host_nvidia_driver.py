@@ -49,9 +49,15 @@ class Host:
             file.touch()
 
     def find(
-        self, gpus: GpuFacts, modes: frozenset[str] = frozenset(), **roots: str
+        self,
+        gpus: GpuFacts,
+        modes: frozenset[str] = frozenset(),
+        *,
+        more: bool = False,
+        **roots: str,
     ) -> GpuSpecFacts:
-        return NvidiaDriver(self.root, NvidiaFiles(self.root, **roots), modes=modes).facts(gpus)
+        files = NvidiaFiles(self.root, **roots)
+        return NvidiaDriver(self.root, files, modes=modes, more=more).facts(gpus)
 
     def gpus(self, gpu: Gpu | None = None, **facts: object) -> GpuFacts:
         gpu = gpu or Gpu(index=0, uuid="GPU-a", minor=0)
@@ -118,6 +124,22 @@ def test_what_a_container_needs_of_the_driver_is_found_below_its_root(host: Host
     ]
     assert [each.path for each in found.sockets] == ["/run/nvidia-persistenced/socket"]
     assert [node.path for node in found.control] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+
+
+def test_libraries_of_other_versions_are_handed_over_where_they_are_wanted(host: Host) -> None:
+    root = host.root.run / "nvidia/driver"
+    cuda, egl = f"usr/lib64/libcuda.so.{VERSION}", "usr/lib64/libEGL.so.1.1.0"
+    host.have(root, cuda, egl, "usr/lib64/libEGL_mesa.so.0.0.0")
+    (root / "usr/lib64/libEGL.so.1").symlink_to("libEGL.so.1.1.0")
+
+    def found(*, more: bool) -> tuple[set[str], set[str]]:
+        driver = host.find(host.gpus(), more=more).driver
+        return {each.path for each in driver.libraries}, {each.path for each in driver.links}
+
+    libraries, links = found(more=True)
+    assert found(more=False)[0] == {f"/{cuda}"}
+    assert libraries == {f"/{cuda}", f"/{egl}"}
+    assert links == {"/usr/lib64/libcuda.so", "/usr/lib64/libEGL.so.1"}
 
 
 def test_links_of_a_drivers_root_lead_to_its_own_files_and_never_to_ours(host: Host) -> None:

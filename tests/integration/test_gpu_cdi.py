@@ -80,6 +80,25 @@ async def test_a_pod_is_given_names_and_the_spec_has_the_nodes_and_the_driver_be
         assert {f"/usr/lib64/libcuda.so.{OLD}", "/usr/lib64/libcuda.so.1"} <= _mounts(node)
 
 
+async def test_features_of_nvidias_specs_are_had_and_those_that_change_nothing_are_told(
+    gpu_stage: Any, driver: Path
+) -> None:
+    socket = driver / "run/nvidia-persistenced/socket"
+    socket.parent.mkdir(parents=True)
+    socket.touch()
+    features = ["disable-ipc-discoverer", "enable-nvsandboxutils"]
+    async with gpu_stage(
+        deviceListStrategy=["cdi-cri"], driverRoot=str(driver), cdiFeatureFlags=features
+    ) as node:
+        node.gpus.arrive(1)
+        await node.until_healthy(0)
+        assert "/run/nvidia-persistenced/socket" not in _mounts(node)
+        lines = node.stage.log.splitlines()
+    told = [line for line in lines if "CDI feature has no effect" in line]
+    assert [feature in told[0] for feature in features] == [False, True]
+    assert len(told) == 1
+
+
 async def test_annotations_name_what_the_spec_explains(gpu_stage: Any, driver: Path) -> None:
     chosen = {"deviceListStrategy": ["cdi-annotations"], "deviceIdStrategy": "index"}
     async with gpu_stage(**chosen, driverRoot=str(driver)) as node:

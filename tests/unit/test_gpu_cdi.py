@@ -13,20 +13,22 @@ from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.cdi import (
     BesideNodes,
     DriverFiles,
+    Feature,
     GpuSpecFacts,
-    HookRules,
     SpecFile,
     SpecGpu,
     SpecNode,
+    SpecRules,
     described,
     gpu_spec_files,
+    no_effect,
 )
 from holdfast.model.nvidia.names import GPU_KIND, GpuNames, found_in, unexplained
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cdi"
 SCHEMA = Path(__file__).parent.parent / "golden" / "cdi.schema.json"
 VERSION = "550.54.15"
-HOOK = HookRules(path="/usr/bin/nvidia-ctk")
+HOOK = SpecRules(hook="/usr/bin/nvidia-ctk")
 
 
 def _node(name: str, minor: int, major: int = 195, **other: Any) -> SpecNode:
@@ -75,10 +77,10 @@ BESIDE = {
     "mofed": BesideNodes(),
 }
 
-CASES: dict[str, tuple[GpuSpecFacts, HookRules]] = {
-    "two-gpus": (PLAIN, HookRules()),
+CASES: dict[str, tuple[GpuSpecFacts, SpecRules]] = {
+    "two-gpus": (PLAIN, SpecRules()),
     "two-gpus-hooks": (PLAIN, HOOK),
-    "mig-slice": (replace(PLAIN, gpus=(SLICE,)), HookRules()),
+    "mig-slice": (replace(PLAIN, gpus=(SLICE,)), SpecRules()),
     "operator-root": (
         GpuSpecFacts(
             driver=replace(
@@ -98,7 +100,7 @@ CASES: dict[str, tuple[GpuSpecFacts, HookRules]] = {
                 for gpu in TWO
             ),
         ),
-        HookRules(path="/usr/local/nvidia/toolkit/nvidia-cdi-hook"),
+        SpecRules(hook="/usr/local/nvidia/toolkit/nvidia-cdi-hook"),
     ),
     "closed-nodes": (
         replace(
@@ -108,9 +110,9 @@ CASES: dict[str, tuple[GpuSpecFacts, HookRules]] = {
                 for gpu in TWO
             ),
         ),
-        HookRules(),
+        SpecRules(),
     ),
-    "beside": (GpuSpecFacts(driver=DRIVER, gpus=TWO[:1], beside=BESIDE), HookRules()),
+    "beside": (GpuSpecFacts(driver=DRIVER, gpus=TWO[:1], beside=BESIDE), SpecRules()),
 }
 
 
@@ -194,39 +196,70 @@ def test_every_node_of_a_gpu_has_a_mode_without_which_runsc_does_not_start(name:
 
 
 def _names(facts: GpuSpecFacts, rivals: dict[str, str]) -> GpuNames:
-    return found_in(described(facts, HookRules()), rivals)
+    return found_in(described(facts, SpecRules()), rivals)
 
 
-def _mounts(hooks: HookRules) -> set[str]:
-    (text,) = gpu_spec_files(PLAIN, hooks).values()
+def _mounts(rules: SpecRules) -> set[str]:
+    (text,) = gpu_spec_files(PLAIN, rules).values()
     return {each["containerPath"] for each in json.loads(text)["containerEdits"]["mounts"]}
 
 
 def test_programs_find_libcuda_by_its_usual_name_with_the_hook_and_without() -> None:
     linked = {each.path for each in DRIVER.links}
 
-    assert linked <= _mounts(HookRules())
+    assert linked <= _mounts(SpecRules())
     assert not linked & _mounts(HOOK)
-    assert linked <= _mounts(replace(HOOK, disabled=frozenset({"create-symlinks"})))
-    assert linked <= _mounts(replace(HOOK, disabled=frozenset({"all"})))
+    assert linked <= _mounts(replace(HOOK, disabled_hooks=frozenset({"create-symlinks"})))
+    assert linked <= _mounts(replace(HOOK, disabled_hooks=frozenset({"all"})))
 
 
 @pytest.mark.parametrize(
     ("disabled", "left"),
     [
-        ((), 4),
-        (("update-ldcache",), 3),
-        (("update-ldcache", "enable-cuda-compat"), 2),
+        ((), 5),
+        (("update-ldcache",), 4),
+        (("update-ldcache", "enable-cuda-compat"), 3),
+        (("update-application-profile",), 4),
         (("all",), 0),
     ],
 )
 def test_a_hook_that_is_disabled_is_not_called(disabled: tuple[str, ...], left: int) -> None:
-    rules = replace(HOOK, disabled=frozenset(disabled))
+    rules = replace(HOOK, disabled_hooks=frozenset(disabled))
     (text,) = gpu_spec_files(PLAIN, rules).values()
     called = [each["args"][2] for each in json.loads(text)["containerEdits"].get("hooks", ())]
 
     assert len(called) == left
     assert not set(called) & set(disabled)
+
+
+def test_features_leave_out_groups_and_sockets() -> None:
+    closed = CASES["closed-nodes"][0]
+    plain = replace(closed, driver=replace(closed.driver, sockets=()))
+
+    def written(facts: GpuSpecFacts, *features: Feature) -> str:
+        (text,) = gpu_spec_files(facts, SpecRules(features=frozenset(features))).values()
+        return text
+
+    assert written(closed, Feature.NO_SOCKETS) == written(plain)
+    without = json.loads(written(closed, Feature.NO_GROUPS))
+    assert without["cdiVersion"] == "0.5.0"
+    assert "additionalGids" not in json.dumps(without)
+
+
+@pytest.mark.parametrize(
+    ("feature", "why"),
+    [
+        *((each, "") for each in Feature),
+        ("enable-nvsandboxutils", "without that library"),
+        ("disable-nvsandbox-utils", "never used"),
+        ("enable-coherent-annotations", "no container runtime reads"),
+        ("disable-multiple-csv-devices", "Tegra"),
+        ("of-tomorrow", "no such feature"),
+    ],
+)
+def test_a_feature_that_changes_nothing_says_why(feature: str, why: str) -> None:
+    assert bool(why) is bool(no_effect(feature))
+    assert why in no_effect(feature)
 
 
 def test_without_gpus_there_is_no_spec_of_gpus_and_a_mode_without_nodes_has_none() -> None:

@@ -26,6 +26,7 @@ TEXTS = {
     "NVIDIA_CTK_PATH": "/usr/bin/nvidia-ctk",
     "NVIDIA_CDI_HOOK_PATH": "/usr/bin/nvidia-cdi-hook",
     "CDI_DISABLE_HOOKS": "all",
+    "CDI_FEATURE_FLAGS": "disable-ipc-discoverer,of-tomorrow",
     "IMEX_CHANNEL_IDS": "0",
     "SHARED_DEVICES_ALLOCATION_POLICY": "packed",
 }
@@ -73,7 +74,6 @@ def test_the_folder_of_kubelets_socket_is_that_of_ours() -> None:
         ("KUBELET_SOCKET", "", "holdfast always registers with kubelet"),
         ("KUBELET_SOCKET", "/srv/other.sock", r"set kubelet\.pluginDir to its folder"),
         ("DEVICE_DISCOVERY_STRATEGY", "tegra", "GPUs are found by NVML alone"),
-        ("CDI_FEATURE_FLAGS", "disable-nvsandboxutils", "no such features; leave it out"),
     ],
 )
 def test_what_cannot_mean_the_same_is_refused_and_told_what_to_do(

@@ -95,6 +95,11 @@ class Gpu(Section, frozen=True):
     cdi_disable_hooks: tuple[str, ...] = ()
     """Names of hooks that CDI specs leave out, or `all`. Set it when one of them fails under your
     container runtime."""
+    cdi_feature_flags: tuple[str, ...] = ()
+    """Features that CDI specs are to have. no-additional-gids-for-device-nodes: containers join no
+    group of a device file. disable-ipc-discoverer: they get no socket of the driver's daemons.
+    enable-explicit-driver-libraries: they get libraries such as libEGL as well. What else NVIDIA's
+    plugin takes changes nothing, which the log says. Set it where you set CDI_FEATURE_FLAGS."""
     imex_channel_ids: tuple[Literal[0], ...] = ()
     """The IMEX channels that a container gets with its GPU, where the node has them; 0 is the only
     one there is. Set it to `[0]` for programs that share memory across the nodes of one NVLink

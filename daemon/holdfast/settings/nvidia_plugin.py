@@ -28,6 +28,7 @@ VARIABLES: Mapping[str, str] = {
     "NVIDIA_CTK_PATH": "gpu.cdiHookPath",
     "NVIDIA_CDI_HOOK_PATH": "gpu.cdiHookPath",
     "CDI_DISABLE_HOOKS": "gpu.cdiDisableHooks",
+    "CDI_FEATURE_FLAGS": "gpu.cdiFeatureFlags",
     "IMEX_CHANNEL_IDS": "gpu.imexChannelIds",
     "IMEX_REQUIRED": "gpu.imexRequired",
     "MIG_STRATEGY": "gpu.migStrategy",
@@ -71,6 +72,7 @@ _IN_FILE: Mapping[str, str] = {
     "flags.plugin.deviceIDStrategy": "DEVICE_ID_STRATEGY",
     "flags.plugin.cdiAnnotationPrefix": "CDI_ANNOTATION_PREFIX",
     "flags.plugin.nvidiaCTKPath": "NVIDIA_CTK_PATH",
+    "flags.plugin.cdiFeatureFlags": "CDI_FEATURE_FLAGS",
     "flags.plugin.containerDriverRoot": "CONTAINER_DRIVER_ROOT",
     "flags.plugin.sharedDevicesAllocationPolicy": "SHARED_DEVICES_ALLOCATION_POLICY",
     "imex.channelIDs": "IMEX_CHANNEL_IDS",
@@ -102,7 +104,6 @@ class Other(Struct, frozen=True, kw_only=True):
     needless: frozenset[str] | None = None
 
 
-_NOTHING = frozenset({"", "[]", "false"})
 NO_MPS = Other(
     why="MPS is not served, because nothing could tell whose work its server does; share GPUs by "
     "sharing.timeSlicing, or divide them by MIG"
@@ -116,9 +117,6 @@ OTHERS: Mapping[str, Other] = {
         needless=frozenset({"", "auto", "nvml"}),
     ),
     "MPS_ROOT": NO_MPS,
-    "CDI_FEATURE_FLAGS": Other(
-        why="holdfast's CDI specs have no such features; leave it out", needless=_NOTHING
-    ),
 }
 
 

@@ -18,6 +18,20 @@ _CORE = (_CUDA, "libnvidia-ml.so")
 """A root without either of them in the driver's version does not have the driver."""
 _LIBRARY_PARTS = ("", "vdpau/", "gbm/")
 _OTHER_LIBRARIES = ("libnvidia-nvvm70.so.*",)
+_MORE_LIBRARIES = (
+    "libEGL",
+    "libGL",
+    "libGLESv1_CM",
+    "libGLESv2",
+    "libGLX",
+    "libGLdispatch",
+    "libOpenCL",
+    "libOpenGL",
+    "libnvidia-api",
+    "libnvidia-egl-xcb",
+    "libnvidia-egl-xlib",
+)
+"""What drivers ship with it and others may have installed as well; handed over where wanted."""
 _OTHER_LINKS = ("libGLX_indirect.so.0", "nvidia-drm_gbm.so")
 _PROGRAM_FOLDERS = ("usr/bin", "usr/sbin", "usr/local/bin", "bin", "sbin")
 _PROGRAMS = (
@@ -60,13 +74,29 @@ def library_folders(root: Path, version: str) -> Iterator[Path]:
             yield folder
 
 
-def libraries(root: Path, folders: tuple[Path, ...], version: str) -> Iterator[SpecFile]:
-    """Yield the libraries of *version*, and those that belong to it with their own versions."""
+def libraries(
+    root: Path, folders: tuple[Path, ...], version: str, *, more: bool = False
+) -> Iterator[SpecFile]:
+    """Yield the libraries of *version*, and those that belong to it with their own versions.
+
+    *more*: those too that programs find by other names than the driver's, such as libEGL.
+    """
     patterns = (f"*.so.{version}", *_OTHER_LIBRARIES)
     for folder in folders:
         for name in _names(folder):
             if any(fnmatch.fnmatchcase(PurePosixPath(name).name, each) for each in patterns):
                 yield from _file(root, folder, name)
+        if more:
+            yield from _more_libraries(root, folder, version)
+
+
+def _more_libraries(root: Path, folder: Path, version: str) -> Iterator[SpecFile]:
+    """Yield the files of those libraries that are not of *version*, each once."""
+    wanted = [name for name in _names(folder) if name.partition(".so")[0] in _MORE_LIBRARIES]
+    sources = dict.fromkeys(each.source for name in wanted for each in _file(root, folder, name))
+    for source in sources:
+        if not source.endswith(f".so.{version}"):
+            yield SpecFile(path=source, source=source)
 
 
 def links(root: Path, folders: tuple[Path, ...], found: tuple[SpecFile, ...]) -> Iterator[SpecFile]:

@@ -38,14 +38,17 @@ class NvidiaDriver:
         files: NvidiaFiles,
         *,
         modes: frozenset[str] = frozenset(),
+        more: bool = False,
     ) -> None:
         """Look below the driver's root of *files*, GPU Operator's, and that of the first process.
 
-        *modes* name additional nodes, by `_MODES`.
+        *modes* name additional nodes, by `_MODES`. *more*: containers get libraries that are not of
+        the driver's version as well.
         """
         self._root = root
         self._files = files
         self._modes = modes
+        self._more = more
 
     def facts(self, gpus: GpuFacts) -> GpuSpecFacts:
         """Return the facts for specs of *gpus*; raise HostError if the driver is not found.
@@ -73,7 +76,7 @@ class NvidiaDriver:
         for root, host in roots:
             folders = tuple(library_folders(root, version)) if version else ()
             if folders:
-                found = tuple(libraries(root, folders, version))
+                found = tuple(libraries(root, folders, version, more=self._more))
                 return DriverFiles(
                     version=version,
                     root=host,

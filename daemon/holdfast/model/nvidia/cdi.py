@@ -1,7 +1,8 @@
 """The CDI specs of NVIDIA GPUs: which files and nodes of the driver are behind a GPU's name."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,6 +20,8 @@ _READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _SOCKET = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 _EVERYBODY = 0o006
 _BITS = 0o777
+_LINKS = "create-symlinks"
+"""The hook that makes links in the container."""
 _VOID = "NVIDIA_VISIBLE_DEVICES=void"
 """Keeps NVIDIA's own runtime from handing over what the image asks for as well."""
 
@@ -81,14 +84,44 @@ class BesideNodes(Struct, frozen=True, kw_only=True):
     mounts: tuple[str, ...] = ()
 
 
-class HookRules(Struct, frozen=True, kw_only=True):
-    """`path` is NVIDIA's nvidia-ctk or nvidia-cdi-hook on the host; empty: there is none.
+class Feature(StrEnum):
+    """A feature of NVIDIA's CDI specs that means something for ours, by its own name."""
 
-    `disabled` are the names of hooks that are left out, ``all`` for each of them.
+    NO_GROUPS = "no-additional-gids-for-device-nodes"
+    """The container's user joins no group of a node, and the spec stays below version 0.7.0."""
+    NO_SOCKETS = "disable-ipc-discoverer"
+    """The sockets of the driver's daemons are left out."""
+    MORE_LIBRARIES = "enable-explicit-driver-libraries"
+    """Libraries that the driver ships and that do not have its version, such as libEGL."""
+
+
+_NEEDLESS: Mapping[str, str] = {
+    "enable-nvsandboxutils": "nodes and links are found without that library",
+    "disable-nvsandbox-utils": "that library is never used",
+    "enable-coherent-annotations": "no container runtime reads those annotations",
+    "disable-multiple-csv-devices": "it is for Tegra",
+}
+"""The other features of NVIDIA's specs (nvidia-container-toolkit 1.20), and why they change
+nothing."""
+
+
+def no_effect(feature: str) -> str:
+    """Return why the *feature* changes nothing in the specs; empty if it does."""
+    if feature in tuple(Feature):
+        return ""
+    return _NEEDLESS.get(feature, "NVIDIA's specs have no such feature either")
+
+
+class SpecRules(Struct, frozen=True, kw_only=True):
+    """What specs are to have, as the settings say.
+
+    `hook` is the host's path of NVIDIA's nvidia-ctk or nvidia-cdi-hook; empty: there is none.
+    `disabled_hooks` are the names of hooks that are left out, ``all`` for each of them.
     """
 
-    path: str = ""
-    disabled: frozenset[str] = frozenset()
+    hook: str = ""
+    disabled_hooks: frozenset[str] = frozenset()
+    features: frozenset[Feature] = frozenset()
 
 
 class GpuSpecFacts(Struct, frozen=True, kw_only=True):
@@ -99,10 +132,10 @@ class GpuSpecFacts(Struct, frozen=True, kw_only=True):
     beside: Mapping[str, BesideNodes] = field(default_factory=dict)
 
 
-def described(facts: GpuSpecFacts, hooks: HookRules) -> Described:
+def described(facts: GpuSpecFacts, rules: SpecRules) -> Described:
     """Return the specs of *facts*, and the names that they explain."""
     return Described(
-        files=gpu_spec_files(facts, hooks),
+        files=gpu_spec_files(facts, rules),
         devices={f"{GPU_KIND}={name}": each.id for each in facts.gpus for name in each.names},
         beside=frozenset(
             f"{CDI_VENDOR}/{kind}={_only(kind)}"
@@ -112,7 +145,7 @@ def described(facts: GpuSpecFacts, hooks: HookRules) -> Described:
     )
 
 
-def gpu_spec_files(facts: GpuSpecFacts, hooks: HookRules) -> Mapping[str, str]:
+def gpu_spec_files(facts: GpuSpecFacts, rules: SpecRules) -> Mapping[str, str]:
     """Return the content of each spec file by the end of its name: one for each kind.
 
     The same facts have the same content to the byte. A kind with nothing to hand over has no file,
@@ -120,15 +153,15 @@ def gpu_spec_files(facts: GpuSpecFacts, hooks: HookRules) -> Mapping[str, str]:
     """
     files: dict[str, str] = {}
     entries = {
-        name: _node_edits(each.nodes)
+        name: _node_edits(each.nodes, rules)
         for each in sorted(facts.gpus, key=lambda gpu: gpu.id)
         for name in each.names
     }
     if entries:
-        files["gpu.json"] = _spec("gpu", entries, _driver_edits(facts.driver, hooks))
+        files["gpu.json"] = _spec("gpu", entries, _driver_edits(facts.driver, rules))
     for kind, each in sorted(facts.beside.items()):
         if each.nodes:  # mounts alone would be settings without anything that they are for
-            edits = _node_edits(each.nodes)
+            edits = _node_edits(each.nodes, rules)
             if each.mounts:
                 edits["mounts"] = [_mount(path, path, _READ_ONLY) for path in each.mounts]
             files[f"{kind}.json"] = _spec(kind, {_only(kind): edits}, {"env": [_VOID]})
@@ -159,23 +192,24 @@ def _version(devices: Mapping[str, Edits], common: Edits) -> str:
     return _PATHS_AND_DIGITS if moved or digit else _PLAIN
 
 
-def _driver_edits(driver: DriverFiles, hooks: HookRules) -> Edits:
+def _driver_edits(driver: DriverFiles, rules: SpecRules) -> Edits:
     folders = _folders(driver.libraries)
     cuda = _folders(
         each for each in driver.libraries if PurePosixPath(each.path).name.startswith("libcuda.so")
     )
     edits: Edits = {"env": [_VOID, *([f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(cuda)}"] if cuda else [])]}
-    edits |= _node_edits(driver.control)
-    called = _hooks(driver, folders, hooks)
+    edits |= _node_edits(driver.control, rules)
+    called = _driver_hooks(driver, folders, rules)
     if called:
         edits["hooks"] = called
     # Without the hook that makes the links, each is mounted as the file that it leads to.
-    linked = any("create-symlinks" in each["args"] for each in called)
+    linked = any(_LINKS in each["args"] for each in called)
     files = (*driver.libraries, *(() if linked else driver.links), *driver.files)
+    sockets = () if Feature.NO_SOCKETS in rules.features else driver.sockets
     root = driver.root.rstrip("/")
     edits["mounts"] = [
         _mount(root + each.source, each.path, options)
-        for group, options in ((files, _READ_ONLY), (driver.sockets, _SOCKET))
+        for group, options in ((files, _READ_ONLY), (sockets, _SOCKET))
         for each in group
     ]
     return edits
@@ -185,41 +219,43 @@ def _folders(files: Iterable[SpecFile]) -> list[str]:
     return list(dict.fromkeys(str(PurePosixPath(each.path).parent) for each in files))
 
 
-def _hooks(driver: DriverFiles, folders: Sequence[str], rules: HookRules) -> list[Edits]:
-    """Return the calls of NVIDIA's hook, in its plugin's order; none without the program."""
-    if not rules.path:
-        return []
-    program = PurePosixPath(rules.path).name
-    call = [program, "hook"] if program == "nvidia-ctk" else [program]
-    wanted = {
-        "create-symlinks": [
-            word for each in driver.links for word in ("--link", f"{each.source}::{each.path}")
-        ],
-        "enable-cuda-compat": [f"--host-driver-version={driver.version}"],
-        "update-ldcache": [word for folder in folders for word in ("--folder", folder)],
-        "disable-device-node-modification": [],
+def _driver_hooks(driver: DriverFiles, folders: Sequence[str], rules: SpecRules) -> list[Edits]:
+    """Return the calls of NVIDIA's hook for any GPU, in its plugin's order."""
+    wanted: tuple[tuple[str, list[str]], ...] = (
+        (_LINKS, [f"{each.source}::{each.path}" for each in driver.links]),
+        ("enable-cuda-compat", [f"--host-driver-version={driver.version}"]),
+        ("update-ldcache", [word for folder in folders for word in ("--folder", folder)]),
+        ("disable-device-node-modification", []),
+        ("update-application-profile", []),
+    )
+    return [call for name, words in wanted for call in _hook(name, words, rules)]
+
+
+def _hook(name: str, words: Sequence[str], rules: SpecRules) -> Iterator[Edits]:
+    """Yield the call of one of NVIDIA's hooks; nothing without the program, or without links."""
+    if not rules.hook or rules.disabled_hooks & {name, "all"}:
+        return
+    arguments = list(words)
+    if name == _LINKS:
+        if not words:
+            return
+        arguments = [word for each in words for word in ("--link", each)]
+    program = PurePosixPath(rules.hook).name
+    yield {
+        "hookName": "createContainer",
+        "path": rules.hook,
+        "args": [program, *(("hook",) if program == "nvidia-ctk" else ()), name, *arguments],
+        "env": ["NVIDIA_CTK_DEBUG=false"],
     }
-    if not driver.links:
-        del wanted["create-symlinks"]
-    return [
-        {
-            "hookName": "createContainer",
-            "path": rules.path,
-            "args": [*call, name, *arguments],
-            "env": ["NVIDIA_CTK_DEBUG=false"],
-        }
-        for name, arguments in wanted.items()
-        if not rules.disabled & {name, "all"}
-    ]
 
 
-def _node_edits(nodes: Sequence[SpecNode]) -> Edits:
+def _node_edits(nodes: Sequence[SpecNode], rules: SpecRules) -> Edits:
     edits: Edits = {}
     if nodes:
         edits["deviceNodes"] = [_node(each) for each in nodes]
     # The container's user joins the groups of nodes that not everybody may use.
     closed = {each.gid for each in nodes if each.gid and each.mode & _EVERYBODY != _EVERYBODY}
-    if closed:
+    if closed and Feature.NO_GROUPS not in rules.features:
         edits["additionalGids"] = sorted(closed)
     return edits
 

@@ -83,6 +83,7 @@ class Gpus(WithoutDriver):
             dev_root=gpu.dev_root,
         )
         self._rules = _grant_rules(gpu)
+        _tell_of_features(gpu)
         self._shared = on.settings.sharing.by_resource()
         use_rules = GpuRules(
             monitors=gpu.monitors,
@@ -314,6 +315,22 @@ def _grant_rules(gpu: Gpu) -> GpuGrantRules:
     )
 
 
+def _tell_of_features(gpu: Gpu) -> None:
+    """Log which features of CDI specs are wanted and change nothing."""
+    if not gpu.cdi_feature_flags:
+        return
+    from holdfast.model.nvidia.cdi import no_effect  # noqa: PLC0415 - as in _described
+
+    for feature in gpu.cdi_feature_flags:
+        if reason := no_effect(feature):
+            log.warning(
+                "CDI feature has no effect",
+                feature=feature,
+                reason=reason,
+                where="gpu.cdiFeatureFlags",
+            )
+
+
 def _imex(gpu: Gpu) -> Imex:
     if not gpu.imex_channel_ids:
         return Imex.UNWANTED
@@ -323,12 +340,19 @@ def _imex(gpu: Gpu) -> Imex:
 def _described(on: Context, files: NvidiaFiles, rules: GpuGrantRules, facts: GpuFacts) -> Described:
     # Loaded only where names are handed over, or were.
     from holdfast.host.nvidia.needs import NvidiaDriver  # noqa: PLC0415
-    from holdfast.model.nvidia.cdi import HookRules, described  # noqa: PLC0415
+    from holdfast.model.nvidia.cdi import Feature, SpecRules, described  # noqa: PLC0415
 
     gpu = on.settings.gpu
-    driver = NvidiaDriver(on.root, files, modes=rules.modes)
-    hooks = HookRules(path=gpu.cdi_hook_path, disabled=frozenset(gpu.cdi_disable_hooks))
-    return described(driver.facts(facts), hooks)
+    features = frozenset(each for each in Feature if each in gpu.cdi_feature_flags)
+    driver = NvidiaDriver(
+        on.root, files, modes=rules.modes, more=Feature.MORE_LIBRARIES in features
+    )
+    wanted = SpecRules(
+        hook=gpu.cdi_hook_path,
+        disabled_hooks=frozenset(gpu.cdi_disable_hooks),
+        features=features,
+    )
+    return described(driver.facts(facts), wanted)
 
 
 def _nvml(library: str) -> "Nvml":
