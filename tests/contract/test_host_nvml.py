@@ -445,10 +445,35 @@ def test_what_a_gpu_is_is_told_as_far_as_it_is_known(ask: Ask) -> None:
         "capability": "9.0",
         "cuda_driver": "12.4",
         "mig_capable": False,
+        "virtual": False,
     }
     assert told[uuid(0)] == hopper
     assert told[uuid(1)] == {**hopper, "architecture": "", "mig_capable": True}
     assert (told[uuid(2)]["brand"], told[uuid(2)]["cuda_driver"]) == ("", "12.4")
+
+
+@pytest.mark.parametrize(("mode", "virtual"), [(2, True), (1, False), (0, False), (-1, False)])
+def test_a_vgpu_is_told_from_a_gpu(ask: Ask, mode: int, virtual: bool) -> None:
+    node = Node(cards=cards(1, virtualization=mode))
+    told = ask(node, f"nvml.open(); tell(nvml.traits({[uuid(0)]}))")
+    assert told[uuid(0)]["virtual"] is virtual
+
+
+@pytest.mark.parametrize(
+    ("fabric", "clique"),
+    [
+        ((3, 0, 7, "0d8a4c3e6f0b4a579a5231e6f4d7c9aa"), "0d8a4c3e-6f0b-4a57-9a52-31e6f4d7c9aa.7"),
+        ((3, 0, 7, "0" * 32), ""),  # as on a node alone, with fabric manager
+        ((3, 999, 7, "0d8a4c3e6f0b4a579a5231e6f4d7c9aa"), ""),
+        ((2, 0, 7, "0d8a4c3e6f0b4a579a5231e6f4d7c9aa"), ""),
+        (None, ""),
+    ],
+)
+def test_a_gpu_is_in_a_clique_once_its_fabric_is_up(
+    ask: Ask, fabric: tuple[int, int, int, str] | None, clique: str
+) -> None:
+    (gpu,) = ask(Node(cards=cards(1, fabric=fabric)), READ)["gpus"]
+    assert (gpu["clique"], gpu["problems"]) == (clique, [])
 
 
 def test_a_library_of_another_machine_is_told(tmp_path: Path) -> None:

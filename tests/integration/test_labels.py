@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from fakes.gpustage import GpuStage
 from fakes.labels import refused, told
 from fakes.stage import Stage, stage
+from fakes.vgpu import config_space
 from simulated.nvml import Slice
 
 LOST = 15
@@ -76,6 +77,13 @@ async def test_labels_follow_the_gpus_their_slices_and_their_driver(
         node.gpus.change(3, lambda card: replace(card, errors={}))
         await until(node, **{"gpu.count": "8"})
 
+        # Fabric manager may be later than the driver.
+        whole = (3, 0, 9, "0d8a4c3e6f0b4a579a5231e6f4d7c9aa")
+        node.gpus.change(0, lambda card: replace(card, fabric=whole))
+        await until(node, **{"gpu.clique": "0d8a4c3e-6f0b-4a57-9a52-31e6f4d7c9aa.9"})
+        node.gpus.change(0, lambda card: replace(card, fabric=None))
+        await until(node, **{"gpu.clique": None})
+
         node.gpus.leave()
         await until(node, **{"cuda.driver-version.full": None, "gpu.count": "8"})
         node.gpus.show(replace(node.gpus.stub, driver="580.65.06"))
@@ -94,6 +102,26 @@ async def test_gpus_that_are_shared_say_by_how_many_pods(gpu_stage: Any, short_p
         found = labels(node.stage)
         assert found["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3-SHARED"
         assert found["nvidia.com/gpu.sharing-strategy"] == "time-slicing"
+
+
+async def test_a_vgpu_says_what_drives_its_hypervisor(gpu_stage: Any, short_path: Path) -> None:
+    (short_path / "features.d").mkdir()
+    async with gpu_stage(others={"labels": WANTED}) as node:
+        function = node.stage.node.root.sys / "bus/pci/devices/0000:10:00.0"
+        function.mkdir()
+        for name, text in (("vendor", "0x10de"), ("device", "0x25b6"), ("class", "0x030000")):
+            (function / name).write_text(f"{text}\n")
+        record = b"\0\x16" + b"550.54.16".ljust(10, b"\0") + b"r550_40".ljust(10, b"\0")
+        (function / "config").write_bytes(config_space(record=record))
+        node.gpus.arrive(1, virtualization=2)
+        await until(
+            node,
+            **{
+                "vgpu.present": "true",
+                "vgpu.host-driver-version": "550.54.16",
+                "vgpu.host-driver-branch": "r550_40",
+            },
+        )
 
 
 async def test_chips_that_are_left_out_are_no_label_and_those_of_another_name_are(

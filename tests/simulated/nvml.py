@@ -52,6 +52,10 @@ class Card(Struct, frozen=True):
     mig: int = -1
     utilization: int = -1
     """Percent; below 0: it does not tell."""
+    virtualization: int = -1
+    """NVML's number of the mode; below 0: it does not tell."""
+    fabric: tuple[int, int, int, str] | None = None
+    """NVML's state and status, the clique and the cluster, 16 bytes in hex; None: there is none."""
     events: int = ALL_EVENTS
     slices: tuple[Slice, ...] = ()
     processes: tuple[tuple[str, int, int], ...] = ()
@@ -190,6 +194,10 @@ def _card(card: Card) -> list[str]:
         f"events {card.events}",
         f"retired {card.retired}",
     ]
+    if card.virtualization >= 0:
+        lines.append(f"virtualization {card.virtualization}")
+    if card.fabric is not None:
+        lines.append(f"fabric {' '.join(map(str, card.fabric))}")
     if card.remap is not None:
         lines.append(f"remap {card.remap[0]} {card.remap[1]}")
     if card.recovery is not None:

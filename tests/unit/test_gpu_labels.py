@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.labels import refused, told
+from fakes.vgpu import config_space
 from holdfast.model.ids import DeviceId, PciAddress, ResourceName
 from holdfast.model.node.labels import feature_file
 from holdfast.model.nvidia.devices import GpuFacts
@@ -28,6 +29,8 @@ from holdfast.model.replicas import Sharing
 
 NONE, SINGLE, MIXED = MigStrategy.NONE, MigStrategy.SINGLE, MigStrategy.MIXED
 H100, GPU = "NVIDIA H100 80GB HBM3", ResourceName("nvidia.com/gpu")
+CLIQUE = "0d8a4c3e-6f0b-4a57-9a52-31e6f4d7c9aa.32766"
+VGPU = config_space(record=b"\0\x16550.54.16\0r550_40\0\0\0")
 LOST = GpuProblem(asked="handle", error="NVML_ERROR_GPU_IS_LOST", lost=True)
 UNTIL = 1_800_000_000.0
 
@@ -87,6 +90,8 @@ NODES = {
     "eight-h100": node(NONE, *map(card, range(8))),
     "mig-mixed": node(MIXED, *DIVIDED, *(card(index) for index in range(4, 8))),
     "mig-single": node(SINGLE, *(card(index, *SEVENTHS) for index in range(8))),
+    "multi-node": node(NONE, *(replace(card(index), clique=CLIQUE) for index in range(4))),
+    "vgpu": replace(node(NONE, card(0, name="NVIDIA A16-4Q")), configs={"0000:10:00.0": VGPU}),
     "time-slicing": replace(node(NONE, card(0), card(1)), sharing={GPU: Sharing(replicas=10)}),
 }
 
@@ -133,6 +138,33 @@ def test_what_the_settings_leave_out_does_not_count() -> None:
     assert labels(only)["nvidia.com/gpu.count"] == "1"
     everything = frozenset(part.name.id for part in known.facts.layout.parts)
     assert gpu_labels(replace(known, left_out=everything)) == {}
+
+
+@pytest.mark.parametrize(
+    ("cliques", "told"),
+    [
+        ((CLIQUE, CLIQUE), CLIQUE),
+        ((CLIQUE, ""), CLIQUE),
+        (("", ""), None),
+        ((CLIQUE, CLIQUE.replace("32766", "32767")), None),
+    ],
+)
+def test_the_clique_is_told_where_the_gpus_of_the_node_are_in_one(
+    cliques: tuple[str, ...], told: str | None
+) -> None:
+    gpus = [replace(card(index), clique=each) for index, each in enumerate(cliques)]
+    assert labels(node(NONE, *gpus)).get("nvidia.com/gpu.clique") == told
+
+
+def test_a_vgpu_is_told_without_its_configuration_space_and_a_gpu_is_none() -> None:
+    known = node(NONE, card(0))
+    virtual = {uuid: replace(each, virtual=True) for uuid, each in known.facts.traits.items()}
+    guest = replace(known, facts=replace(known.facts, traits=virtual))
+    found = {key: value for key, value in labels(guest).items() if "vgpu" in key}
+    assert found == {"nvidia.com/vgpu.present": "true"}
+    short = replace(guest, configs={"0000:10:00.0": VGPU[:64]})
+    assert labels(short) == labels(guest)
+    assert not any("vgpu" in key for key in labels(known))
 
 
 def test_a_driver_of_two_numbers_has_no_revision() -> None:

@@ -9,7 +9,7 @@
  *   keeps PATH                                            (open from the first start to the last end)
  *   gpu UUID
  *     name TEXT | bus ID | minor N | memory BYTES | used BYTES | mig 0|1 | events MASK
- *     utilization PERCENT
+ *     utilization PERCENT | virtualization MODE | fabric STATE STATUS CLIQUE CLUSTER
  *     remap PENDING FAILED | retired 0|1 | temperature NOW SHUTDOWN | recovery ACTION
  *     link I ACTIVE gpu|switch BUS | ancestor J LEVEL
  *     process compute|graphics|mps PID BYTES          (BYTES -1: not available)
@@ -67,6 +67,8 @@ struct gpu {
 	int active[LINKS], to_switch[LINKS];
 	char remote[LINKS][32];
 	int ancestor[GPUS];
+	int virtualization, fabric_state, fabric_status, clique;
+	char cluster[33]; /* 16 bytes, in hex */
 };
 struct event {
 	unsigned number, xid, gi, ci;
@@ -96,6 +98,14 @@ typedef struct {
 	unsigned multiprocessors, copy, decoder, encoder, jpeg, ofa, gi_slices, ci_slices;
 	unsigned long long mib;
 } attributes;
+typedef struct {
+	unsigned version;
+	unsigned char cluster[16];
+	int status;
+	unsigned clique;
+	unsigned char state;
+	unsigned health;
+} fabric_info;
 typedef struct {
 	unsigned long long total, free, used;
 } memory_info;
@@ -146,7 +156,7 @@ static void word(struct node *to, char *key, char *rest)
 	} else if (!strcmp(key, "gpu") && to->gpu_count < GPUS) {
 		gpu = &to->gpus[to->gpu_count++];
 		snprintf(gpu->self.uuid, TEXT, "%s", rest);
-		gpu->utilization = -1;
+		gpu->utilization = gpu->virtualization = gpu->fabric_state = -1;
 		gpu->minor = gpu->mig = gpu->retired = gpu->temperature = gpu->recovery = -1;
 		for (i = 0; i < LINKS; i++)
 			gpu->active[i] = -1;
@@ -168,6 +178,11 @@ static void word(struct node *to, char *key, char *rest)
 		gpu->mig = atoi(rest);
 	else if (!strcmp(key, "utilization"))
 		gpu->utilization = atoi(rest);
+	else if (!strcmp(key, "virtualization"))
+		gpu->virtualization = atoi(rest);
+	else if (!strcmp(key, "fabric"))
+		sscanf(rest, "%d %d %d %32s", &gpu->fabric_state, &gpu->fabric_status, &gpu->clique,
+		       gpu->cluster);
 	else if (!strcmp(key, "events"))
 		gpu->events = strtoull(rest, NULL, 10);
 	else if (!strcmp(key, "remap"))
@@ -422,6 +437,26 @@ int nvmlDeviceGetCudaComputeCapability(handle device, int *major, int *minor)
 	*major = 9;
 	*minor = 0;
 	return leave(OK);
+}
+
+int nvmlDeviceGetVirtualizationMode(handle device, int *mode)
+{
+	ENTER(device);
+	*mode = gpu->virtualization;
+	return leave(*mode < 0 ? NOT_SUPPORTED : OK);
+}
+
+int nvmlDeviceGetGpuFabricInfoV(handle device, fabric_info *info)
+{
+	ENTER(device);
+	if (info->version != (sizeof *info | 2 << 24))
+		return leave(INVALID_ARGUMENT);
+	info->state = (unsigned char)gpu->fabric_state;
+	info->status = gpu->fabric_status;
+	info->clique = (unsigned)gpu->clique;
+	for (int i = 0; i < 16; i++)
+		sscanf(gpu->cluster + 2 * i, "%2hhx", &info->cluster[i]);
+	return leave(gpu->fabric_state < 0 ? NOT_SUPPORTED : OK);
 }
 
 int nvmlDeviceGetPciInfo_v3(handle device, pci_info *info)

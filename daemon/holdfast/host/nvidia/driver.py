@@ -7,7 +7,14 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from holdfast.host.files.kernelfile import device_major, device_number, link_or_none, text_or_empty
+from holdfast.errors import HostError
+from holdfast.host.files.kernelfile import (
+    device_major,
+    device_number,
+    link_or_none,
+    read_bytes,
+    text_or_empty,
+)
 from holdfast.host.files.paths import below, mount_of, mounts
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
@@ -154,6 +161,16 @@ class NvidiaFiles:
     def pci_class(self, address: str) -> str:
         """Return the class of a PCI function, such as ``0x030200``; empty if it is not told."""
         return text_or_empty(self._root.sys / "bus/pci/devices" / address / "class")
+
+    def pci_config(self, address: str) -> bytes:
+        """Return the configuration space of a PCI function; empty if it cannot be read.
+
+        It is no more than its first 64 bytes without CAP_SYS_ADMIN.
+        """
+        try:
+            return read_bytes(self._root.sys / "bus/pci/devices" / address / "config") or b""
+        except HostError:
+            return b""
 
     @property
     def machine(self) -> str:

@@ -79,6 +79,9 @@ class Gpu(Struct, frozen=True, kw_only=True):
     memory: int | None = None
     mig: bool = False
     slices: tuple[MigSlice, ...] = ()
+    clique: str = ""
+    """The GPUs of other nodes that it reaches by NVLink: the UUID of their cluster, and the number
+    of the clique in it. Empty: none, or the fabric is not up yet."""
     problems: tuple[GpuProblem, ...] = ()
 
     @property
@@ -107,6 +110,8 @@ class GpuTraits(Struct, frozen=True, kw_only=True):
     """The version of CUDA that the driver supports, such as ``12.4``."""
     mig_capable: bool = False
     """Whether it has a MIG mode, on or off."""
+    virtual: bool = False
+    """Whether it is a vGPU, which NVML says in a guest."""
 
 
 class DriverState(Enum):

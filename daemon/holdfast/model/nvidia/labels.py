@@ -9,9 +9,11 @@ from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import GPU_RESOURCE, DriverState, Gpu, MigSlice
 from holdfast.model.nvidia.mig import GpuPart, MigStrategy
+from holdfast.model.nvidia.vgpu import vgpu_host
 from holdfast.model.replicas import NOT_SHARED, Shared, Sharing
 
 _CUDA, _GPU = "nvidia.com/cuda", ResourceName(GPU_RESOURCE)
+_VGPU = "nvidia.com/vgpu"
 _PARTS = ("major", "minor", "revision")
 _OLDER: Mapping[str, str] = {"major": "major", "minor": "minor", "revision": "rev"}
 _FAMILIES: Mapping[str, str] = {
@@ -37,7 +39,8 @@ class GpuLabelFacts(Struct, frozen=True, kw_only=True):
 
     `gpus` are those of the last reading that found the driver ready, `facts` what is advertised of
     them. `machine` is the product's name in DMI, `classes` are the PCI classes by address, as sysfs
-    has them (``0x030200``), `since` is the time in seconds since the epoch at which they began.
+    has them (``0x030200``), `configs` the configuration spaces, as far as they can be read, and
+    `since` is the time in seconds since the epoch at which they began.
     `sharing` is by the resource's own name; slices are never shared. `left_out` are the GPUs and
     slices that no pod is given, by the settings.
     """
@@ -47,6 +50,7 @@ class GpuLabelFacts(Struct, frozen=True, kw_only=True):
     strategy: MigStrategy
     machine: str = ""
     classes: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, bytes] = field(default_factory=dict)
     since: int = 0
     sharing: Shared = field(default_factory=dict)
     left_out: frozenset[DeviceId] = frozenset()
@@ -72,6 +76,8 @@ def gpu_labels(known: GpuLabelFacts) -> dict[str, str]:
         "nvidia.com/gpu.machine": known.machine or _UNKNOWN,
         **_versions(known.facts),
         **_of_node(gpus, known),
+        **_of_fabric(gpus),
+        **_of_hypervisor(gpus, known),
         **_of_gpus(_labelled(gpus, parts, known.strategy), known),
         **_of_slices(gpus, parts, known),
     }
@@ -114,6 +120,26 @@ def _of_node(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
     }
     if known.strategy is not MigStrategy.NONE:
         labels["nvidia.com/mig.strategy"] = known.strategy.value
+    return labels
+
+
+def _of_fabric(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Return the clique that GPUs of this node are in; nothing where they are in several."""
+    cliques = {gpu.clique for gpu in gpus if gpu.clique}
+    return {f"{_GPU}.clique": cliques.pop()} if len(cliques) == 1 else {}
+
+
+def _of_hypervisor(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
+    """Return what virtual GPUs tell of the driver outside; nothing without any."""
+    told = [vgpu_host(known.configs.get(gpu.pci or "", b"")) for gpu in gpus]
+    hosts = [each for each in told if each is not None]
+    traits = (known.facts.traits.get(gpu.uuid) for gpu in gpus)
+    if not hosts and not any(each.virtual for each in traits if each):
+        return {}
+    labels = {f"{_VGPU}.present": "true"}
+    for host in hosts:
+        labels |= {f"{_VGPU}.host-driver-version": host.version} if host.version else {}
+        labels |= {f"{_VGPU}.host-driver-branch": host.branch} if host.branch else {}
     return labels
 
 

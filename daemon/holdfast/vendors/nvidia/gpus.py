@@ -207,6 +207,7 @@ class Gpus(WithoutDriver):
                 strategy=MigStrategy(self._on.settings.gpu.mig_strategy),
                 machine=self._files.machine,
                 classes={gpu.pci: self._files.pci_class(gpu.pci) for gpu in gpus if gpu.pci},
+                configs={gpu.pci: self._files.pci_config(gpu.pci) for gpu in gpus if gpu.pci},
                 since=self._since,
                 sharing=self._shared,
                 left_out=frozenset(parted(each.device.name.id)[0] for each in inventory.left_out),

@@ -19,7 +19,7 @@ from holdfast.host.nvidia.nvml.answers import (
     supported,
     unless_lost,
 )
-from holdfast.host.nvidia.nvml.links import links, nvlinks_of, peer_of
+from holdfast.host.nvidia.nvml.links import clique_of, links, nvlinks_of, peer_of
 from holdfast.host.nvidia.nvml.loading import LIBRARY, enter, leave, users
 from holdfast.host.nvidia.nvml.traits import traits
 from holdfast.model.ids import PciAddress
@@ -277,6 +277,7 @@ class Nvml:
             memory=memory,
             mig=bool(mode),
             slices=slices or (),
+            clique=answered(clique_of, handle) or "",
             problems=tuple(problems),
         )
 

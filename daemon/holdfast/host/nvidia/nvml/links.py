@@ -1,7 +1,9 @@
-"""How the GPUs of a node reach each other: PCI, NVLinks and NVSwitches."""
+"""How the GPUs of a node reach each other, and those of other nodes: PCI, NVLinks, NVSwitches."""
 
+import ctypes
 from collections.abc import Iterable, Mapping
 from itertools import combinations
+from uuid import UUID
 
 import pynvml
 
@@ -57,6 +59,20 @@ def peer_of(handle: Handle, link: int) -> PciAddress | None:
     if kind != pynvml.NVML_NVLINK_DEVICE_TYPE_GPU:
         return None
     return address(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))
+
+
+def clique_of(handle: Handle) -> str:
+    """Return the clique of GPUs that the GPU is in, beyond its node; empty if it is in none.
+
+    Raise NVMLError if it does not tell, as one without such a fabric.
+    """
+    info = pynvml.c_nvmlGpuFabricInfoV_t()
+    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+    cluster = bytes(info.clusterUuid)
+    # The state is one byte in the library, and four here.
+    state = info.state & 0xFF
+    up = state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == pynvml.NVML_SUCCESS
+    return f"{UUID(bytes=cluster)}.{info.cliqueId}" if up and any(cluster) else ""
 
 
 def nvlinks_of(handle: Handle) -> dict[int, bool]:

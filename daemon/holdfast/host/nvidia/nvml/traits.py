@@ -60,4 +60,6 @@ def _traits(uuid: str, cuda: str) -> GpuTraits:
         capability="" if capability is None else f"{capability[0]}.{capability[1]}",
         cuda_driver=cuda,
         mig_capable=mode is not None,
+        virtual=answered(pynvml.nvmlDeviceGetVirtualizationMode, handle)
+        == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU,
     )
