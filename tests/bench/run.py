@@ -16,7 +16,18 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from bench import allocate, beat, claims, crowded, daemon, gpu_health, preference, reload, slices
+from bench import (
+    allocate,
+    beat,
+    claims,
+    crowded,
+    daemon,
+    gpu_health,
+    preference,
+    reload,
+    replicas,
+    slices,
+)
 from bench.figures import Figure, brief, save, show
 from bench.growth import SIZES
 from bench.rig import Place
@@ -40,6 +51,7 @@ _MEASURES: dict[Measure, tuple[str, ...]] = {
         "allocate_1024",
         "allocate_exponent",
     ),
+    replicas.allocate_replica: ("allocate_gpu", "allocate_replica"),
     allocate.allocate_pending: ("allocate_400_pending", "allocate_pending_growth"),
     preference.preferred: (
         "preferred_4_of_8_tpu",
