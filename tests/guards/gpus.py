@@ -14,6 +14,7 @@ _HANGS = "tests/integration/test_gpu_hangs.py"
 _NVML = "tests/contract/test_host_nvml.py"
 _BEGUN = "tests/contract/test_gpu_source.py"
 _ROOT_RULE = "tests/unit/test_nvidia_roots.py"
+_SHARES = "tests/unit/test_replicas.py"
 _UNSEEN = "tests/integration/test_gpus_unseen.py"
 
 GPU_GUARDS = (
@@ -112,6 +113,30 @@ GPU_GUARDS = (
             "tests/unit/test_gpu_devices.py::test_a_slice_that_is_no_more_excludes_what_its_pod_can_reach_while_it_is_locked",
             f"{_NODE}::test_a_gpu_is_not_whole_for_others_while_a_pod_has_a_slice_that_it_was_divided_into",
         ),
+    ),
+    Guard(
+        name="gpu-shared-since",
+        why="a pod keeps what it has of a GPU that is shared since, or is so no more",
+        edits=(
+            Edit(
+                "daemon/holdfast/model/devices.py",
+                "if known is None or not (number or name.id == card):",
+                "if True:",
+            ),
+        ),
+        tests=(f"{_SHARES}::test_a_pod_finds_what_it_has_whether_the_card_is_shared_now_or_not",),
+    ),
+    Guard(
+        name="gpu-shared-slices",
+        why="no replica of a GPU in MIG mode goes to a pod beside its slices",
+        edits=(
+            Edit(
+                "daemon/holdfast/model/nvidia/sharing.py",
+                "sharing.replicas == 1 or part.gpu.mig or",
+                "sharing.replicas == 1 or",
+            ),
+        ),
+        tests=(f"{_SHARES}::test_each_whole_gpu_counts_as_its_replicas_and_no_slice_does",),
     ),
     Guard(
         name="nvml-one-library",

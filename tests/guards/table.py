@@ -3,6 +3,7 @@
 from guards.claims import CLAIM_GUARDS
 from guards.gpus import GPU_GUARDS
 from guards.guard import Edit, Guard
+from guards.settings import SETTINGS_GUARDS
 
 _ENDING = "daemon/holdfast/model/reclaim/ending.py"
 _ENDS = "daemon/holdfast/reclaim/reclaimer.py"
@@ -667,4 +668,5 @@ GUARDS = (
     ),
     *GPU_GUARDS,
     *CLAIM_GUARDS,
+    *SETTINGS_GUARDS,
 )

@@ -129,6 +129,15 @@ def test_a_rule_matches_by_all_patterns_that_are_given(
     assert [each.name.id for each in _ALL if rule.matches(each)] == ids
 
 
+def test_a_function_that_is_only_in_the_group_of_another_is_not_matched() -> None:
+    beside = pci_key(PciAddress("0000:00:05.1"))
+    chip = replace(_chip(5), keys=_chip(5).keys | {beside})
+    (rule,) = _rules({"pci": "*:05.1"})
+
+    assert not rule.matches(chip)
+    assert rule.matches(replace(chip, functions=())), "it is known by its keys alone"
+
+
 def test_without_a_rule_nothing_changes() -> None:
     found = _found(*_ALL)
 
@@ -218,6 +227,12 @@ def test_while_some_hardware_was_not_seen_a_rule_may_be_for_that_and_so_may_its_
     assert made.may_have(_DEBUG)
 
 
+def test_a_rule_that_moves_nothing_adds_no_name_to_what_was_not_seen() -> None:
+    found = _found(_chip(5), unseen=frozenset({_GPU}))
+
+    assert assigned(found, _rules({"uuid": "GPU-1", "exclude": True}), {}).unseen == {_GPU}
+
+
 def test_what_a_pod_had_under_a_former_name_may_be_among_what_was_not_seen() -> None:
     """Else its lock would be taken for that of hardware which is gone."""
     found = _found(_chip(5), unseen=frozenset({_GPU}))
@@ -246,7 +261,9 @@ def test_a_device_that_a_pod_has_stays_under_its_name_and_is_under_no_other(
     assert _names(made).count("nvidia.com/gpu/GPU-1") == 1
     leaving = made.get(_gpu(1).name)
     assert leaving is not None
-    assert leaving.leaving.endswith("once no pod has it under this name")
+    done = "leaves it out" if "exclude" in action else "moves it to example.com/debug"
+    then = "once no pod has it under this name"
+    assert leaving.leaving == f"devices[0] (uuid GPU-1) {done} {then}"
     assert replace(leaving, leaving="") == _gpu(1)
     assert not made.of(_DEBUG)
     assert not made.left_out
@@ -255,9 +272,10 @@ def test_a_device_that_a_pod_has_stays_under_its_name_and_is_under_no_other(
 def test_a_rule_that_is_taken_back_lets_a_pod_keep_the_name_that_it_has() -> None:
     made = assigned(_found(*_ALL), (), _had((_DEBUG, _gpu(1))))
 
-    (leaving,) = made.of(_DEBUG)
-    assert leaving.leaving == "it is nvidia.com/gpu/GPU-1 once no pod has it under this name"
-    assert leaving.found_as == _GPU
+    assert [(each.found_as, each.leaving) for each in made.of(_DEBUG)] == [
+        (_GPU, "it is nvidia.com/gpu/GPU-1 once no pod has it under this name")
+    ]
+    assert made.found_as(_GPU) == (_gpu(0), *made.of(_DEBUG))
     assert made.of(_GPU) == (_gpu(0),)
 
 

@@ -59,7 +59,16 @@ from holdfast.model.nvidia.mig import MigStrategy, lay_out
 from holdfast.model.nvidia.placement import GpuTopology
 from holdfast.model.nvidia.sharing import why_too_many
 from holdfast.model.nvidia.slice_placement import SlicePolicy
-from holdfast.model.replicas import Sharing, clash, parted, replica_id, replica_key, shares
+from holdfast.model.replicas import (
+    Sharing,
+    card_of,
+    clash,
+    parted,
+    replica_id,
+    replica_key,
+    shares,
+    sides_of,
+)
 from holdfast.model.use.free import Freedom
 from holdfast.model.use.holders import Grip, Holder
 from holdfast.runtime.watched import Watched
@@ -109,6 +118,12 @@ def test_only_different_replicas_share_a_card() -> None:
     assert not shares(keys("replica/G/0", "replica/G/1"), keys("replica/G/1"))
     assert not shares(keys("replica/G/0"), keys("replica/H/1"))
     assert not shares(keys("gpu/G"), keys("mig/G/1/M"))
+
+
+def test_hardware_that_is_never_shared_is_of_no_card() -> None:
+    assert card_of(HardwareKey("pci/0000:00:05.0")) == ""
+    assert sides_of(keys("pci/0000:00:05.0", "a")) == set()
+    assert sides_of(keys("pci/0000:00:05.0", "replica/G/0")) == {("G", True)}
 
 
 def test_a_replica_is_called_as_nvidias_plugin_calls_it() -> None:
@@ -391,12 +406,31 @@ def test_each_whole_gpu_counts_as_its_replicas_and_no_slice_does() -> None:
         "nvidia.com/mig-1g.10gb/MIG-1",
         *(f"nvidia.com/gpu.shared/{each}" for each in twice[2:]),
     ]
+    assert named(MigStrategy.MIXED, Sharing()) == [
+        "nvidia.com/gpu/GPU-0",
+        "nvidia.com/mig-1g.10gb/MIG-1",
+        "nvidia.com/gpu/GPU-2",
+    ]
     # What runs on a GPU in MIG mode is on its slices, of which its replicas would not tell.
     assert named(MigStrategy.NONE, Sharing(replicas=2)) == [
         *(f"nvidia.com/gpu/{each}" for each in twice[:2]),
         "nvidia.com/gpu/GPU-1",
         *(f"nvidia.com/gpu/{each}" for each in twice[2:]),
     ]
+
+
+def test_what_a_rule_takes_into_another_resource_is_shared_by_nobody() -> None:
+    layout = lay_out(
+        GpuReading(gpus=tuple(Gpu(index=n, uuid=f"GPU-{n}", minor=n) for n in range(2))),
+        MigStrategy.NONE,
+    )
+    found = gpu_devices(
+        GpuFacts(layout=layout),
+        {},
+        {ResourceName("nvidia.com/gpu"): Sharing(replicas=2)},
+        lambda device: device.name.id == "GPU-0",
+    )
+    assert [each.name.id for each in found] == ["GPU-0", "GPU-1::0", "GPU-1::1"]
 
 
 def test_a_container_has_one_replica_where_that_is_the_rule() -> None:
@@ -406,6 +440,11 @@ def test_a_container_has_one_replica_where_that_is_the_rule() -> None:
     assert why_too_many(SHARED_GPU.devices[:1], single) == ""
     assert why_too_many(SHARED_GPU.devices, {ResourceName("nvidia.com/gpu"): Sharing()}) == ""
     assert why_too_many((*WHOLE_GPU.devices, *SLICED.devices), single) == ""
+    # A GPU in MIG mode is whole, under the resource of those that are shared.
+    assert why_too_many((*WHOLE_GPU.devices, *SHARED_GPU.devices[:1]), single) == text
+    # NVIDIA's plugin has one option for all resources.
+    several = single | {ResourceName("nvidia.com/mig-1g.10gb"): Sharing()}
+    assert why_too_many(SHARED_GPU.devices, several) == text
 
 
 @pytest.mark.parametrize(
