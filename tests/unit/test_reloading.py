@@ -59,7 +59,9 @@ def test_what_has_changed_is_told_by_its_path() -> None:
 
 
 _RULE = {"match": {"model": "*"}, "resource": "a.b/c"}
+_OTHER_RULE = {"match": {"model": "x"}, "resource": "a.b/d", "api": "device-plugin"}
 _BOTH = {"gpu": {"api": "dra"}}
+_NO_GPUS = {"gpu": {"enabled": False, "api": "dra"}}
 
 
 @pytest.mark.parametrize(
@@ -74,12 +76,25 @@ _BOTH = {"gpu": {"api": "dra"}}
             {**_BOTH, "devices": [{**_RULE, "api": "device-plugin"}]},
             "devices[].api",
         ),
+        (
+            {**_BOTH, "devices": [{**_RULE, "api": "dra"}]},
+            {**_BOTH, "devices": [{**_RULE, "api": "dra"}, _OTHER_RULE]},
+            "devices[].api",
+        ),
+        # GPUs that are not served do not make the daemon serve claims; the rule does.
+        (_NO_GPUS, {**_NO_GPUS, "devices": [{**_RULE, "api": "dra"}]}, "devices[].api"),
     ],
 )
 def test_rules_for_devices_are_live_unless_a_name_gets_another_api(
     before: dict[str, object], after: dict[str, object], path: str
 ) -> None:
     assert changed(convert(before), convert(after)) == (path,)
+
+
+def test_only_the_rules_for_devices_are_told_as_those_of_an_api() -> None:
+    after = convert({"gate": {"wait": "10s"}, "devices": [{**_RULE, "api": "dra"}]})
+
+    assert set(changed(convert({}), after)) == {"gate.wait", "devices[].api"}
 
 
 def test_parts_see_settings_that_were_put_after_they_were_built() -> None:

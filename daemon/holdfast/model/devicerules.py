@@ -90,8 +90,7 @@ class _Assignment:
         for device in self._found.devices:
             self._place(device)
         found = replace(self._found, unseen=self._unseen(), idle_rules=tuple(self._idle()))
-        leaving = any(each.leaving for each in self._devices.values())
-        if self._devices.keys() == self._names and not leaving:
+        if self._devices.keys() == self._names:
             return replace(found, devices=tuple(self._devices.values()))
         resources = dict.fromkeys(self._found.resources)
         resources |= dict.fromkeys(name.resource for name in self._devices)
@@ -109,7 +108,7 @@ class _Assignment:
     def _place(self, device: Device) -> None:
         rule = next((each for each in self._rules if each.matches(device)), None)
         name, why = self._wanted(device, rule)
-        if rule is not None and rule.own != device.own:
+        if rule is not None:
             device = replace(device, own=rule.own)
         then = why or f"it is {name}"
         kept = [

@@ -66,7 +66,7 @@ def changed(before: Settings, after: Settings) -> tuple[str, ...]:
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[str]:
     for name, old in before.items():
         new = after[name]
-        if isinstance(old, dict) and isinstance(new, dict):
+        if isinstance(old, dict):  # a section, which both have
             yield from _changed(old, new, f"{prefix}{name}.")
         elif old != new:
             yield f"{prefix}{name}"
