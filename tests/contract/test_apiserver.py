@@ -677,10 +677,12 @@ async def test_the_labels_of_the_node_are_read_and_followed(plane: ControlPlane)
         node = NodeOnServer(server, plane.access, node=NODE)
         labels, version = await node.read()
         assert labels == {}
-        changes = node.follow(version)
+        begun: list[bool] = []
+        changes = node.follow(version, begun=lambda: begun.append(True))
         label("other", a="other")
         label(NODE, a="one")
         assert await anext(changes) == {"a": "one"}
+        assert begun == [True]
         label(NODE)
         assert await anext(changes) == {}
         await changes.aclose()  # type: ignore[attr-defined]

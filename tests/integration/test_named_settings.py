@@ -10,6 +10,7 @@ import yaml
 
 from fakes.controlplane import EVENTS, NODE, NODES, ControlPlane, control_plane
 from fakes.stage import Stage, pod, stage
+from holdfast.names import CONFIG_LABEL
 from simulated.cluster.store import Place, Selector
 
 _NODE = Place(kind=NODES, name=NODE)
@@ -126,3 +127,48 @@ async def test_a_start_without_the_api_server_goes_by_the_label_that_was_read_la
         await node.kill_and_start()
         assert (await _goes_by(node, "slow"))["gate"]["wait"] == 20
         await node.until_problem("configuration", "cannot ask the API server")
+
+
+async def test_where_it_may_read_the_node_and_not_watch_it_that_is_told_once(
+    cluster: Cluster, short_path: Path
+) -> None:
+    server = cluster.plane.server
+    server.forbidden = {("watch", "nodes")}
+    cluster.label(ours="slow")
+
+    def tries() -> int:
+        return sum("watch=true" in each and f"name%3D{NODE}" in each for each in server.requests)
+
+    async with cluster.daemon(short_path) as node:
+        await node.until(lambda: tries() >= 4, "it to try again and again")
+        assert node.log.count("cannot read the node's label") == 1
+        assert "node label can be read again" not in node.log
+        await node.until_problem("configuration", 'cannot watch resource "nodes"')
+
+        server.forbidden = set()
+        await node.until(lambda: "node label can be read again" in node.log, "the watch")
+        cluster.label(ours="fast")
+        await _goes_by(node, "fast")
+
+
+async def test_a_label_that_cannot_be_read_on_disk_is_written_anew(
+    cluster: Cluster, short_path: Path
+) -> None:
+    cluster.label(ours="slow")
+    async with cluster.daemon(short_path) as node:
+        await _goes_by(node, "slow")
+        file = Path(node.settings["stateDir"]) / CONFIG_LABEL
+        file.write_bytes(b"\xff")
+        cluster.label(ours="fast")
+        await _goes_by(node, "fast")
+
+
+async def test_of_two_documents_that_say_the_same_the_one_that_is_meant_is_shown(
+    cluster: Cluster, short_path: Path
+) -> None:
+    cluster.document("same", gate={"wait": "20s"})
+    cluster.label(ours="slow")
+    async with cluster.daemon(short_path) as node:
+        await _goes_by(node, "slow")
+        cluster.label(ours="same")
+        await _goes_by(node, "same")

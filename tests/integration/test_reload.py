@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import yaml
 
 from fakes.stage import TPU, Stage, end, pod, stage
 from holdfast.app.daemon import run
+from holdfast.control import ask
 from holdfast.settings import Settings, convert
 from simulated.node import SimulatedNode
 from simulated.pods import Pod
@@ -50,6 +53,35 @@ async def _refuses(node: Stage, why: str) -> None:
     assert node.process.poll() is None
     assert _streams_ended(node) == ended
     assert node.healthy()
+
+
+@asynccontextmanager
+async def _in_this_process(
+    folder: Path, reread: Callable[[Settings], Settings]
+) -> AsyncIterator["asyncio.Task[bool]"]:
+    """Yield a daemon that runs here and can be asked; *reread* is given what it began with."""
+    node = SimulatedNode(folder / "node", chips=1)
+    names = ("sys", "proc", "dev", "cgroup", "etc", "run")
+    settings = convert(
+        {
+            "stateDir": str(folder / "state"),
+            "host": {name: str(getattr(node.root, name)) for name in names},
+            "kubelet": {
+                "pluginDir": str(folder / "dp"),
+                "podResourcesSocket": str(folder / "pr.sock"),
+            },
+            "http": {"port": 0},
+        }
+    )
+    (folder / "dp").mkdir()
+    daemon = asyncio.create_task(run(settings, lambda: reread(settings)))
+    try:
+        await until((folder / "state/control.sock").exists, limit=30.0)
+        yield daemon
+    finally:
+        daemon.cancel()
+        await asyncio.gather(daemon, return_exceptions=True)
+        node.close()
 
 
 async def test_it_registers_anew_in_the_same_process_and_a_pod_keeps_its_device(
@@ -194,6 +226,31 @@ async def test_a_file_that_cannot_be_used_changes_nothing_and_is_told(
         await _refuses(node, why)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gate: {wait: !!int ''}\n",
+        "gate: &a {wait: *a}\n",
+        "a0: &a0 {x: 1}\n"
+        + "".join(f"a{n + 1}: &a{n + 1} {{x: *a{n}, y: *a{n}}}\n" for n in range(40)),
+    ],
+)
+async def test_a_file_that_is_made_to_do_harm_changes_nothing(short_path: Path, text: str) -> None:
+    async with stage(short_path, chips=1, own_process=True) as node:
+        node.config.write_text(text)
+        await _refuses(node, "line ")
+
+
+async def test_reading_that_fails_in_a_way_of_its_own_ends_no_daemon(short_path: Path) -> None:
+    def fails(_settings: Settings) -> Settings:
+        raise ZeroDivisionError
+
+    async with _in_this_process(short_path, fails) as daemon:
+        answer = await asyncio.to_thread(ask, short_path / "state", "reload")
+        assert "ZeroDivisionError" in answer["problem"]
+        assert not daemon.done()
+
+
 async def test_a_file_that_is_gone_changes_nothing_and_is_told(short_path: Path) -> None:
     async with stage(short_path, chips=1, own_process=True) as node:
         config = node.folder / "config.yaml"
@@ -208,34 +265,13 @@ async def test_a_file_that_is_gone_changes_nothing_and_is_told(short_path: Path)
 async def test_a_stop_that_comes_while_it_is_about_to_begin_anew_is_not_forgotten(
     short_path: Path,
 ) -> None:
-    node = SimulatedNode(short_path / "node", chips=1)
-    names = ("sys", "proc", "dev", "cgroup", "etc", "run")
-    settings = convert(
-        {
-            "stateDir": str(short_path / "state"),
-            "host": {name: str(getattr(node.root, name)) for name in names},
-            "kubelet": {
-                "pluginDir": str(short_path / "dp"),
-                "podResourcesSocket": str(short_path / "pr.sock"),
-            },
-            "http": {"port": 0},
-        }
-    )
-
-    def stopped_meanwhile() -> Settings:
+    def stopped_meanwhile(settings: Settings) -> Settings:
         os.kill(os.getpid(), signal.SIGTERM)
         return settings
 
-    (short_path / "dp").mkdir()
-    daemon = asyncio.create_task(run(settings, stopped_meanwhile))
-    try:
-        await until((short_path / "state/control.sock").exists, limit=30.0)
+    async with _in_this_process(short_path, stopped_meanwhile) as daemon:
         os.kill(os.getpid(), signal.SIGHUP)
         assert await asyncio.wait_for(daemon, 30.0) is False
-    finally:
-        daemon.cancel()
-        await asyncio.gather(daemon, return_exceptions=True)
-        node.close()
 
 
 async def test_while_a_look_at_a_process_hangs_nothing_is_begun_anew(short_path: Path) -> None:

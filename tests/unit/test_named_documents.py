@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from holdfast.errors import SettingsError
+from holdfast.names import CONFIG_LABEL
 from holdfast.settings import Settings, load
 from holdfast.settings.named import choice, label_in, remember_label, remembered_label
 from holdfast.settings.sections import Named
@@ -123,6 +124,16 @@ def test_the_label_is_asked_for_once_and_remembered(node: _Node) -> None:
     assert float(node.load().gate.wait) == 3
     remember_label(str(node.state), "")
     node.load()
+    assert node.asked == ["label"]
+
+
+def test_a_label_that_a_power_cut_left_empty_counts_as_never_read(node: _Node) -> None:
+    node.put("default")
+    node.state.mkdir()
+    (node.state / CONFIG_LABEL).touch()
+
+    node.load()
+
     assert node.asked == ["label"]
 
 

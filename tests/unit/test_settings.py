@@ -2,7 +2,9 @@
 
 import ast
 import json
+import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -322,6 +324,15 @@ def test_a_node_may_offer_gpus_and_nothing_else() -> None:
         ("stateDir: !!python/object:os.system x\n", "line 1: could not determine a constructor"),
         ("a: \x00\n", "unacceptable character"),
         ("[" * 5000, "it is nested too deep"),
+        ("gate: &a\n  wait: *a\n", "line 1: it contains itself"),
+        ("devices: &a [*a]\n", "line 1: it contains itself"),
+        ("a: 1\nb: !!int ''\n", "line 2: '' is no int"),
+        ("a: !!timestamp now\n", "line 1: 'now' is no timestamp"),
+        ("a: !!bool sure\n", "line 1: 'sure' is no bool"),
+        ("a: 1:" + "1:" * 300 + "0.5\n", "more characters)' is no float"),
+        ("withholdAfter: " + "9" * 5000, "more characters)' is no int"),
+        ("#" * (1 << 20) + "\n", "it is longer than 1048576 bytes"),
+        ("gate: {wait: 1s}\n" * 2, "line 2: the key gate stands twice"),
     ],
 )
 def test_a_file_that_is_no_sound_yaml_is_refused_with_the_line(
@@ -333,6 +344,35 @@ def test_a_file_that_is_no_sound_yaml_is_refused_with_the_line(
         load(file, {})
 
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("last", ["{x: *a29, y: *a29}", "[*a29, *a29]", "{<<: [*a29, *a29]}"])
+def test_a_file_that_aliases_make_immense_is_refused_before_it_is(
+    tmp_path: Path, last: str
+) -> None:
+    sort = last[0]
+    lines = [f"a0: &a0 {'[1]' if sort == '[' else '{x: 1}'}"]
+    lines += [f"a{n}: &a{n} {last}".replace("*a29", f"*a{n - 1}") for n in range(1, 30)]
+
+    with pytest.raises(SettingsError, match="line 1[0-9]: it has more than 50000 values"):
+        load(_file(tmp_path, "\n".join(lines)), {})
+
+
+def test_a_pipe_is_read_to_its_end_and_one_that_nobody_writes_to_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(SettingsError, match=r"cannot read .*/pipe: nothing has been written"):
+        load(pipe, {})
+
+    writer = threading.Thread(target=lambda: pipe.write_text("gate: {wait: 7s}\n"))
+    writer.start()
+    assert float(load(pipe, {}).gate.wait) == 7
+    writer.join()
+
+
+def test_a_path_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot read the documents in"):
+        load(_file(tmp_path, 'named: {folder: "/a\\0b"}\n'), {})
 
 
 def test_a_file_that_is_not_there_or_is_no_text_is_refused_by_its_path(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Reads and follows the labels of this node."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from http import HTTPStatus
 
 from msgspec import Struct, field
@@ -10,6 +10,7 @@ from holdfast.apiserver.access import Access
 from holdfast.apiserver.client import ApiServer, decoded, refusal
 from holdfast.apiserver.watch import watch
 from holdfast.apiserver.wire import Request, Wire
+from holdfast.model.dra.outcomes import ApiOutcome
 
 _NODES = ("api", "v1", "nodes")
 _DEADLINE = 10.0
@@ -45,9 +46,17 @@ class NodeOnServer:
         metadata = (await self._server.ask(self._one, _Node, deadline=_DEADLINE)).metadata
         return metadata.labels, metadata.resource_version
 
-    async def follow(self, version: str) -> AsyncIterator[Labels]:
-        """Yield the labels at each change of the node after *version*, until the watch ends."""
-        observe = self._server.observe
+    async def follow(self, version: str, *, begun: Callable[[], None]) -> AsyncIterator[Labels]:
+        """Yield the labels at each change of the node after *version*, until the watch ends.
+
+        *begun* is called once the server has taken the watch.
+        """
+
+        def observe(outcome: ApiOutcome) -> None:
+            self._server.observe(outcome)
+            if outcome is ApiOutcome.OK:
+                begun()
+
         async for event in watch(self._access, self._watched, version, observe=observe):
             if event.type in {"ADDED", "MODIFIED"}:
                 yield decoded(bytes(event.object), _Node).metadata.labels

@@ -220,13 +220,16 @@ def _follow_configuration(
 ) -> None:
     settings = parts.settings
     folders = [Path(settings.named.folder)] if settings.named.folder else []
-    watch = ConfigurationFiles([*files, *folders], paths=parts.host.paths, changed=orders.read)
+    lane = parts.host.lanes["configuration"]
+    watch = ConfigurationFiles(
+        [*files, *folders], paths=parts.host.paths, lane=lane, changed=orders.read
+    )
     supervisor.start("configuration", reload.run())
     supervisor.start("files of the configuration", watch.run())
     if follows_label(settings):
         from holdfast.app.watches.nodelabel import NodeLabel  # noqa: PLC0415 - it loads TLS
 
-        label = NodeLabel(settings, clock=parts.clock, changed=orders.read)
+        label = NodeLabel(settings, lane=lane, clock=parts.clock, changed=orders.read)
         parts.live.unread = lambda: label.problem
         supervisor.start("node label", label.run())
 

@@ -9,8 +9,9 @@ import structlog
 from msgspec import Struct
 
 from holdfast.app.wiring.parts import Parts
-from holdfast.errors import SettingsError
+from holdfast.errors import LaneStuckError, SettingsError
 from holdfast.settings import Settings
+from holdfast.settings.named import document_name
 from holdfast.settings.reloading import TakeUp, changed, take_up
 from holdfast.telemetry.logs import set_up_logs
 
@@ -18,6 +19,9 @@ log = structlog.get_logger(__name__)
 
 Reread = Callable[[], Settings]
 """Reads the configuration as it is now; raises SettingsError."""
+
+_Found = tuple[Settings, str]
+"""Settings, and the name of the document that they were read from."""
 
 _TRY_AGAIN = 5.0
 """Seconds until a restart that a hanging call forbids is tried again."""
@@ -134,14 +138,19 @@ class Reload:
             elif outcome.restarts:
                 log.info("restarting with the changed configuration", **_shown(outcome))
                 self._orders.restart()
-            elif outcome.keys and found is not None:
-                self.observe(TakeUp.LIVE.value)
-                logs = self._parts.settings.log
-                self._parts.take_up(found)
-                if found.log != logs:
-                    set_up_logs(found.log.level, found.log.format)
-                log.info("configuration reloaded", **_shown(outcome))
+            elif found is not None:
+                settings, self._parts.live.document = found
+                if outcome.keys:
+                    self._take_up(settings)
+                    log.info("configuration reloaded", **_shown(outcome))
             return outcome
+
+    def _take_up(self, settings: Settings) -> None:
+        self.observe(TakeUp.LIVE.value)
+        logs = self._parts.settings.log
+        self._parts.take_up(settings)
+        if settings.log != logs:
+            set_up_logs(settings.log.level, settings.log.format)
 
     def _refused(self, problem: str) -> None:
         self.observe("refused")
@@ -156,15 +165,11 @@ class Reload:
         outcome = await self.now()
         return {"changed": _shown(outcome), "problem": outcome.problem}
 
-    async def _plan(self) -> tuple[Outcome, Settings | None]:
-        if self._reread is None:
-            problem = "it was not read from a file or the environment"
-            return Outcome(problem=problem), None
-        try:
-            found = await asyncio.to_thread(self._reread)
-        except SettingsError as error:
-            return Outcome(problem=str(error)), None
-        keys = by_take_up(changed(self._parts.settings, found))
+    async def _plan(self) -> tuple[Outcome, _Found | None]:
+        found = await self._read()
+        if isinstance(found, Outcome):
+            return found, None
+        keys = by_take_up(changed(self._parts.settings, found[0]))
         if pod := keys.get(TakeUp.POD):
             problem = (
                 f"{', '.join(pod)} changed, which mounts and probes depend on; restart holdfast "
@@ -175,6 +180,27 @@ class Reload:
             problem = f"calls hang ({', '.join(calls)}); it is reloaded when they have returned"
             return Outcome(keys=keys, problem=problem, waits=True), found
         return Outcome(keys=keys), found
+
+    async def _read(self) -> _Found | Outcome:
+        reread = self._reread
+        if reread is None:
+            return Outcome(problem="it was not read from a file or the environment")
+        # Not on any thread: a file may be on a disk that hangs, and nothing must wait for it.
+        lane = self._parts.host.lanes["configuration"]
+        try:
+            return await lane.run(lambda: _with_document(reread()))
+        except SettingsError as error:
+            return Outcome(problem=str(error))
+        except LaneStuckError as error:
+            return Outcome(problem=f"cannot read the configuration: {error}", waits=True)
+        except Exception as error:  # whatever a file says, it must not end the daemon
+            log.exception("configuration cannot be read")
+            what = f"{type(error).__name__}: {error}; this is a bug in holdfast, see its log"
+            return Outcome(problem=f"cannot read the configuration: {what}")
+
+
+def _with_document(settings: Settings) -> _Found:
+    return settings, document_name(settings)
 
 
 def by_take_up(paths: Iterable[str]) -> Mapping[TakeUp, tuple[str, ...]]:

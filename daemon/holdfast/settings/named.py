@@ -1,5 +1,6 @@
 """Which of several named documents a node goes by, by the rules of NVIDIA's config-manager."""
 
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def chosen_document(named: Named, state_dir: str) -> Path | None:
         )
     except OSError as error:
         raise SettingsError(f"cannot read the documents in {folder}: {error.strerror}") from error
+    except ValueError as error:  # the path has a character that no path has
+        raise SettingsError(f"cannot read the documents in {folder}: {error}") from error
     name = choice(named, remembered_label(state_dir) or "", names)
     return folder / name if name else None
 
@@ -79,11 +82,12 @@ def label_in(named: Named, labels: Mapping[str, str]) -> str:
 def remembered_label(state_dir: str) -> str | None:
     """Return the label's value as it was last read, empty: there was none; None: never read."""
     try:
-        return (Path(state_dir) / CONFIG_LABEL).read_text("utf-8").strip()
+        text = (Path(state_dir) / CONFIG_LABEL).read_text("utf-8")
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise SettingsError(f"cannot read the node's label in {state_dir}: {error}") from error
+    return text.strip() if text else None  # of a power cut a file without a line may be left
 
 
 def remember_label(state_dir: str, value: str) -> None:
@@ -94,5 +98,8 @@ def remember_label(state_dir: str, value: str) -> None:
     file = Path(state_dir) / CONFIG_LABEL
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # it is the ledger's
     draft = file.with_suffix(".new")
-    draft.write_text(f"{value}\n", "utf-8")
+    with draft.open("w", encoding="utf-8") as written:
+        written.write(f"{value}\n")
+        written.flush()
+        os.fsync(written.fileno())  # before it takes the place of the former one
     draft.replace(file)

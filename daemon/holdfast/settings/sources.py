@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import msgspec
-import yaml
 
 from holdfast.errors import SettingsError
 from holdfast.settings.checks import problems
@@ -23,6 +22,7 @@ from holdfast.settings.nvidia_plugin import (
 )
 from holdfast.settings.sections import Settings
 from holdfast.settings.types import Duration, Section, entry_of
+from holdfast.settings.yamltext import parse, read_mapping
 
 _PREFIX = "HOLDFAST_"
 # Kubernetes gives each container variables of its namespace's Services; one may be named holdfast.
@@ -60,7 +60,7 @@ def load(
     paths = known_paths()
     tree = _nvidias_file(_theirs_named(environ, theirs), paths, told)
     if file is not None:
-        tree = _over(tree, _read(file))
+        tree = _over(tree, read_mapping(file))
     changes = partial(_change, environ=environ, theirs=theirs, overrides=overrides or {})
     plainly = changes(tree)
     first = _understood(plainly)
@@ -115,7 +115,7 @@ def _theirs_named(environ: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
 def state_folder(file: Path | None, environ: Mapping[str, str]) -> Path:
     """Return stateDir alone, also where the rest cannot be used: a daemon may run on without it."""
-    there = (_read(file) if file is not None else {}).get("stateDir", Settings().state_dir)
+    there = (read_mapping(file) if file is not None else {}).get("stateDir", Settings().state_dir)
     return Path(environ.get(variable("stateDir"), str(there)))
 
 
@@ -152,22 +152,8 @@ def known_paths(struct: type[Section] = Settings, prefix: str = "") -> dict[str,
     return found
 
 
-def _read(file: Path) -> Tree:
-    try:
-        content = _parse(file.read_text("utf-8"))
-    except OSError as error:
-        raise SettingsError(f"cannot read {file}: {error.strerror}") from error
-    except ValueError as error:
-        raise SettingsError(f"cannot read {file}: {error}") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise SettingsError(f"cannot use {file}: it must be a mapping of keys to values")
-    return content
-
-
 def _nvidias_file(name: str, paths: Mapping[str, object], told: Callable[[str], None]) -> Tree:
-    return _theirs(_read(Path(name)), name, paths, told) if name else {}
+    return _theirs(read_mapping(Path(name)), name, paths, told) if name else {}
 
 
 def _theirs(
@@ -184,7 +170,7 @@ def _theirs(
 
 
 def _document(file: Path, paths: Mapping[str, object], told: Callable[[str], None]) -> Tree:
-    content = _read(file)
+    content = read_mapping(file)
     if not _THEIRS.isdisjoint(content):
         return _theirs(content, str(file), paths, told)
     if misplaced := sorted(_FILES_ALONE & content.keys()):
@@ -228,9 +214,9 @@ def _value(text: str, kind: object) -> object:
     if get_origin(kind) is tuple and not text.lstrip().startswith("["):
         parts = [part.strip() for part in text.split(",") if part.strip()]
         numbers = all(isinstance(each, int) for each in get_args(get_args(kind)[0]) or ("",))
-        return [_parse(part) for part in parts] if numbers else parts
+        return [parse(part) for part in parts] if numbers else parts
     try:
-        return _parse(text)
+        return parse(text)
     except ValueError:
         return text
 
@@ -297,38 +283,6 @@ def _duration(kind: type, given: object) -> object:
     if issubclass(kind, Duration):
         return kind.parse(given)
     raise NotImplementedError(f"cannot read a {kind.__name__}")
-
-
-def _parse(text: str) -> object:
-    """Return what *text* of YAML says; raise ValueError with the line and the reason."""
-    try:
-        loader = _Loader(text)
-        try:
-            return loader.get_single_data()
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}: " if mark is not None else ""
-        raise ValueError(f"{where}{error.problem or error.context}") from error
-    except yaml.YAMLError as error:
-        raise ValueError(str(error).splitlines()[0]) from error
-    except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice; plain YAML would take the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:  # noqa: FBT002 - PyYAML's signature
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    problem = f"the key {key.value} stands twice"
-                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-                seen.add(key.value)
-        return dict(super().construct_mapping(node, deep))
 
 
 _SECTIONS = frozenset(

@@ -2,18 +2,22 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from stat import S_ISDIR
 
 import structlog
 
-from holdfast.errors import HostError
+from holdfast.errors import HostError, LaneStuckError
 from holdfast.host.files.inotify import PathWatcher
+from holdfast.runtime.lane import Lane
 
 log = structlog.get_logger(__name__)
 
 _STILL = 0.05
 """Seconds for which the files must not change: many editors write one in several steps."""
+_MOST_LOOKS = 40
+"""Looks after which they are taken as they are: some file in a folder may change all the time."""
 _LOOK = 60.0
 """Seconds between looks without an event: what a symbolic link leads to may change without one."""
 
@@ -28,36 +32,44 @@ class ConfigurationFiles:
     """
 
     def __init__(
-        self, files: Sequence[Path], *, paths: PathWatcher, changed: Callable[[], None]
+        self,
+        files: Sequence[Path],
+        *,
+        paths: PathWatcher,
+        lane: Lane,
+        changed: Callable[[], None],
     ) -> None:
-        """Watch *files*, each a file or a folder, with *paths*."""
+        """Watch *files*, each a file or a folder, with *paths*; they are looked at on *lane*."""
         self._files = files
         self._paths = paths
+        self._lane = lane
         self._changed = changed
         self._stirred = asyncio.Event()
         self._problem = ""
+        self._seen: _Seen = ()
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        seen = await asyncio.to_thread(self._look)
+        self._seen = await self._look()
         while True:
             with contextlib.ExitStack() as watches:
-                for folder in {each if each.is_dir() else each.parent for each in self._files}:
+                for folder in await self._folders():
                     self._watch(folder, watches)
                 self._stirred.clear()
-                now = await self._standing_still(seen)
-                if now != seen:
-                    seen = now
+                before, self._seen = self._seen, await self._standing_still()
+                if self._seen != before:
                     self._changed()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK):
                         await self._stirred.wait()
 
-    async def _standing_still(self, before: _Seen) -> _Seen:
-        now = await asyncio.to_thread(self._look)
-        while now != before:
+    async def _standing_still(self) -> _Seen:
+        before, now = self._seen, await self._look()
+        for _ in range(_MOST_LOOKS):
+            if now == before:
+                break
             await asyncio.sleep(_STILL)
-            before, now = now, await asyncio.to_thread(self._look)
+            before, now = now, await self._look()
         return now
 
     def _watch(self, folder: Path, watches: contextlib.ExitStack) -> None:
@@ -73,19 +85,48 @@ class ConfigurationFiles:
                     next=f"a look each {_LOOK:g} s",
                 )
 
-    def _look(self) -> _Seen:
-        return tuple(_states(self._files))
+    async def _folders(self) -> Iterable[Path]:
+        with contextlib.suppress(LaneStuckError):
+            return await self._lane.run(lambda: frozenset(map(_folder, self._files)))
+        return ()
+
+    async def _look(self) -> _Seen:
+        """Return what the files are now, or were before where their disk does not answer."""
+        try:
+            return await self._lane.run(lambda: tuple(_states(self._files)))
+        except LaneStuckError:  # it is in /readyz
+            return self._seen
 
 
 def _states(files: Sequence[Path]) -> Iterator[object]:
     for path in files:
-        if path.is_dir():
-            # What kubelet keeps beside a ConfigMap's files begins with two dots.
-            yield from _states([each for each in sorted(path.iterdir()) if each.name[:2] != ".."])
-            continue
-        try:
-            state = path.stat()
-        except OSError as error:
-            yield str(path), error.errno
-        else:
-            yield str(path), state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size
+        yield _state(path)
+        # What kubelet keeps beside a ConfigMap's files begins with two dots.
+        names = (each for each in _names(path) if each[:2] != "..")
+        yield from (_state(path / each) for each in names)
+
+
+def _names(folder: Path) -> list[str]:
+    """Return what is in *folder*; nothing in a file, or where that cannot be read."""
+    try:
+        return sorted(each.name for each in folder.iterdir())
+    except OSError:
+        return []
+
+
+def _folder(path: Path) -> Path:
+    """Return the folder in which a change of *path* shows: it may be one itself."""
+    try:
+        return path if path.is_dir() else path.parent
+    except OSError:
+        return path.parent
+
+
+def _state(path: Path) -> object:
+    try:
+        state = path.stat()
+    except OSError as error:
+        return str(path), error.errno
+    same = str(path), state.st_dev, state.st_ino
+    # A folder changes with each draft in it, of which nobody reads anything.
+    return same if S_ISDIR(state.st_mode) else (*same, state.st_mtime_ns, state.st_size)

@@ -1,9 +1,9 @@
 """Follows the node's label that names its configuration; loaded only where one is followed."""
 
-import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -11,8 +11,9 @@ import structlog
 from holdfast.apiserver.access import Access, in_cluster, node_name
 from holdfast.apiserver.client import ApiServer
 from holdfast.apiserver.nodes import NodeOnServer, labels_now
-from holdfast.errors import ApiServerError
+from holdfast.errors import ApiServerError, LaneStuckError, SettingsError
 from holdfast.runtime.clock import Clock, backoff
+from holdfast.runtime.lane import Lane
 from holdfast.settings import Settings
 from holdfast.settings.named import label_in, remember_label, remembered_label
 
@@ -29,9 +30,12 @@ class NodeLabel:
     While the API server cannot be asked, the value that was read last counts.
     """
 
-    def __init__(self, settings: Settings, *, clock: Clock, changed: Callable[[], None]) -> None:
-        """Call *changed* when the label has another value."""
+    def __init__(
+        self, settings: Settings, *, lane: Lane, clock: Clock, changed: Callable[[], None]
+    ) -> None:
+        """Call *changed* when the label has another value; it is written down on *lane*."""
         self._settings = settings
+        self._lane = lane
         self._clock = clock
         self._changed = changed
         self.problem = ""
@@ -41,26 +45,30 @@ class NodeLabel:
         """Follow the label until cancelled."""
         pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
         while True:
+            began = self._clock.monotonic()
             try:
-                access, name = _place(self._settings)
-                server = ApiServer(access, name="node on API server", clock=self._clock)
-                async with contextlib.AsyncExitStack() as stack:
-                    stack.push_async_callback(server.close)
-                    node = NodeOnServer(server, access, node=name)
-                    labels, version = await node.read()
-                    await self._take(labels)
-                    self._report("")
-                    pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
-                    async for labels in node.follow(version):
-                        await self._take(labels)
-            except (ApiServerError, OSError) as error:
+                await self._follow()
+            except (ApiServerError, LaneStuckError, OSError) as error:
                 self._report(str(error))
+            if self._clock.monotonic() - began >= _LAST_PAUSE:
+                pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
             await self._clock.sleep(next(pauses))
+
+    async def _follow(self) -> None:
+        """Follow the label until the server ends the watch, which is normal after some minutes."""
+        access, name = _place(self._settings)
+        server = ApiServer(access, name="node on API server", clock=self._clock)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(server.close)
+            node = NodeOnServer(server, access, node=name)
+            labels, version = await node.read()
+            await self._take(labels)
+            async for labels in node.follow(version, begun=lambda: self._report("")):
+                await self._take(labels)
 
     async def _take(self, labels: Mapping[str, str]) -> None:
         state, value = self._settings.state_dir, label_in(self._settings.named, labels)
-        if value != await asyncio.to_thread(remembered_label, state):
-            await asyncio.to_thread(remember_label, state, value)
+        if await self._lane.run(partial(_remember_other, state, value)):
             log.info("node label changed", value=value, labels=list(self._settings.named.labels))
             self._changed()
 
@@ -74,6 +82,17 @@ class NodeLabel:
         elif self.problem and not problem:
             log.info("node label can be read again")
         self.problem = problem
+
+
+def _remember_other(state_dir: str, value: str) -> bool:
+    """Write the label's value down; tell whether it was another before."""
+    try:
+        if value == remembered_label(state_dir):
+            return False
+    except SettingsError:  # what cannot be read is written anew
+        pass
+    remember_label(state_dir, value)
+    return True
 
 
 def first_label(settings: Settings) -> None:

@@ -18,6 +18,7 @@ _LANES = {
     "cdi": 5.0,
     "pods": 10.0,
     "kubelet": 5.0,
+    "configuration": 30.0,
 }
 """Each lane with its deadline in seconds; a call that takes longer is a fact for /readyz."""
 

@@ -29,7 +29,7 @@ class LiveSettings:
 
     def put(self, settings: Settings) -> None:
         """Publish *settings*, which differ from those before only in keys that are live."""
-        self.whole, self.document = settings, document_name(settings)
+        self.whole = settings
         self.discovery.set(settings.discovery)
         self.drift.set(settings.drift)
         self.gate.set(settings.gate)

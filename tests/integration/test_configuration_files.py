@@ -1,0 +1,93 @@
+"""Changes of the configuration's files are heard of, whatever else is in their folder."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.app.watches.configuration import ConfigurationFiles
+from holdfast.host.files.inotify import PathWatcher
+from holdfast.runtime.lane import Lane
+from waiting import until
+
+
+class _Watched:
+    """Two places that are watched, and how often a change of them was told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.file = folder / "named", folder / "etc" / "config.yaml"
+        self.folder.mkdir()
+        self.file.parent.mkdir()
+        self.file.write_text("gate: {}\n")
+        self.told = 0
+
+    def changed(self) -> None:
+        self.told += 1
+
+    async def listens(self) -> None:
+        """Return when changes are told."""
+
+        def heard() -> bool:
+            (self.folder / "first").write_text("gate: {}\n")
+            return self.told > 0
+
+        await until(heard)
+        self.told = 0
+
+    async def tells(self) -> None:
+        """Return when a change has been told, and forget it."""
+        await until(lambda: self.told > 0, limit=60.0)
+        self.told = 0
+
+
+@pytest.fixture
+async def watched(tmp_path: Path) -> AsyncIterator[_Watched]:
+    places, paths, lane = _Watched(tmp_path), PathWatcher(), Lane("configuration", deadline=30.0)
+    files = ConfigurationFiles(
+        [places.file, places.folder], paths=paths, lane=lane, changed=places.changed
+    )
+    task = asyncio.create_task(files.run())
+    try:
+        await places.listens()
+        yield places
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        paths.close()
+        lane.close()
+
+
+async def test_folders_that_lead_back_to_themselves_are_not_followed(watched: _Watched) -> None:
+    for name in ("one", "two"):
+        (watched.folder / name).symlink_to(".")
+    await watched.tells()
+    (watched.folder / "first").write_text("gate: {wait: 1s}\n")
+    await watched.tells()
+
+
+async def test_a_folder_that_goes_and_comes_back_is_watched_again(watched: _Watched) -> None:
+    gone = watched.folder.rename(watched.folder.parent / "gone")
+    await watched.tells()
+    watched.file.write_text("gate: {wait: 1s}\n")
+    await watched.tells()
+    gone.rename(watched.folder)
+    watched.file.write_text("gate: {wait: 2s}\n")
+    await watched.tells()
+    (watched.folder / "second").write_text("gate: {}\n")
+    await watched.tells()
+
+
+async def test_what_changes_all_the_time_does_not_hide_a_change(watched: _Watched) -> None:
+    async def write() -> None:
+        for number in range(1_000_000):
+            (watched.folder / "log").write_text(f"{number}\n")
+            await asyncio.sleep(0.01)
+
+    writer = asyncio.create_task(write())
+    try:
+        await watched.tells()
+        await watched.tells()
+    finally:
+        writer.cancel()
