@@ -11,6 +11,7 @@ from holdfast.host.nvidia.driver import NvidiaFiles
 from holdfast.host.nvidia.needs import NvidiaDriver
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
+from holdfast.model.ids import PciAddress
 from holdfast.model.nvidia.cdi import GpuSpecFacts
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuReading, MigSlice
@@ -235,6 +236,28 @@ def test_a_slice_has_its_gpus_node_and_two_capabilities_or_no_name_at_all(
             ("/dev/nvidia-caps/nvidia-cap66", 237, 66),
             ("/dev/nvidia-caps/nvidia-cap67", 237, 67),
         ]
+
+
+@pytest.mark.parametrize(("number", "held"), [(0, True), (1, False)])
+def test_nodes_that_draw_on_a_gpu_are_those_of_the_number_that_sysfs_has(
+    host: Host, number: int, held: bool
+) -> None:
+    host.have(host.root.run / "nvidia/driver", f"usr/lib64/libcuda.so.{VERSION}")
+    host.nodes("dri/card0", "dri/renderD128")
+    address = PciAddress("0000:65:00.0")
+    drm = host.root.sys / "bus/pci/devices" / address / "drm"
+    for name in ("card0", "renderD128", "controlD64", "card0-HDMI-A-1"):
+        (drm / name).mkdir(parents=True)
+        rdev = host.rdev + number
+        (drm / name / "dev").write_text(f"{os.major(rdev)}:{os.minor(rdev)}\n")
+
+    nodes = NvidiaFiles(host.root).drm_nodes(address)
+    gpu = Gpu(index=0, uuid="GPU-a", minor=0, pci=address)
+    (found,) = host.find(host.gpus(gpu, drm={"GPU-a": nodes})).gpus
+
+    assert [each.path for each in nodes] == ["/dev/dri/card0", "/dev/dri/renderD128"]
+    assert [each.path for each in found.drm] == [each.path for each in nodes if held]
+    assert found.pci == address
 
 
 def test_modes_and_the_imex_channel_have_the_nodes_that_the_node_has(host: Host) -> None:

@@ -114,6 +114,21 @@ async def test_a_holder_of_a_functions_own_vfio_node_is_a_holder_of_the_device(o
     assert (found.process.pid, found.grips) == (holder.pid, frozenset({Grip.NODE}))
 
 
+async def test_a_holder_of_another_node_of_the_same_hardware_is_a_holder_of_the_device(
+    on: Looked,
+) -> None:
+    """/dev/dri/renderD128: who draws on a GPU may have none of its driver's own nodes open."""
+    (on.node.root.dev / "dri").mkdir()
+    rdev = on.node.tree.terminal("/dev/dri/renderD128")
+    draws = DeviceNode(path="/dev/dri/renderD128", rdev=rdev)
+    on.device = replace(on.device, other_nodes=(draws,))
+    assert not (await on.facts()).holders
+    with opener(on.node.node("/dev/dri/renderD128")) as holder:
+        on.node.add_process(holder.pid, "/user.slice")
+        (found,) = (await on.facts()).holders or ()
+    assert (found.process.pid, found.grips) == (holder.pid, frozenset({Grip.NODE}))
+
+
 @pytest.mark.parametrize("busy", NODES)
 async def test_one_group_that_is_busy_makes_the_device_busy(on: Looked, busy: str) -> None:
     await on.lane.run(_lose_sys_admin)  # who has it may open what another has for itself

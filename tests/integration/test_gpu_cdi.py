@@ -15,9 +15,10 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.gpustage import GPU, GpuStage, wants
+from fakes.opener import opener
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.model.nvidia.names import GPU_KIND, IMEX_KIND
-from simulated.nvml import Slice, uuid
+from simulated.nvml import Slice, cards, uuid
 from simulated.pods import Pod
 
 SPEC = "k8s.device-plugin.nvidia.com-gpu.json"
@@ -97,6 +98,25 @@ async def test_features_of_nvidias_specs_are_had_and_those_that_change_nothing_a
     told = [line for line in lines if "CDI feature has no effect" in line]
     assert [feature in told[0] for feature in features] == [False, True]
     assert len(told) == 1
+
+
+async def test_what_a_pod_left_drawing_on_a_gpu_keeps_it_from_the_next_pod(
+    gpu_stage: Any, driver: Path
+) -> None:
+    async with gpu_stage(deviceListStrategy=["cdi-cri"], driverRoot=str(driver)) as node:
+        path = node.gpus.add_renderer(cards(1)[0])
+        node.gpus.arrive(1)
+        await node.until_healthy(0)
+        former = await node.stage.run(wants("former", 1))
+        assert _nodes(node, f"{GPU_KIND}=0") == ["/dev/nvidia0", path]
+        with opener(node.stage.node.node(path)) as left:
+            (container,) = former.spec.containers
+            node.stage.node.enter(former.uid, container.name, left.pid)
+            await node.stage.end(former)
+            following = await node.stage.submit(wants("next", 1))
+            await node.stage.waiting(following, f"pid {left.pid}", former.uid)
+            left.end()
+            await node.stage.running(following)
 
 
 async def test_annotations_name_what_the_spec_explains(gpu_stage: Any, driver: Path) -> None:

@@ -80,6 +80,16 @@ class SimulatedGpus:
         folder.mkdir(exist_ok=True)
         self.node.tree.terminal("/dev/nvidia-caps-imex-channels/channel0")
 
+    def add_renderer(self, card: Card) -> str:
+        """Let programs draw on a GPU; return the node by which they do."""
+        (self.node.root.dev / "dri").mkdir(exist_ok=True)
+        path = f"/dev/dri/renderD{128 + card.minor}"
+        rdev = self.node.tree.terminal(path)
+        entry = self.node.root.sys / "bus/pci/devices" / address(card) / "drm" / Path(path).name
+        entry.mkdir(parents=True)
+        (entry / "dev").write_text(f"{os.major(rdev)}:{os.minor(rdev)}\n")
+        return path
+
     def show(self, stub: Node) -> None:
         """Let NVML answer as *stub* from now on."""
         self.stub = stub

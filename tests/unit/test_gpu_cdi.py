@@ -68,6 +68,17 @@ SLICE = SpecGpu(
         _node("nvidia-caps/nvidia-cap67", 67, 237),
     ),
 )
+DRAWING = (
+    replace(
+        TWO[0],
+        drm=(
+            _node("dri/card1", 1, 226, mode=0o660, gid=44),
+            _node("dri/renderD128", 128, 226, mode=0o660, gid=105),
+        ),
+        pci="0000:65:00.0",
+    ),
+    TWO[1],
+)
 PLAIN = GpuSpecFacts(driver=DRIVER, gpus=TWO)
 OPERATOR = "/run/nvidia/driver"
 BESIDE = {
@@ -112,6 +123,7 @@ CASES: dict[str, tuple[GpuSpecFacts, SpecRules]] = {
         ),
         SpecRules(),
     ),
+    "drawing": (replace(PLAIN, gpus=DRAWING), HOOK),
     "beside": (GpuSpecFacts(driver=DRIVER, gpus=TWO[:1], beside=BESIDE), SpecRules()),
 }
 
@@ -230,6 +242,26 @@ def test_a_hook_that_is_disabled_is_not_called(disabled: tuple[str, ...], left: 
 
     assert len(called) == left
     assert not set(called) & set(disabled)
+
+
+def test_nodes_that_draw_on_a_gpu_are_for_it_alone_and_need_no_newer_runtime() -> None:
+    spec = json.loads(_written("drawing")["gpu.json"])
+    edits = {each["name"]: each["containerEdits"] for each in spec["devices"]}
+    assert [node["path"] for node in edits["0"]["deviceNodes"]] == [
+        "/dev/nvidia0",
+        "/dev/dri/card1",
+        "/dev/dri/renderD128",
+    ]
+    assert edits["1"] == {"deviceNodes": edits["1"]["deviceNodes"][:1]}
+    assert spec["cdiVersion"] == "0.5.0"
+    (hook,) = edits["0"]["hooks"]
+    assert hook["args"][-3:] == [
+        "../card1::/dev/dri/by-path/pci-0000:65:00.0-card",
+        "--link",
+        "../renderD128::/dev/dri/by-path/pci-0000:65:00.0-render",
+    ]
+    (bare,) = gpu_spec_files(replace(PLAIN, gpus=DRAWING), SpecRules()).values()
+    assert "by-path" not in bare
 
 
 def test_features_leave_out_groups_and_sockets() -> None:

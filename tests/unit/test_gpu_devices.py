@@ -8,6 +8,7 @@ from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuProblem, GpuReading, MigSlice
 from holdfast.model.nvidia.mig import MigStrategy, lay_out
+from holdfast.model.replicas import Sharing
 from holdfast.vendors.nvidia.driver import _caps
 
 ONE = Gpu(index=0, uuid="GPU-1", minor=0)
@@ -49,6 +50,17 @@ def test_a_gpu_without_a_node_is_unhealthy_with_the_reason_that_there_is() -> No
     assert [fault.text for fault in device.faults] == ["there is no device node nvidia0"]
     (device,) = gpu_devices(replace(bare, no_nodes="no folder has nvidiactl"))
     assert [fault.text for fault in device.faults] == ["no folder has nvidiactl"]
+
+
+def test_who_draws_on_a_gpu_holds_it_and_no_slice() -> None:
+    draws = (DeviceNode(path="/dev/dri/renderD128", rdev=226 << 8 | 128),)
+    sliced = replace(TWO, mig=True, slices=(MigSlice(uuid="MIG-1", gi=7, ci=0, profile="1g.10gb"),))
+    layout = lay_out(GpuReading(gpus=(ONE, sliced)), MigStrategy.MIXED)
+    known = replace(facts(ONE), layout=layout, drm={ONE.uuid: draws, TWO.uuid: draws})
+    shared = {ResourceName("nvidia.com/gpu"): Sharing(replicas=2)}
+    for devices in (gpu_devices(known), gpu_devices(known, shared=shared)):
+        held = {device.name.resource: device.other_nodes for device in devices}
+        assert held == {"nvidia.com/gpu": draws, "nvidia.com/mig-1g.10gb": ()}
 
 
 def test_a_slices_capability_nodes_are_where_the_drivers_nodes_are() -> None:

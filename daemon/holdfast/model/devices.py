@@ -106,6 +106,9 @@ class Device(Struct, frozen=True, kw_only=True):
     keys: frozenset[HardwareKey]
     nodes: tuple[DeviceNode, ...]
     functions: tuple[PciAddress, ...]
+    other_nodes: tuple[DeviceNode, ...] = ()
+    """Nodes by which its hardware is used as well, such as /dev/dri/renderD128 of a GPU: who has
+    one open holds the device. They are handed over by its adapter alone."""
     numa_node: int | None = None
     source: str = ""
     """The name of the vendor's adapter that found it."""

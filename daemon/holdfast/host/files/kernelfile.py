@@ -11,6 +11,7 @@ from holdfast.errors import HostError
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV, errno.ENXIO})
 """The errors for a file whose process or device is gone, or that never existed."""
 
+_NUMBER = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _SMALL = 65536
 
 
@@ -112,6 +113,12 @@ def device_number(path: str | Path) -> int | None:
     except OSError:
         return None
     return found.st_rdev if stat.S_ISCHR(found.st_mode) else None
+
+
+def rdev_in(path: str | Path) -> int | None:
+    """Return the device number that a file of sysfs has as ``MAJOR:MINOR``; None without one."""
+    match = _NUMBER.fullmatch(text_or_empty(path))
+    return None if match is None else os.makedev(int(match[1]), int(match[2]))
 
 
 def device_major(path: str | Path) -> int | None:

@@ -12,6 +12,8 @@ from holdfast.host.files.kernelfile import (
     device_major,
     device_number,
     link_or_none,
+    names_or_empty,
+    rdev_in,
     read_bytes,
     text_or_empty,
 )
@@ -19,6 +21,7 @@ from holdfast.host.files.paths import below, mount_of, mounts
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
+from holdfast.model.ids import PciAddress
 from holdfast.model.nvidia.roots import DriverFacts, RootFacts
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -46,6 +49,7 @@ _CONTROL: Mapping[str, tuple[str, ...]] = {
     "nvidia-modeset": ("nvidia-modeset", *_MAJORS),
 }
 """The names in /proc/devices that the driver of each node may have."""
+_DRM = re.compile(r"(card|renderD)[0-9]{1,9}")
 _CAPS, _MIG_MINORS = "nvidia-caps", "driver/nvidia-caps/mig-minors"
 _MIG_MINOR = re.compile(r"gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)")
 
@@ -157,6 +161,17 @@ class NvidiaFiles:
         """Return the NUMA node of a PCI function; None if it has none."""
         text = text_or_empty(self._root.sys / "bus/pci/devices" / address / "numa_node")
         return int(text) if text.isdecimal() else None  # -1 says that it has none
+
+    def drm_nodes(self, address: PciAddress) -> tuple[DeviceNode, ...]:
+        """Return the nodes in /dev/dri by which programs draw on a GPU, as sysfs has them."""
+        folder = self._root.sys / "bus/pci/devices" / address / "drm"
+        names = [name for name in names_or_empty(folder) if _DRM.fullmatch(name)]
+        found = ((name, rdev_in(folder / name / "dev")) for name in names)
+        return tuple(
+            DeviceNode(path=f"/dev/dri/{name}", rdev=rdev)
+            for name, rdev in found
+            if rdev is not None
+        )
 
     def pci_class(self, address: str) -> str:
         """Return the class of a PCI function, such as ``0x030200``; empty if it is not told."""

@@ -9,6 +9,7 @@ from holdfast.errors import HostError
 from holdfast.host.nvidia.driver import OPERATOR, MigCaps, NvidiaFiles
 from holdfast.host.nvidia.files import files, libraries, library_folders, links, sockets
 from holdfast.host.root import HostRoot
+from holdfast.model.devices import DeviceNode
 from holdfast.model.nvidia.cdi import (
     BesideNodes,
     DriverFiles,
@@ -60,7 +61,7 @@ class NvidiaDriver:
             raise HostError(f"cannot tell which nodes containers need for GPUs: {chosen.reason}")
         nodes = chosen.root
         caps = self._files.mig_caps()
-        found = (_gpu(part, gpus, nodes, caps) for part in gpus.layout.parts)
+        found = (self._gpu(part, gpus, nodes, caps) for part in gpus.layout.parts)
         beside = {mode: self._mode(mode, nodes) for mode in sorted(self._modes)}
         if gpus.imex:
             beside[_IMEX] = BesideNodes(nodes=tuple(_held(gpus.imex, nodes)))
@@ -99,6 +100,42 @@ class NvidiaDriver:
         # Not our own root: in a container it has other files than the host.
         yield self._root.proc / "1/root", "/"
 
+    def _gpu(
+        self, part: GpuPart, gpus: GpuFacts, nodes: RootFacts, caps: MigCaps
+    ) -> SpecGpu | None:
+        minor = part.gpu.minor
+        known = None if minor is None else gpus.nodes.get(minor)
+        if minor is None or known is None:
+            return None
+        own = list(_held(known.path, nodes))
+        if part.slice is not None:
+            needed = caps.nodes(minor, part.slice.gi, part.slice.ci)
+            own += [
+                SpecNode(
+                    path=each.path,
+                    host_path=f"{nodes.host}/{each.path.removeprefix('/dev/')}",
+                    major=os.major(each.rdev),
+                    minor=os.minor(each.rdev),
+                )
+                for each in needed
+            ]
+        if len(own) < (1 if part.slice is None else _OF_A_SLICE):
+            return None
+        names = tuple(dict.fromkeys((str(part.name.id), part.index)))
+        if part.slice is not None:
+            return SpecGpu(id=part.name.id, names=names, nodes=tuple(own))
+        drm = [node for each in gpus.drm.get(part.gpu.uuid, ()) for node in self._drm(each, nodes)]
+        return SpecGpu(
+            id=part.name.id, names=names, nodes=tuple(own), drm=tuple(drm), pci=part.gpu.pci or ""
+        )
+
+    def _drm(self, wanted: DeviceNode, nodes: RootFacts) -> Iterator[SpecNode]:
+        """Yield the node with that number; nothing where others have the name."""
+        name = wanted.path.removeprefix("/dev/")
+        for node in self._matching((name,), nodes):
+            if os.makedev(node.major, node.minor) == wanted.rdev:
+                yield node
+
     def _mode(self, mode: str, nodes: RootFacts) -> BesideNodes:
         patterns, mounts = _MODES[mode]
         places = {
@@ -122,29 +159,6 @@ class NvidiaDriver:
                 if found:
                     yield from found
                     break
-
-
-def _gpu(part: GpuPart, gpus: GpuFacts, nodes: RootFacts, caps: MigCaps) -> SpecGpu | None:
-    minor = part.gpu.minor
-    known = None if minor is None else gpus.nodes.get(minor)
-    if minor is None or known is None:
-        return None
-    own = list(_held(known.path, nodes))
-    if part.slice is not None:
-        needed = caps.nodes(minor, part.slice.gi, part.slice.ci)
-        own += [
-            SpecNode(
-                path=each.path,
-                host_path=f"{nodes.host}/{each.path.removeprefix('/dev/')}",
-                major=os.major(each.rdev),
-                minor=os.minor(each.rdev),
-            )
-            for each in needed
-        ]
-    if len(own) < (1 if part.slice is None else _OF_A_SLICE):
-        return None
-    names = dict.fromkeys((str(part.name.id), part.index))
-    return SpecGpu(id=part.name.id, names=tuple(names), nodes=tuple(own))
 
 
 _OF_A_SLICE = 3

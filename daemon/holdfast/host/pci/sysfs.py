@@ -10,9 +10,9 @@ from holdfast.errors import HostError
 from holdfast.host.files.kernelfile import (
     list_names,
     names_or_empty,
+    rdev_in,
     read_link,
     read_text,
-    text_or_empty,
 )
 from holdfast.host.root import HostRoot
 from holdfast.model.devices import DeviceNode
@@ -22,7 +22,6 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,8}")
 _DECIMAL = re.compile(r"-?[0-9]{1,9}")
-_NUMBER = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
 _SHOWN = 40
 """How many characters of an odd file a problem text repeats."""
 
@@ -141,7 +140,7 @@ class Sysfs:
 
     def group_rdev(self, number: int) -> int | None:
         """Return the device number of a VFIO group's node; None while it has none."""
-        return _rdev(f"{self._sys}/class/vfio/{number}/dev")
+        return rdev_in(f"{self._sys}/class/vfio/{number}/dev")
 
     def vfio_devices(self, address: PciAddress) -> tuple[int, ...]:
         """Return the device numbers of the function's own VFIO nodes (/dev/vfio/devices/NAME).
@@ -149,7 +148,7 @@ class Sysfs:
         Empty on kernels without them, where sysfs names the device but gives no number.
         """
         folder = f"{self._devices}/{address}/vfio-dev"
-        numbers = (_rdev(f"{folder}/{name}/dev") for name in names_or_empty(folder))
+        numbers = (rdev_in(f"{folder}/{name}/dev") for name in names_or_empty(folder))
         return tuple(rdev for rdev in numbers if rdev is not None)
 
     def accel_nodes(self) -> Mapping[PciAddress, DeviceNode]:
@@ -157,7 +156,7 @@ class Sysfs:
         folder = f"{self._sys}/class/accel"
         found: dict[PciAddress, DeviceNode] = {}
         for name in names_or_empty(folder):
-            rdev = _rdev(f"{folder}/{name}/dev")
+            rdev = rdev_in(f"{folder}/{name}/dev")
             address = os.path.basename(os.path.realpath(f"{folder}/{name}/device"))
             if rdev is not None and _ADDRESS.fullmatch(address):
                 found[PciAddress(address)] = DeviceNode(path=f"/dev/{name}", rdev=rdev)
@@ -219,11 +218,6 @@ class _FunctionFolder:
         except HostError as error:
             self.problems.append(str(error))
             return None
-
-
-def _rdev(path: str) -> int | None:
-    match = _NUMBER.fullmatch(text_or_empty(path))
-    return None if match is None else os.makedev(int(match[1]), int(match[2]))
 
 
 def _shorten(text: str) -> str:

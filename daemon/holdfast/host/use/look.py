@@ -182,7 +182,7 @@ class Look:
         return device.name in busy and not holders.get(device.name)
 
     def _target(self, device: Device) -> ScanTarget:
-        rdevs = {node.rdev for node in device.nodes}
+        rdevs = {node.rdev for node in (*device.nodes, *device.other_nodes)}
         for address in device.functions:
             rdevs.update(self._sysfs.vfio_devices(address))
         return ScanTarget(

@@ -70,11 +70,17 @@ class DriverFiles(Struct, frozen=True, kw_only=True):
 
 
 class SpecGpu(Struct, frozen=True, kw_only=True):
-    """A GPU or slice: `names` are its UUID and its index, `nodes` its own."""
+    """A GPU or slice: `names` are its UUID and its index, `nodes` its own.
+
+    `drm` are the nodes in /dev/dri that draw on it, and `pci` is its address, by which programs
+    find them there; empty for a slice.
+    """
 
     id: DeviceId
     names: tuple[str, ...]
     nodes: tuple[SpecNode, ...]
+    drm: tuple[SpecNode, ...] = ()
+    pci: str = ""
 
 
 class BesideNodes(Struct, frozen=True, kw_only=True):
@@ -153,7 +159,7 @@ def gpu_spec_files(facts: GpuSpecFacts, rules: SpecRules) -> Mapping[str, str]:
     """
     files: dict[str, str] = {}
     entries = {
-        name: _node_edits(each.nodes, rules)
+        name: _gpu_edits(each, rules)
         for each in sorted(facts.gpus, key=lambda gpu: gpu.id)
         for name in each.names
     }
@@ -247,6 +253,23 @@ def _hook(name: str, words: Sequence[str], rules: SpecRules) -> Iterator[Edits]:
         "args": [program, *(("hook",) if program == "nvidia-ctk" else ()), name, *arguments],
         "env": ["NVIDIA_CTK_DEBUG=false"],
     }
+
+
+def _gpu_edits(gpu: SpecGpu, rules: SpecRules) -> Edits:
+    edits = _node_edits(gpu.nodes, rules)
+    # Their groups are not among those that the container's user joins: most nodes in /dev/dri have
+    # one, and a runtime older than CDI 0.7.0 takes no spec that names groups.
+    edits["deviceNodes"] += [_node(each) for each in gpu.drm]
+    if called := list(_hook(_LINKS, [_by_path(each, gpu.pci) for each in gpu.drm], rules)):
+        edits["hooks"] = called
+    return edits
+
+
+def _by_path(node: SpecNode, address: str) -> str:
+    """Return the link by which udev has a node in /dev/dri, in the words of NVIDIA's hook."""
+    name = PurePosixPath(node.path).name
+    end = "card" if name.startswith("card") else "render"
+    return f"../{name}::/dev/dri/by-path/pci-{address}-{end}"
 
 
 def _node_edits(nodes: Sequence[SpecNode], rules: SpecRules) -> Edits:

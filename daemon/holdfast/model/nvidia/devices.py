@@ -28,9 +28,9 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
 
     `layout` is what the last reading that had any showed: while the driver is away its parts stay
     on the list, Unhealthy, and `reason` says why. `nodes` are the GPUs' device nodes by minor
-    number, `caps` those that a slice needs besides, `control` the host paths of those that every
-    GPU user needs; `no_nodes` says why there are none at all. `version` is the driver's. `traits`
-    are by the UUID of the whole GPU.
+    number, `drm` those by which programs draw on a GPU, by its UUID, `caps` those that a slice
+    needs besides, `control` the host paths of those that every GPU user needs; `no_nodes` says why
+    there are none at all. `version` is the driver's. `traits` are by the UUID of the whole GPU.
 
     `imex` is the host path of the node of IMEX channel 0, empty where none is to be handed over;
     `no_imex` says why there is none although no container is to start without it.
@@ -40,6 +40,7 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     reason: str = ""
     layout: GpuLayout = field(default_factory=GpuLayout)
     nodes: Mapping[int, DeviceNode] = field(default_factory=dict)
+    drm: Mapping[str, tuple[DeviceNode, ...]] = field(default_factory=dict)
     caps: Mapping[DeviceId, tuple[str, ...]] = field(default_factory=dict)
     control: tuple[str, ...] = ()
     no_nodes: str = ""
@@ -108,6 +109,8 @@ def _device(part: GpuPart, facts: GpuFacts, locked: frozenset[HardwareKey]) -> D
         keys=part.keys | _inherited(part, locked),
         nodes=() if node is None else (node,),
         functions=(),
+        # Nothing draws on a slice.
+        other_nodes=facts.drm.get(gpu.uuid, ()) if part.slice is None else (),
         numa_node=gpu.numa_node,
         model=model,
         identity=_identity(part),

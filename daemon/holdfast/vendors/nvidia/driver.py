@@ -231,6 +231,7 @@ class DriverWatch:
             state=DriverState.READY,
             layout=layout,
             nodes=nodes,
+            drm={gpu.uuid: self._files.drm_nodes(gpu.pci) for gpu in reading.gpus if gpu.pci},
             caps=_caps(layout, self._files.mig_caps(), root.host if root is not None else "/dev"),
             control=self._files.control(root) if root is not None else (),
             no_nodes=no_nodes,
