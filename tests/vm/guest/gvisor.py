@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import uuid
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ _VFIO = Path("/dev/vfio")
 _VFIO_MAJOR = 245
 _SHARED_NODE = (10, 196)
 _END = 300.0
+_SIGKILLED = 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,14 @@ class Contained:
         _runsc("kill", self.id, "KILL")
 
     def wait(self, *, limit: float = _END) -> int:
-        """Return its exit status when it has ended; 137 if its sandbox did. The runtime forgets it."""
+        """Return its exit status when it has ended, or that of SIGKILL if its sandbox did; forget it."""
         text, _ = self._waiter.communicate(timeout=limit)
         with contextlib.suppress(subprocess.CalledProcessError):
             _runsc("delete", "--force", self.id)
         shutil.rmtree(_BUNDLES / self.id, ignore_errors=True)
-        return int(json.loads(text)["exitStatus"]) if self._waiter.returncode == 0 else 137
+        # Where the sandbox is killed at the wrong moment, runsc succeeds and says nothing.
+        known = self._waiter.returncode == 0 and text.strip()
+        return int(json.loads(text)["exitStatus"]) if known else _SIGKILLED
 
 
 @dataclass(slots=True)
