@@ -132,6 +132,7 @@ def inventory(devices: Mapping[ResourceName, Silicon]) -> Inventory:
 def breaches(book: Book) -> list[str]:
     """Return each way in which *book* breaks what must hold of every book."""
     found: list[str] = []
+    places = book.holdings.places
     held: dict[HardwareKey, DeviceLock] = {}
     for lock in book.locks.values():
         if not lock.keys:
@@ -144,14 +145,16 @@ def breaches(book: Book) -> list[str]:
         f"{one.device} and {other.device} are locked for two, and are of one card"
         for one in book.locks.values()
         for other in book.locks.values()
-        if one.fence < other.fence and not same_holder(one, other) and clash(one.keys, other.keys)
+        if one.fence < other.fence
+        and not same_holder(one, other)
+        and clash(one.keys, other.keys, places)
     ]
     active = [each for each in book.allocations.values() if each.phase is Phase.ACTIVE]
     found += [
         f"Allocations {one.id} and {other.id} are both active on one key"
         for one in active
         for other in active
-        if one.id < other.id and not same_holder(one, other) and clash(one.keys, other.keys)
+        if one.id < other.id and not same_holder(one, other) and clash(one.keys, other.keys, places)
     ]
     return found
 

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from msgspec.structs import replace
 
 from fakes.books import HALF, NOW, WHOLE, breaches, inventory, silicon, unlocked
 from holdfast.ledger.store import FILE, Store
@@ -28,10 +29,11 @@ from holdfast.model.book.book import Book, Phase
 from holdfast.model.book.claims import release
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState, Move
+from holdfast.model.book.places import place
 from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.queue import settle
 from holdfast.model.book.reconcile import Observed, changes_with_time, reconcile
-from holdfast.model.devices import Device
+from holdfast.model.devices import Device, Identity, pci_key, places_of
 from holdfast.model.gate.gate import Passage, arrive, enter, who_calls, why_wait
 from holdfast.model.ids import (
     BootId,
@@ -39,13 +41,14 @@ from holdfast.model.ids import (
     DeviceId,
     DeviceName,
     HardwareKey,
+    PciAddress,
     PodUid,
     ProcessId,
     ResourceName,
 )
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.model.nvidia.free import granted_on
-from holdfast.model.replicas import clash, replica_key, shares
+from holdfast.model.replicas import card_of, clash, replica_key, shares
 from holdfast.model.use.free import (
     FormerPod,
     Freedom,
@@ -60,11 +63,13 @@ from holdfast.model.use.holders import Grip, Holder
 T = TypeVar("T")
 
 REPLICA = ResourceName("example.com/replica")
+VFIO = ResourceName("example.com/vfio")
 _CARD, _TOP, _BOTTOM = HardwareKey("gpu/G"), HardwareKey("mig/G/1"), HardwareKey("mig/G/2")
 _SHARED = {DeviceId(f"r{n}"): frozenset({replica_key("G", n)}) for n in range(3)}
-_NODE = inventory(
+_ADDRESS = PciAddress("0000:3b:00.0")
+_FOUND = inventory(
     {
-        # The card G is there whole, as halves and shared: as if its settings had just changed.
+        # The card G is there whole, as halves, shared and on VFIO: as if all of that just changed.
         WHOLE: {
             **silicon(w0="ab", w1="cd", w2="e"),
             DeviceId("w3"): frozenset({_CARD, _TOP, _BOTTOM}),
@@ -75,8 +80,19 @@ _NODE = inventory(
             DeviceId("h5"): frozenset({_BOTTOM}),
         },
         REPLICA: _SHARED,
+        VFIO: {DeviceId("v0"): frozenset({pci_key(_ADDRESS), HardwareKey("pci/0000:3b:00.1")})},
     }
 )
+_NODE = replace(
+    _FOUND,
+    devices=tuple(
+        replace(each, identity=Identity(addresses=(_ADDRESS,)))
+        if any(map(card_of, each.keys))
+        else each
+        for each in _FOUND.devices
+    ),
+)
+_PLACES = places_of(_NODE.cards)
 _KEYS = {device.name: device.keys for device in _NODE.devices}
 WISHES = st.lists(
     st.sampled_from(
@@ -93,6 +109,7 @@ WISHES = st.lists(
             (REPLICA, ("r0",)),
             (REPLICA, ("r1",)),
             (REPLICA, ("r1", "r2")),
+            (VFIO, ("v0",)),
         ]
     ),
     min_size=1,
@@ -110,9 +127,14 @@ def devices_of(
     return {id_: _KEYS[DeviceName(resource, id_)] for id_ in sorted(ids)}
 
 
+def excludes(one: frozenset[HardwareKey], other: frozenset[HardwareKey]) -> bool:
+    """Tell whether two pods must not have *one* and *other* at the same time."""
+    return clash(one, other, _PLACES)
+
+
 def is_on(opened: frozenset[HardwareKey], keys: frozenset[HardwareKey]) -> bool:
     """Tell whether a look at *keys* shows who has opened *opened*."""
-    return clash(opened, keys) or shares(opened, keys)
+    return excludes(opened, keys) or shares(opened, keys)
 
 
 class Killed(Exception):  # noqa: N818 - the daemon's end, not an error of the test
@@ -224,7 +246,7 @@ class OneHolder(RuleBasedStateMachine):
     def _nobody_else_has(self, keys: frozenset[HardwareKey], but: Collection[Pod]) -> None:
         for other in self._everybody():
             if other not in but and other.live:
-                assert not clash(other.passed, keys), f"{other.uid} has it too"
+                assert not excludes(other.passed, keys), f"{other.uid} has it too"
 
     def _all_exit(self, pod: Pod) -> None:
         pod.alive = False
@@ -356,6 +378,7 @@ class OneHolder(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         assert self.book == Book()
+        self._commit(partial(place, found=_NODE.cards), None)
 
     @rule(wishes=WISHES, crash=CRASH, admitted=MOSTLY)
     def a_pod_comes(
@@ -468,7 +491,7 @@ class OneHolder(RuleBasedStateMachine):
         Its pod was not in the checkpoint, and its process has the device closed: it was free.
         """
         others = (each for each in self._everybody() if each is not pod and each.live)
-        return any(clash(each.passed, container.keys) for each in others)
+        return any(excludes(each.passed, container.keys) for each in others)
 
     @rule(data=st.data())
     @precondition(lambda self: any(pod.counted for pod in self.pods))
@@ -650,7 +673,7 @@ class OneHolder(RuleBasedStateMachine):
         live = [pod for pod in self.pods if pod.live and pod.passed]
         for n, one in enumerate(live):
             for other in live[n + 1 :]:
-                assert not clash(one.passed, other.passed)
+                assert not excludes(one.passed, other.passed)
 
     @invariant()
     def what_a_live_pod_may_touch_is_locked_for_nobody_else(self) -> None:

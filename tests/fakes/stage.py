@@ -197,11 +197,11 @@ class Stage(simulated.stage.Stage):
             return error.details() or ""
         raise AssertionError(f"{ids} were allocated")
 
-    async def pre_start(self, *ids: str) -> str:
+    async def pre_start(self, *ids: str, resource: str = TPU) -> str:
         """Call PreStartContainer; return the refusal, or nothing."""
         request = api.PreStartContainerRequest(devices_ids=ids)
         try:
-            await self.kubelet.devices.plugin(TPU).PreStartContainer(request)
+            await self.kubelet.devices.plugin(resource).PreStartContainer(request)
         except AioRpcError as error:
             return error.details() or "refused"
         return ""

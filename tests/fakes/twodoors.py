@@ -22,6 +22,7 @@ from fakes.oneholder import (
     OneHolder,
     Pod,
     devices_of,
+    excludes,
 )
 from holdfast.errors import ClaimRefusedError
 from holdfast.model.book.book import Book
@@ -38,7 +39,6 @@ from holdfast.model.ids import (
     ProcessId,
     ResourceName,
 )
-from holdfast.model.replicas import clash
 from holdfast.model.use.free import FormerPod, KernelFacts, judge_kernel
 
 
@@ -311,7 +311,7 @@ class TwoDoors(OneHolder):
             for other in live[n + 1 :]:
                 claim = getattr(one, "claim", None)
                 if claim is None or claim is not getattr(other, "claim", None):
-                    assert not clash(one.passed, other.passed), f"{one.uid} and {other.uid}"
+                    assert not excludes(one.passed, other.passed), f"{one.uid} and {other.uid}"
 
     @invariant()
     def what_a_live_pod_may_touch_is_locked_for_nobody_else(self) -> None:

@@ -23,6 +23,11 @@ _FREE = "daemon/holdfast/model/use/free.py"
 _BOOK = "daemon/holdfast/model/book/book.py"
 _QUEUE = "daemon/holdfast/model/book/queue.py"
 _REPLICAS = "tests/unit/test_replicas.py"
+_REPLICA_RULE = "daemon/holdfast/model/replicas.py"
+_PLACES_RULE = "daemon/holdfast/model/book/places.py"
+_PLACES = "tests/unit/test_places.py"
+_ON_VFIO = "tests/integration/test_gpus_on_vfio.py"
+_PARTS = "daemon/holdfast/app/wiring/parts.py"
 _GPU_IDLE = "daemon/holdfast/model/nvidia/idle.py"
 _GPU_FREE = "daemon/holdfast/model/nvidia/free.py"
 _GPU_RULE = "tests/unit/test_gpu_free_rule.py"
@@ -509,7 +514,11 @@ GUARDS = (
     Guard(
         name="gpu-replicas",
         why="nobody has a replica of a GPU while another pod has the GPU, nor the other way round",
-        edits=(Edit(_BOOK, "for side in sorted(rivals(keys)):", "for side in sorted(()):"),),
+        edits=(
+            Edit(
+                _BOOK, "for side in sorted(rivals(keys, self.places)):", "for side in sorted(()):"
+            ),
+        ),
         tests=(f"{_REPLICAS}::test_a_start_on_a_replica_is_told_who_has_the_card",),
     ),
     Guard(
@@ -521,6 +530,39 @@ GUARDS = (
         tests=(
             f"{_REPLICAS}::test_the_card_waits_for_the_last_replica_and_no_later_pod_overtakes_it",
         ),
+    ),
+    Guard(
+        name="gpu-on-vfio",
+        why="nobody has the PCI function of a GPU by VFIO while another pod has the GPU, a slice or a "
+        "replica of it, nor the other way round",
+        edits=(Edit(_REPLICA_RULE, "    if places.of:", "    if False:"),),
+        tests=(
+            f"{_PLACES}::test_who_asks_for_the_same_hardware_by_the_other_driver_waits_until_it_is_free",
+        ),
+    ),
+    Guard(
+        name="gpu-on-vfio-remembered",
+        why="a GPU that its driver has lost is still known to be its PCI function",
+        edits=(Edit(_PLACES_RULE, "draft.keep(CARDS, stay | new)", "draft.keep(CARDS, new)"),),
+        tests=(f"{_PLACES}::test_a_card_that_no_driver_tells_of_any_more_stays_where_it_was",),
+    ),
+    Guard(
+        name="gpu-on-vfio-first",
+        why="no GPU is offered before the ledger has which PCI function it is",
+        edits=(Edit(_PARTS, "partial(place, found=found.cards)", "partial(place, found={})"),),
+        tests=(f"{_ON_VFIO}::test_nobody_hears_of_a_card_before_the_book_has_where_it_is",),
+    ),
+    Guard(
+        name="gpu-on-vfio-free",
+        why="a GPU that its driver has lost is free by VFIO's word alone where all of it is on VFIO",
+        edits=(
+            Edit(
+                _PLACES_RULE,
+                "return functions if vfio.issuperset(functions) else ()",
+                "return functions",
+            ),
+        ),
+        tests=(f"{_PLACES}::test_nobody_has_a_card_by_its_driver_when_its_function_is_on_vfio",),
     ),
     Guard(
         name="gpu-neighbours",

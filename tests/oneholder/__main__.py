@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from fakes.books import HALF, WHOLE
-from fakes.oneholder import REPLICA, Killed, OneHolder, Pod
+from fakes.oneholder import REPLICA, VFIO, Killed, OneHolder, Pod
 from fakes.twodoors import TwoDoors
 from holdfast.model.book.book import Allocation, same_holder
 from holdfast.model.book.draft import Draft
@@ -22,7 +22,7 @@ from holdfast.model.ids import HardwareKey
 
 T = TypeVar("T")
 
-_WAYS = {WHOLE: "number", REPLICA: "share", HALF: "slice"}
+_WAYS = {WHOLE: "number", REPLICA: "share", HALF: "slice", VFIO: "vfio"}
 _CLAIM = "claim"
 _ASKED = (*_WAYS.values(), _CLAIM)
 

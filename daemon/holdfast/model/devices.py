@@ -10,7 +10,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
-from holdfast.model.replicas import card_key, card_of, parted, replica_key, unshared
+from holdfast.model.replicas import (
+    NOWHERE,
+    Places,
+    card_key,
+    card_of,
+    parted,
+    replica_key,
+    unshared,
+)
 
 _PCI = "pci/"
 _Told = TypeVar("_Told")
@@ -185,6 +193,17 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
         return tuple(device for device in found if device is not None)
 
     @cached_property
+    def cards(self) -> Mapping[str, PciAddress]:
+        """Return the PCI function that each card is, where its driver tells."""
+        return {
+            card: device.identity.addresses[0]
+            for device in self.devices
+            if device.identity.addresses
+            for card in map(card_of, device.keys)
+            if card
+        }
+
+    @cached_property
     def _cards(self) -> dict[DeviceName, Device]:
         """Return a device of each card that is, or could be, shared."""
         found: dict[DeviceName, Device] = {}
@@ -269,6 +288,13 @@ def told_of(id_: DeviceId, told: Mapping[str, tuple[_Told, ...]]) -> tuple[_Told
 def pci_key(address: PciAddress) -> HardwareKey:
     """Return the key of a PCI function; it survives a renumbering of IOMMU groups."""
     return HardwareKey(f"{_PCI}{address}")
+
+
+def places_of(addresses: Mapping[str, str]) -> Places:
+    """Return where cards are, by the PCI *addresses* that their drivers told."""
+    if not addresses:
+        return NOWHERE
+    return Places(of={card: pci_key(PciAddress(text)) for card, text in addresses.items()})
 
 
 def pci_addresses(keys: Iterable[HardwareKey]) -> tuple[PciAddress, ...]:

@@ -1,14 +1,18 @@
-"""Replicas: a card that is shared counts as several devices, and has a key for each.
+"""Cards that can be had in several ways: which of their keys exclude each other.
 
 A key names its card behind the first slash: ``gpu/CARD`` is all of it, ``mig/CARD/...`` a slice of
 it, and ``replica/CARD/0`` the first of its replicas. Pods on different replicas share the card on
 purpose. Whoever has anything else of the card excludes all of them.
+
+Another driver, such as one of VFIO, does not know the card. It gives away the PCI function that the
+card is, by the function's own key, and that excludes everything of the card.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from functools import cached_property
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from holdfast.model.ids import DeviceId, HardwareKey, ResourceName
 
@@ -20,7 +24,24 @@ _MARK, _SHARED = "::", ".shared"
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 Side = tuple[str, bool]
-"""A card, and whether its replicas are meant, or anything else of it."""
+"""A card, and whether its replicas are meant, or anything else of it.
+
+Or the key of the PCI function that is a card, and whether the card is meant, or the function.
+"""
+
+
+class Places(Struct, frozen=True, kw_only=True, dict=True):
+    """The key of the PCI function that each card is, as far as that is known."""
+
+    of: Mapping[str, HardwareKey] = field(default_factory=dict)
+
+    @cached_property
+    def functions(self) -> frozenset[HardwareKey]:
+        """Return the keys of all functions that are cards."""
+        return frozenset(self.of.values())
+
+
+NOWHERE = Places()
 
 
 class Sharing(Struct, frozen=True, kw_only=True):
@@ -60,19 +81,35 @@ def card_of(key: HardwareKey) -> str:
     return key.split("/", 2)[1] if key.startswith(_OF_CARDS) else ""
 
 
-def sides_of(keys: Iterable[HardwareKey]) -> set[Side]:
-    """Return the sides of cards that *keys* are on; none for hardware that is never shared."""
-    return {(card_of(key), is_replica(key)) for key in keys if key.startswith(_OF_CARDS)}
+def sides_of(keys: Collection[HardwareKey], places: Places = NOWHERE) -> set[Side]:
+    """Return the sides that *keys* are on; none for hardware that can be had in one way only."""
+    sides = {(card_of(key), is_replica(key)) for key in keys if key.startswith(_OF_CARDS)}
+    if places.of:
+        sides |= {(places.of[card], True) for card, _ in sides if card in places.of}
+        sides |= {(key, False) for key in keys if key in places.functions}
+    return sides
 
 
-def rivals(keys: Iterable[HardwareKey]) -> set[Side]:
-    """Return the sides of cards that *keys* exclude."""
-    return {(card, not replica) for card, replica in sides_of(keys)}
+def rivals(keys: Collection[HardwareKey], places: Places = NOWHERE) -> set[Side]:
+    """Return the sides that *keys* exclude."""
+    return {(what, not which) for what, which in sides_of(keys, places)}
 
 
-def clash(one: frozenset[HardwareKey], other: frozenset[HardwareKey]) -> bool:
+def clash(
+    one: frozenset[HardwareKey], other: frozenset[HardwareKey], places: Places = NOWHERE
+) -> bool:
     """Tell whether two pods must not have *one* and *other* at the same time."""
-    return not one.isdisjoint(other) or not sides_of(one).isdisjoint(rivals(other))
+    if not one.isdisjoint(other):
+        return True
+    return not sides_of(one, places).isdisjoint(rivals(other, places))
+
+
+def same_functions(
+    one: frozenset[HardwareKey], other: frozenset[HardwareKey], places: Places
+) -> list[HardwareKey]:
+    """Return the functions that one of *one* and *other* has as such, and the other as cards."""
+    met = sides_of(one, places) & rivals(other, places)
+    return sorted(places.functions.intersection(what for what, _ in met))
 
 
 def shares(one: frozenset[HardwareKey], other: frozenset[HardwareKey]) -> bool:

@@ -16,6 +16,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
 from holdfast.model.book.claims import release
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
+from holdfast.model.book.places import on_vfio
 from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.reconcile import (
     Observed,
@@ -23,10 +24,17 @@ from holdfast.model.book.reconcile import (
     reconcile,
     without_retired,
 )
-from holdfast.model.devices import Inventory
+from holdfast.model.devices import DeviceKind, Inventory
 from holdfast.model.ids import DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.use.free import FormerPod, Freedom, KernelFacts, ReleaseFacts, judge_release
+from holdfast.model.use.free import (
+    FormerPod,
+    Freedom,
+    KernelFacts,
+    OnVfio,
+    ReleaseFacts,
+    judge_release,
+)
 from holdfast.model.use.holders import held_by
 from holdfast.reclaim.evidence import Uncounted
 from holdfast.reclaim.kernel import KernelWatch
@@ -286,6 +294,9 @@ class Watcher:
     async def _kernel_facts(
         self, lock: DeviceLock, book: Book, pod: FormerPod | None
     ) -> KernelFacts:
+        moved = on_vfio(lock.keys, book, self._inventory.value)
+        if moved:  # whether or not its driver can be asked
+            return KernelFacts(kind=DeviceKind.DRIVER, holders=(), sight=OnVfio(functions=moved))
         device = self._inventory.value.get(lock.device)
         if device is None and self._inventory.value.may_have(lock.device.resource):
             return KernelFacts()

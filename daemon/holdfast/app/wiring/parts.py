@@ -39,6 +39,7 @@ from holdfast.kubelet.reader import ViewReader
 from holdfast.kubelet.registration import Registrar, RegistrationTimes
 from holdfast.kubelet.traffic import Traffic
 from holdfast.ledger.ledger import Ledger
+from holdfast.model.book.places import place
 from holdfast.model.devices import Inventory
 from holdfast.model.gate.promise import names_of_ours
 from holdfast.model.ids import NO_CHECKPOINT, CheckpointId, PodUid, ResourceName
@@ -364,7 +365,11 @@ class Parts:
         return SpecWriter(folder, lane=self.host.lanes["cdi"])
 
     async def _prepared(self, found: Inventory) -> Inventory:
-        """Write the CDI specs of what discovery *found* before anybody is told of it."""
+        """Write the CDI specs of what discovery *found* before anybody is told of it.
+
+        And where its cards are: a lock of a card must exclude what else gives the card away.
+        """
+        await self.ledger.apply_if_changing(partial(place, found=found.cards))
         await self.specs.publish(found)
         return await self.sources.prepare(found)
 

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.book.marks import Marks
+from holdfast.model.devices import places_of
 from holdfast.model.ids import (
     NO_CHECKPOINT,
     BootId,
@@ -22,10 +23,12 @@ from holdfast.model.ids import (
     ProcessId,
     ResourceName,
 )
-from holdfast.model.replicas import Side, rivals, sides_of
+from holdfast.model.replicas import NOWHERE, Places, Side, rivals, sides_of
 
 MOST_NAMED = 3
 """Pods that a text names of a claim: up to 256 may share one."""
+CARDS = "cards"
+"""Under which topic the book keeps the PCI address of each card."""
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -146,12 +149,17 @@ class Holdings:
         "_on_side",
         "allocations",
         "locks",
+        "places",
     )
 
     def __init__(
-        self, allocations: Iterable[Allocation] = (), locks: Iterable[DeviceLock] = ()
+        self,
+        allocations: Iterable[Allocation] = (),
+        locks: Iterable[DeviceLock] = (),
+        places: Places = NOWHERE,
     ) -> None:
         """Take *allocations* and *locks*; no key may be in two locks."""
+        self.places = places
         self.allocations: dict[int, Allocation] = {}
         self.locks: dict[DeviceName, DeviceLock] = {}
         self._on_key: _Index[HardwareKey, int] = {}
@@ -168,10 +176,17 @@ class Holdings:
 
     def copy(self) -> "Holdings":
         """Return the same, to be changed apart from this."""
-        other = Holdings()
+        other = Holdings(places=self.places)
         for name in self.__slots__:
-            setattr(other, name, getattr(self, name).copy())
+            if name != "places":
+                setattr(other, name, getattr(self, name).copy())
         return other
+
+    def placed(self, places: Places) -> "Holdings":
+        """Return the same, with cards at *places*."""
+        if places == self.places:
+            return self
+        return Holdings(self.allocations.values(), self.locks.values(), places)
 
     def put(self, allocation: Allocation) -> None:
         """Add *allocation*, in place of the one with its number."""
@@ -193,7 +208,7 @@ class Holdings:
         self.locks[lock.device] = lock
         for key in lock.keys:
             self._lock_on[key] = lock.device
-        for side in sides_of(lock.keys):
+        for side in sides_of(lock.keys, self.places):
             _with(self._locks_on_side, side, lock.device)
 
     def drop_lock(self, device: DeviceName) -> None:
@@ -205,9 +220,10 @@ class Holdings:
         return self._numbered({each for key in keys for each in self._on_key.get(key, ())})
 
     def contending(self, keys: Collection[HardwareKey]) -> list[Allocation]:
-        """Return the Allocations that exclude one of *keys*: on it, or on the rest of a card."""
+        """Return the Allocations that exclude one of *keys*: on it, or on its card otherwise."""
         found = {each for key in keys for each in self._on_key.get(key, ())}
-        found.update(each for side in rivals(keys) for each in self._on_side.get(side, ()))
+        sides = rivals(keys, self.places)
+        found.update(each for side in sides for each in self._on_side.get(side, ()))
         return self._numbered(found)
 
     def naming(self, resource: ResourceName, ids: Iterable[DeviceId]) -> list[Allocation]:
@@ -236,14 +252,15 @@ class Holdings:
     def locks_on(self, keys: Collection[HardwareKey]) -> list[DeviceLock]:
         """Return the locks that exclude any of *keys*, under any resource name.
 
-        They are on the same hardware, or one is on a replica of a card and the other on the card.
+        They are on the same hardware, or one is on a replica of a card and the other on the card,
+        or one is on a card and the other on the PCI function that is the card.
         """
         on = self._lock_on
         found = [key for key in keys if key in on]
         if len(found) > 1:
             found.sort()
         devices = dict.fromkeys(on[key] for key in found)
-        for side in sorted(rivals(keys)):
+        for side in sorted(rivals(keys, self.places)):
             devices |= dict.fromkeys(sorted(self._locks_on_side.get(side, ())))
         return [self.locks[device] for device in devices]
 
@@ -255,7 +272,7 @@ class Holdings:
     def _index(self, allocation: Allocation, change: "_Change") -> None:
         for key in allocation.keys:
             change(self._on_key, key, allocation.id)
-        for side in sides_of(allocation.keys):
+        for side in sides_of(allocation.keys, self.places):
             change(self._on_side, side, allocation.id)
         for id_ in allocation.devices:
             change(self._naming, (allocation.resource, id_), allocation.id)
@@ -270,7 +287,7 @@ class Holdings:
     def _forget_keys(self, lock: DeviceLock) -> None:
         for key in lock.keys:
             del self._lock_on[key]
-        for side in sides_of(lock.keys):
+        for side in sides_of(lock.keys, self.places):
             _without(self._locks_on_side, side, lock.device)
 
 
@@ -303,12 +320,15 @@ class Book(Struct, frozen=True, kw_only=True, dict=True):
     claims: Mapping[ClaimUid, ClaimRecord] = field(default_factory=dict)
     marks: Marks = field(default_factory=Marks)
     kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What a vendor's adapter must not forget across a restart: texts that it alone can read."""
+    """What must not be forgotten across a restart, by topic: an adapter's texts, which it alone can
+    read, and where cards are."""
 
     @cached_property
     def holdings(self) -> Holdings:
         """Return its Allocations and locks by what they have; only a copy may be changed."""
-        return Holdings(self.allocations.values(), self.locks.values())
+        return Holdings(
+            self.allocations.values(), self.locks.values(), places_of(self.kept.get(CARDS, {}))
+        )
 
     def take(self, holdings: Holdings) -> None:
         """Take *holdings*, made of the same Allocations and locks: they need not be made again."""

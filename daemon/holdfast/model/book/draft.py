@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import LedgerError
 from holdfast.model.book.book import (
+    CARDS,
     Allocation,
     Book,
     ClaimRecord,
@@ -17,6 +18,7 @@ from holdfast.model.book.book import (
 )
 from holdfast.model.book.locks import NEXT, DeviceLock, LockState, Move
 from holdfast.model.book.marks import Marks
+from holdfast.model.devices import places_of
 from holdfast.model.ids import (
     NO_CHECKPOINT,
     BootId,
@@ -271,9 +273,9 @@ class Draft:
     def keep(self, topic: str, texts: Mapping[str, str]) -> None:
         """Keep *texts* of *topic*, and drop all else that was kept of it."""
         self._latest = None
-        self._kept[topic] = dict(texts)
-        if not texts:
-            del self._kept[topic]
+        others = {name: each for name, each in self._kept.items() if name != topic}
+        self._kept = others | {topic: dict(texts)} if texts else others
+        self._holdings = self._holdings.placed(places_of(self._kept.get(CARDS, {})))
 
     def tell(self, device: DeviceName, keys: frozenset[HardwareKey], evidence: str) -> None:
         """Record in the history of *device* what a person asked for; its lock does not change."""

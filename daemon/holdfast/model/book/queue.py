@@ -30,12 +30,13 @@ def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:
             missing = keys - _had_by(draft, allocation, keys)
             if not missing or missing & wanted or _is_withheld(draft, allocation, missing):
                 continue
-            # On the rest of a card, of which they are replicas, or the other way round.
-            rival = (each for side in rivals(missing) for each in sides.get(side, ()))
+            # On the same card in another way.
+            against = rivals(missing, holdings.places)
+            rival = (each for side in against for each in sides.get(side, ()))
             if all(same_holder(each, allocation) for each in rival):
                 _lock_for(draft, allocation, device, missing)
         wanted |= allocation.keys
-        for side in sides_of(allocation.keys):
+        for side in sides_of(allocation.keys, holdings.places):
             sides.setdefault(side, []).append(allocation)
 
 

@@ -9,6 +9,7 @@ from holdfast.model.book.book import Allocation, Book, Phase, PodRecord, same_ho
 from holdfast.model.book.claims import drop_old_claims
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
+from holdfast.model.book.places import place
 from holdfast.model.book.pods import PodSighting, note_pods
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
@@ -72,6 +73,7 @@ def _may_begin(record: PodRecord | None, boot: BootId) -> bool:
 
 def reconcile(draft: Draft, observed: Observed) -> None:
     """Identify, end and adopt Allocations as *observed* shows, then hand out what became free."""
+    place(draft, observed.inventory.cards)
     _identify(draft, observed)
     _end(draft, observed)
     _adopt(draft, observed)

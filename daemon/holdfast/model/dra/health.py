@@ -86,9 +86,10 @@ def _one(
     for lock in locks:
         if lock.state is not LockState.HELD:
             known = obstacle(lock.device)
-            return False, belongs_to(lock, book) + (f"; {known}" if known else "")
+            told = belongs_to(lock, book, device.keys)
+            return False, told + (f"; {known}" if known else "")
     for lock in locks:
-        return True, belongs_to(lock, book)
+        return True, belongs_to(lock, book, device.keys)
     return True, why_withheld(book.marks, device.keys) or ""
 
 

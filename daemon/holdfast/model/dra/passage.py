@@ -117,7 +117,7 @@ def why_not_yet(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> st
     locks = book.locks_on(keys)
     for lock in locks:
         if lock.state is not LockState.HELD or lock.claim != claim:
-            return belongs_to(lock, book)
+            return belongs_to(lock, book, keys)
     unlocked = keys.difference(*(lock.keys for lock in locks))
     queued = next((each for each in mine if each.keys & unlocked), None)
     if queued is not None:

@@ -9,8 +9,10 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import why_withheld
 from holdfast.model.book.queue import settle, waits_behind
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PodUid, ResourceName
+from holdfast.model.devices import pci_addresses
+from holdfast.model.ids import DeviceId, HardwareKey, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
+from holdfast.model.replicas import same_functions
 
 LONGEST_WAIT = 26.0
 """How long a start may wait for its answer, in seconds.
@@ -88,7 +90,7 @@ def why_held(passage: Passage, caller: Caller, book: Book) -> str | None:
     """Return which other pod has the devices or is before *caller* in the queue, or None."""
     for lock in book.locks_on(passage.keys):
         if not _own(lock, passage, caller, book):
-            return belongs_to(lock, book)
+            return belongs_to(lock, book, passage.keys)
     if caller.pod is None:
         others = _others(passage, caller, book)
         if others:
@@ -205,12 +207,21 @@ def _in_line(book: Book, allocations: Iterable[Allocation]) -> list[Allocation]:
     return sorted(allocations, key=book.rank)
 
 
-def belongs_to(lock: DeviceLock, book: Book) -> str:
-    """Return why *lock* keeps others from its device, naming who has it."""
-    name: DeviceName = lock.device
+def belongs_to(lock: DeviceLock, book: Book, keys: frozenset[HardwareKey] = frozenset()) -> str:
+    """Return why *lock* keeps others from its device, naming who has it.
+
+    *keys* are what is asked for. Where one of them is the same hardware under the name that another
+    driver has for it, the text says so.
+    """
+    met = same_functions(lock.keys, keys, book.holdings.places)
+    same = f" (the same hardware: {', '.join(pci_addresses(met))})" if met else ""
+    return f"{lock.device}{same} {_state_of(lock, book)}"
+
+
+def _state_of(lock: DeviceLock, book: Book) -> str:
     if lock.state is LockState.FOREIGN:
-        return f"{name} is in use by something holdfast did not grant it to: {lock.evidence}"
+        return f"is in use by something holdfast did not grant it to: {lock.evidence}"
     owner = book.holder(lock)
     if lock.state is LockState.HELD:
-        return f"{name} is held by {owner}"
-    return f"{name} is not free of {owner} yet ({lock.state.value}): {lock.evidence}"
+        return f"is held by {owner}"
+    return f"is not free of {owner} yet ({lock.state.value}): {lock.evidence}"

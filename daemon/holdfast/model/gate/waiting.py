@@ -36,4 +36,4 @@ def why_queued(book: Book, allocation: Allocation, keys: frozenset[HardwareKey])
     if withheld is not None:
         return withheld
     lock = book.lock_on(keys)
-    return waits_behind(book, allocation, keys) if lock is None else belongs_to(lock, book)
+    return waits_behind(book, allocation, keys) if lock is None else belongs_to(lock, book, keys)

@@ -55,6 +55,19 @@ class Sight(Protocol):
         ...
 
 
+class OnVfio(Struct, frozen=True, kw_only=True):
+    """The sight of a device whose driver has lost it: its PCI functions are on a VFIO driver."""
+
+    functions: tuple[PciAddress, ...]
+
+    def judge(self, *, looked: bool, gaps: tuple[str, ...]) -> Verdict:
+        """Return FREE: the kernel takes a driver from nothing that a process uses."""
+        del looked, gaps
+        names = ", ".join(self.functions)
+        reason = f"{names} is bound to a VFIO driver now, so nobody has it by its former one"
+        return Verdict(freedom=Freedom.FREE, reason=reason)
+
+
 class KernelFacts(Struct, frozen=True, kw_only=True):
     """What one scan of the kernel showed of one device.
 

@@ -1,0 +1,278 @@
+"""Cards and the PCI functions that they are: nobody has one while another has the other."""
+
+import pytest
+
+from fakes.books import (
+    HALF,
+    WHOLE,
+    Silicon,
+    X,
+    Y,
+    Z,
+    allocated,
+    book_of,
+    breaches,
+    drafted,
+    keys,
+    name,
+    seen,
+)
+from holdfast.errors import LedgerError
+from holdfast.model.book.book import CARDS, Book
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.locks import LockState
+from holdfast.model.book.places import on_vfio, place
+from holdfast.model.book.queue import settle, waits_behind
+from holdfast.model.book.reconcile import Observed, reconcile
+from holdfast.model.devices import Device, DeviceKind, Identity, Inventory, places_of
+from holdfast.model.gate.gate import Caller, Passage, why_held
+from holdfast.model.gate.waiting import why_queued
+from holdfast.model.ids import BootId, DeviceId, HardwareKey, PciAddress, ResourceName
+from holdfast.model.replicas import clash
+from holdfast.model.use.free import Freedom, OnVfio
+
+VFIO = ResourceName("example.com/gpu-vm")
+AT, ELSEWHERE = PciAddress("0000:3b:00.0"), PciAddress("0000:5e:00.0")
+HERE = {"G": AT}
+# A function for sound is in the same IOMMU group.
+FUNCTION: Silicon = {DeviceId(AT): keys(f"pci/{AT}", "pci/0000:3b:00.1")}
+CARD: Silicon = {DeviceId("G"): keys("gpu/G")}
+SLICE: Silicon = {DeviceId("M"): keys("mig/G/1/M")}
+REPLICA: Silicon = {DeviceId("G::0"): keys("replica/G/0")}
+OTHER: Silicon = {DeviceId("G::1"): keys("replica/G/1")}
+WAYS = [(CARD, WHOLE), (SLICE, HALF), (REPLICA, WHOLE)]
+
+CLASHES = [
+    (keys("gpu/G"), keys(f"pci/{AT}"), True),
+    (keys("mig/G/1/M"), keys(f"pci/{AT}"), True),
+    (keys("replica/G/0"), keys(f"pci/{AT}"), True),
+    (keys("gpu/G"), keys(f"pci/{AT}", "pci/0000:3b:00.1"), True),
+    # A function of the card for sound, or a virtual function, in a group of its own.
+    (keys("gpu/G"), keys("pci/0000:3b:00.1"), False),
+    (keys("gpu/G"), keys(f"pci/{ELSEWHERE}"), False),
+    (keys("gpu/H"), keys(f"pci/{AT}"), False),
+    (keys("replica/G/0"), keys("replica/G/1"), False),
+    (keys("gpu/G"), keys("mig/G/1/M"), False),
+    (keys(f"pci/{AT}"), keys("pci/0000:3b:00.1"), False),
+]
+
+
+def at(*addresses: PciAddress) -> Draft:
+    """Return the draft of a book that knows where the card G is, or is not."""
+    draft = drafted()
+    place(draft, dict.fromkeys("G", addresses[0]) if addresses else {})
+    return draft
+
+
+def where(draft: Draft) -> dict[str, str]:
+    return dict(draft.book.kept.get(CARDS, {}))
+
+
+def passage(devices: Silicon, resource: ResourceName) -> Passage:
+    return Passage(resource=resource, asked=frozenset(devices), devices=devices)
+
+
+@pytest.mark.parametrize(("one", "other", "expected"), CLASHES)
+def test_a_card_and_its_function_exclude_each_other(
+    one: frozenset[HardwareKey], other: frozenset[HardwareKey], expected: bool
+) -> None:
+    places = places_of(HERE)
+    assert clash(one, other, places) is expected
+    assert clash(other, one, places) is expected
+
+
+@pytest.mark.parametrize(("devices", "resource"), WAYS)
+@pytest.mark.parametrize("function_first", [False, True])
+def test_who_asks_for_the_same_hardware_by_the_other_driver_waits_until_it_is_free(
+    devices: Silicon, resource: ResourceName, function_first: bool
+) -> None:
+    asked = [(devices, resource), (FUNCTION, VFIO)]
+    (one, its), (other, of_other) = reversed(asked) if function_first else asked
+    draft = at(AT)
+    first = allocated(one, resource=its, pod=X, active=True)(draft)
+    second = allocated(other, resource=of_other, pod=Y)(draft)
+    settle(draft)
+    assert {each.pod for each in draft.locks.values()} == {X}
+    lock = next(iter(draft.locks.values()))
+    told = why_held(passage(other, of_other), Caller(pods=(Y,)), draft.book)
+    assert told == f"{lock.device} (the same hardware: {AT}) is held by pod {X}"
+    assert why_queued(draft.book, second, second.keys) == told
+    draft.end(first, "over")
+    settle(draft)
+    told = why_held(passage(other, of_other), Caller(pods=(Y,)), draft.book) or ""
+    assert told.startswith(f"{lock.device} (the same hardware: {AT}) is not free of pod {X} yet")
+    draft.move(lock.device, LockState.FREE, "free")
+    settle(draft)
+    assert {each.pod for each in draft.locks.values()} == {Y}
+    assert not breaches(draft.book)
+
+
+def test_the_function_waits_for_the_last_replica_and_no_later_pod_overtakes_it() -> None:
+    draft = at(AT)
+    first = allocated(REPLICA, pod=X, active=True)(draft)
+    settle(draft)
+    allocated(FUNCTION, resource=VFIO, pod=Y)(draft)
+    late = allocated(OTHER, pod=Z)(draft)
+    settle(draft)
+    assert {lock.pod for lock in draft.locks.values()} == {X}
+    assert waits_behind(draft.book, late, late.keys).endswith(f"pod {Y}")
+    draft.end(first, "over")
+    draft.move(name("G::0"), LockState.FREE, "free")
+    settle(draft)
+    assert {lock.pod for lock in draft.locks.values()} == {Y}
+
+
+def test_what_no_container_started_on_is_given_to_an_older_pod_that_wants_it_otherwise() -> None:
+    draft = at(AT)
+    older = allocated(CARD, pod=X)(draft)
+    younger = allocated(FUNCTION, resource=VFIO, pod=Y)(draft)
+    draft.lock(name(AT, VFIO), FUNCTION[DeviceId(AT)], younger, "early")
+    settle(draft, near=older.keys)
+    assert {lock.pod for lock in draft.locks.values()} == {X}
+
+
+def test_a_lock_is_refused_on_what_another_has_by_another_driver() -> None:
+    draft = at(AT)
+    allocated(REPLICA, pod=X)(draft)
+    settle(draft)
+    second = allocated(FUNCTION, resource=VFIO, pod=Y)(draft)
+    with pytest.raises(LedgerError, match=r"G::0 has the same hardware"):
+        draft.lock(name(AT, VFIO), FUNCTION[DeviceId(AT)], second, "taken")
+    with pytest.raises(LedgerError, match=r"G::0 has the same hardware"):
+        draft.withhold(name(AT, VFIO), FUNCTION[DeviceId(AT)], "pid 1")
+
+
+def test_a_pod_may_have_a_card_and_a_function_and_keeps_both_from_others() -> None:
+    draft = at(AT)
+    allocated(CARD, pod=X, active=True)(draft)
+    allocated(FUNCTION, resource=VFIO, pod=X)(draft)
+    allocated(REPLICA, pod=Y)(draft)
+    settle(draft)
+    assert [lock.pod for lock in draft.locks.values()] == [X, X]
+    assert not breaches(draft.book)
+
+
+def test_a_card_that_no_driver_tells_of_any_more_stays_where_it_was() -> None:
+    draft = at(AT)
+    place(draft, {})
+    place(draft, {"H": ELSEWHERE})
+    assert where(draft) == {"G": AT, "H": ELSEWHERE}
+    allocated(CARD, pod=X, active=True)(draft)
+    allocated(FUNCTION, resource=VFIO, pod=Y)(draft)
+    settle(draft)
+    assert {lock.pod for lock in draft.locks.values()} == {X}
+
+
+def test_a_card_that_a_reboot_moved_excludes_the_function_that_it_is_now() -> None:
+    draft = at(AT)
+    allocated(CARD, pod=X, active=True)(draft)
+    settle(draft)
+    rebooted = drafted(draft.book, boot=BootId("boot-2"))
+    place(rebooted, {"G": ELSEWHERE, "H": AT})
+    assert where(rebooted) == {"G": ELSEWHERE, "H": AT}
+    allocated(FUNCTION, resource=VFIO, pod=Y)(rebooted)
+    moved = {DeviceId(ELSEWHERE): keys(f"pci/{ELSEWHERE}")}
+    allocated(moved, resource=VFIO, pod=Z)(rebooted)
+    settle(rebooted)
+    assert {lock.pod for lock in rebooted.locks.values()} == {X, Y}
+
+
+def test_a_card_is_not_where_another_card_is_now() -> None:
+    draft = at(AT)
+    allocated(CARD, pod=X, active=True)(draft)
+    settle(draft)
+    place(draft, {"H": AT})
+    assert where(draft) == {"H": AT}
+
+
+def test_two_who_have_a_card_and_its_function_already_do_not_wait_for_each_other() -> None:
+    """So it can be when an older version took the locks: it did not know that both are one."""
+    draft = drafted()
+    first = allocated(CARD, pod=X, active=True)(draft)
+    allocated(FUNCTION, resource=VFIO, pod=Y, active=True)(draft)
+    settle(draft)
+    assert len(draft.locks) == 2
+    place(draft, HERE)
+    for devices, resource, pod in ((CARD, WHOLE, X), (FUNCTION, VFIO, Y)):
+        assert why_held(passage(devices, resource), Caller(pods=(pod,)), draft.book) is None
+    draft.end(first, "over")
+    draft.move(name("G"), LockState.FREE, "free")
+    place(draft, HERE)
+    allocated(CARD, pod=Z)(draft)
+    settle(draft)
+    assert {lock.pod for lock in draft.locks.values()} == {Y}
+
+
+def test_the_locks_of_a_former_version_exclude_as_soon_as_the_card_is_found() -> None:
+    book = book_of(allocated(CARD, pod=X, active=True))
+    draft = drafted(book)
+    reconcile(
+        draft,
+        Observed(
+            view=seen(),
+            inventory=node(card()),
+            boot=BootId("boot-1"),
+            sightings={},
+            pending_timeout=60.0,
+        ),
+    )
+    assert where(draft) == HERE
+    allocated(FUNCTION, resource=VFIO, pod=Y)(draft)
+    settle(draft)
+    assert {lock.pod for lock in draft.locks.values()} == {X}
+
+
+def card(id_: str = "G", *, address: PciAddress = AT) -> Device:
+    return Device(
+        name=name(id_),
+        kind=DeviceKind.DRIVER,
+        keys=keys(f"gpu/{id_}"),
+        nodes=(),
+        functions=(),
+        identity=Identity(addresses=(address,)),
+    )
+
+
+def function(*addresses: PciAddress) -> Device:
+    return Device(
+        name=name(AT, VFIO),
+        kind=DeviceKind.VFIO,
+        keys=FUNCTION[DeviceId(AT)],
+        nodes=(),
+        functions=addresses,
+    )
+
+
+def node(*devices: Device) -> Inventory:
+    return Inventory(resources=(WHOLE, VFIO), devices=devices)
+
+
+def test_only_cards_are_looked_for_among_devices() -> None:
+    chip = Device(
+        name=name("0"),
+        kind=DeviceKind.ACCEL,
+        keys=keys("pci/0000:00:05.0"),
+        nodes=(),
+        functions=(),
+        identity=Identity(addresses=(PciAddress("0000:00:05.0"),)),
+    )
+    silent = Device(
+        name=name("H"), kind=DeviceKind.DRIVER, keys=keys("gpu/H"), nodes=(), functions=()
+    )
+    assert node(card(), function(AT), chip, silent).cards == HERE
+
+
+def test_nobody_has_a_card_by_its_driver_when_its_function_is_on_vfio() -> None:
+    book: Book = at(AT).book
+    for mine in ("gpu/G", "mig/G/1/M", "replica/G/0"):
+        assert on_vfio(keys(mine), book, node(function(AT))) == (AT,)
+    assert on_vfio(keys("gpu/G"), book, node(function())) == ()
+    assert on_vfio(keys("gpu/G"), book, node()) == ()
+    assert on_vfio(keys("gpu/G", "gpu/H"), book, node(function(AT))) == ()
+    assert on_vfio(keys("gpu/H"), book, node(function(AT))) == ()
+    assert on_vfio(FUNCTION[DeviceId(AT)], book, node(function(AT))) == ()
+    verdict = OnVfio(functions=(AT,)).judge(looked=True, gaps=())
+    assert verdict.freedom is Freedom.FREE
+    assert verdict.reason == (
+        f"{AT} is bound to a VFIO driver now, so nobody has it by its former one"
+    )
