@@ -42,7 +42,7 @@ async def _at(place: Place, devices: int, rounds: int) -> tuple[Figure, Figure]:
             inventory=Watched(world.inventory),
             view=Watched(world.view),
             clock=SystemClock(),
-            withhold_after=30.0,
+            withhold_after=Watched(30.0),
         )
         look = _Beat(ledger=ledger, world=world, offering=offering)
         look()

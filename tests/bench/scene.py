@@ -54,7 +54,7 @@ class Scene:
             checkpoint=lambda: CheckpointId(""),
             lane=lane,
             clock=SystemClock(),
-            commit_timeout=2.0,
+            commit_timeout=Watched(2.0),
             refuses=lambda devices: sources.of(devices).refuses(devices),
         )
 
@@ -73,7 +73,7 @@ class Scene:
     async def end_all(self) -> None:
         """Let every device be free again."""
         await self._ledger.apply(_end_all)
-        await self._ledger.tidy()
+        await self._ledger.tidy(keep=200)
 
     async def follow(self) -> None:
         """Do what the watcher and the offers do for each new book."""
@@ -82,7 +82,7 @@ class Scene:
             inventory=self._inventory,
             view=Watched(self._around.view),
             clock=SystemClock(),
-            withhold_after=30.0,
+            withhold_after=Watched(30.0),
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(offering.run())

@@ -24,6 +24,7 @@ from chart.rendering import (
     settings,
 )
 from holdfast.model.node.readiness import Check
+from holdfast.runtime.watched import Watched
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.probes import ProbeServer
 
@@ -143,7 +144,7 @@ def _ask(host: str, port: int, patience: str) -> tuple[int, str]:
 def test_helms_test_passes_when_the_daemon_is_ready_and_else_says_what_is_not() -> None:
     board = Board()
     with ProbeServer(
-        "127.0.0.1", 0, board=board, registry=CollectorRegistry(), stall=600
+        "127.0.0.1", 0, board=board, registry=CollectorRegistry(), stall=Watched(600)
     ) as server:
         said = "no commit for 7 s"
         board.publish((Check(name="ledger", passes=False, reason=said, public=said),))

@@ -82,7 +82,9 @@ class _AtTheDoor:
     nudges: Watched[int] = field(default_factory=lambda: Watched(0))
     at_work: str = ""
 
-    def door(self, *, longest: float = _BRIEF, patience: float = 60.0) -> ClaimDoor:
+    def door(
+        self, *, longest: float = _BRIEF, patience: float | Watched[float] = 60.0
+    ) -> ClaimDoor:
         clock = SystemClock()
         specs = ClaimSpecs(
             SpecFolder(self.folder, prefix=f"{_DRIVER}-claim"),
@@ -98,7 +100,7 @@ class _AtTheDoor:
                 Look(self.node.root, self.lane),
                 locks=lambda: self.ledger.book.value.locks,
                 clock=clock,
-                exclusive_open=False,
+                exclusive_open=Watched(False),
             ),
             looked=self.looked,
             obstacle=lambda name: f"what keeps {name.id}",
@@ -124,7 +126,7 @@ class _AtTheDoor:
                 obstacle=lambda name: f"what keeps {name.id}",
                 nudges=self.nudges,
                 clock=clock,
-                patience=patience,
+                patience=patience if isinstance(patience, Watched) else Watched(patience),
             ),
             clock=clock,
             longest=longest,
@@ -361,6 +363,19 @@ async def test_unprepare_names_who_is_left_until_its_patience_is_over(at: _AtThe
     assert (await at.door(longest=_GENEROUS, patience=0.2).unprepare([claim]))[claim.uid] == ""
     assert at.state(0) is LockState.RELEASING
     assert "yet" in (await _one(at.door(), at.allocate("two", 0))).error
+
+
+async def test_a_shorter_patience_counts_at_once_for_an_unprepare_that_waits(
+    at: _AtTheDoor,
+) -> None:
+    claim, patience = at.allocate("one", 0), Watched(3600.0)
+    await _one(at.door(), claim)
+    door = at.door(longest=3600.0, patience=patience)
+    ending = asyncio.create_task(door.unprepare([claim]))
+    await until(lambda: at.state(0) is LockState.RELEASING)
+    patience.set(0.01)
+    assert await ending == {claim.uid: ""}
+    assert at.state(0) is LockState.RELEASING
 
 
 async def test_unprepare_ends_the_prepare_that_waits(at: _AtTheDoor) -> None:

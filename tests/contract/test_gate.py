@@ -285,7 +285,7 @@ async def test_a_device_that_is_busy_without_anybody_to_be_seen_costs_no_look_af
     at: AtTheGate,
 ) -> None:
     device, clock = at.devices[0], ManualClock()
-    shared = SharedLook(at.look, locks=dict, clock=clock, exclusive_open=True)
+    shared = SharedLook(at.look, locks=dict, clock=clock, exclusive_open=Watched(True))
     at.node.tree.write(device.functions[0], "enable", "1")
     for _ in range(20):
         facts = (await shared.facts([device]))[device.name]
@@ -299,9 +299,23 @@ async def test_a_device_that_is_busy_without_anybody_to_be_seen_costs_no_look_af
     assert judge_kernel(facts).freedom is Freedom.FREE
 
 
+async def test_a_start_that_waits_is_looked_at_anew_when_groups_may_be_opened(
+    at: AtTheGate,
+) -> None:
+    device, may_open = at.devices[0], Watched(False)
+    shared = SharedLook(at.look, locks=dict, clock=ManualClock(), exclusive_open=may_open)
+    at.node.tree.write(device.functions[0], "enable", "1")
+    await shared.facts([device])
+    await shared.facts([device])
+    assert at.look.whole == 1
+    may_open.set(True)
+    await shared.facts([device])
+    assert at.look.whole == 2
+
+
 async def test_what_proves_a_device_free_is_seen_anew_for_each_start(at: AtTheGate) -> None:
     device = at.devices[0]
-    shared = SharedLook(at.look, locks=dict, clock=ManualClock(), exclusive_open=True)
+    shared = SharedLook(at.look, locks=dict, clock=ManualClock(), exclusive_open=Watched(True))
     for count in range(1, 4):
         await shared.facts([device])
         assert at.look.whole == count
@@ -313,7 +327,7 @@ async def test_what_proves_a_device_free_is_seen_anew_for_each_start(at: AtTheGa
 
 async def test_a_holder_that_cannot_be_read_any_more_has_not_let_go(at: AtTheGate) -> None:
     device = replace(at.devices[0], kind=DeviceKind.ACCEL, functions=())
-    shared = SharedLook(at.look, locks=dict, clock=ManualClock(), exclusive_open=True)
+    shared = SharedLook(at.look, locks=dict, clock=ManualClock(), exclusive_open=Watched(True))
     with ExitStack() as stack:
         pid = at.opened(stack, 0)
         await shared.facts([device])

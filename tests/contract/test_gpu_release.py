@@ -166,8 +166,8 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             pidfds=pidfds,
             clock=clock,
             exited=lambda _process: watcher.nudge(),
-            rescan=settings.foreign_scan,
-            exclusive_open=False,
+            rescan=Watched(settings.foreign_scan),
+            exclusive_open=Watched(False),
         )
         evidence = Evidence(
             ledger=ledger,
@@ -175,7 +175,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             pods=pods,
             clock=clock,
             settings=Watched(settings),
-            question_timeout=5.0,
+            question_timeout=Watched(5.0),
             own_pid=1,
         )
         reclaimer = Reclaimer(
@@ -202,7 +202,7 @@ async def daemon(nvml: Nvml, tmp_path: Path) -> AsyncIterator[Daemon]:
             resetter=resetter,
             clock=clock,
             settings=Watched(settings),
-            pending_timeout=60.0,
+            pending_timeout=Watched(60.0),
         )
         gate = Gate(
             ledger=ledger,

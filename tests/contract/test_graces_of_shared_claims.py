@@ -129,8 +129,8 @@ async def test_pods_whose_cgroup_was_never_seen_are_waited_for_once(tmp_path: Pa
             pidfds=pidfds,
             clock=clock,
             exited=lambda _process: None,
-            rescan=60.0,
-            exclusive_open=False,
+            rescan=Watched(60.0),
+            exclusive_open=Watched(False),
         ),
         pods=PodSightings(
             cgroups=Cgroups(tree.root),
@@ -144,7 +144,7 @@ async def test_pods_whose_cgroup_was_never_seen_are_waited_for_once(tmp_path: Pa
         resetter=nobody,
         clock=clock,
         settings=Watched(settings),
-        pending_timeout=60.0,
+        pending_timeout=Watched(60.0),
     )
     running = asyncio.create_task(watcher.run())
     await until(lambda: "never seen" in watcher.obstacle(name("d0")))

@@ -40,6 +40,7 @@ class Watched:
     kernel: KernelWatch
     clock: ManualClock
     device: Device
+    rescan: Published[float]
 
     async def facts(self, enabled: tuple[PciAddress, ...] = BUSY) -> KernelFacts:
         return await self.kernel.facts(self.device, {}, enabled=enabled)
@@ -50,14 +51,14 @@ async def watch(tmp_path: Path) -> AsyncIterator[Watched]:
     node = SimulatedNode(tmp_path)
     node.tree.write(CHIP, "enable", "1")
     lane = Lane("scan", deadline=30.0)
-    look, clock = Look(node.root, lane), ManualClock()
+    look, clock, rescan = Look(node.root, lane), ManualClock(), Published(60.0)
     kernel = KernelWatch(
         look=look,
         pidfds=Pidfds(Procfs(node.root)),
         clock=clock,
         exited=lambda _process: None,
-        rescan=60.0,
-        exclusive_open=False,
+        rescan=rescan,
+        exclusive_open=Published(False),
     )
     device = Device(
         name=DeviceName(ResourceName("google.com/tpu"), DeviceId(CHIP)),
@@ -67,7 +68,7 @@ async def watch(tmp_path: Path) -> AsyncIterator[Watched]:
         functions=(CHIP,),
         model="v5e",
     )
-    yield Watched(node, look, kernel, clock, device)
+    yield Watched(node, look, kernel, clock, device, rescan)
     kernel.forget(device.name)
     lane.close(patience=5.0)
     node.close()
@@ -233,6 +234,18 @@ async def test_the_longer_a_look_at_all_processes_takes_the_rarer_it_is(watch: W
     assert watch.kernel.rescan_pause == max(60.0, 2000 * watch.look.full_scan_seconds)
     watch.look.full_scan_seconds = 0.9
     assert watch.kernel.rescan_pause == pytest.approx(1800.0)
+
+
+async def test_the_pause_can_change_at_any_time(watch: Watched) -> None:
+    await watch.facts()
+    scan = watch.look.last_scan
+    watch.look.full_scan_seconds = 0.0
+    watch.clock.shift(30.0)
+    await watch.facts()
+    assert watch.look.last_scan is scan
+    watch.rescan.set(20.0)
+    await watch.facts()
+    assert watch.look.last_scan is not scan
 
 
 async def test_a_look_at_a_few_processes_does_not_count_as_one_at_all(watch: Watched) -> None:

@@ -23,6 +23,7 @@ from holdfast.model.use.free import Freedom, KernelFacts, Opened, Verdict, is_fo
 from holdfast.model.use.holders import Grip
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from manual_clock import ManualClock
 from simulated.node import SimulatedNode
 
@@ -48,14 +49,14 @@ class Looked:
     async def enabled(self) -> bool:
         return bool((await self.look.enabled([self.device]))[self.device.name])
 
-    def watch(self, *, exclusive_open: bool = True) -> KernelWatch:
+    def watch(self, *, exclusive_open: Watched[bool] | None = None) -> KernelWatch:
         return KernelWatch(
             look=self.look,
             pidfds=Pidfds(Procfs(self.node.root)),
             clock=self.clock,
             exited=lambda _process: None,
-            rescan=60.0,
-            exclusive_open=exclusive_open,
+            rescan=Watched(60.0),
+            exclusive_open=exclusive_open or Watched(True),
         )
 
     async def released(self, watch: KernelWatch) -> Verdict:
@@ -223,11 +224,20 @@ class TestLeftEnabled:
             (on.node.root.proc / "devices").write_text("Character devices:\n136 pts\n")
         if why == "of another kind":
             on.device = replace(on.device, nodes=())
-        watch = on.watch(exclusive_open=why != "forbidden")
+        watch = on.watch(exclusive_open=Watched(why != "forbidden"))
         tried = await watch.tried(on.device, await on.facts())
         assert is_foreign(tried)
         assert "it was left enabled: unbind it, write 0" in judge_kernel(tried).reason
         assert await on.enabled()
+
+    async def test_whether_groups_are_opened_can_change_at_any_time(self, on: Looked) -> None:
+        on.set_enable("1")
+        allowed = Watched(False)
+        watch = on.watch(exclusive_open=allowed)
+        assert is_foreign(await watch.tried(on.device, await on.facts()))
+        allowed.set(True)
+        tried = await watch.tried(on.device, await on.facts())
+        assert judge_kernel(tried).freedom is Freedom.FREE
 
     async def test_what_is_not_enabled_any_more_is_left_alone(self, on: Looked) -> None:
         """A pod may have passed the gate since it was looked at: it must not find it busy."""
@@ -248,7 +258,9 @@ class TestNotEverybodySeen:
             fds = on.node.root.proc / str(stuck.pid) / "fd"
             fds.unlink()
             fds.symlink_to("fd")  # cannot be inspected
-            assert (await on.released(on.watch(exclusive_open=False))).freedom is Freedom.UNKNOWN
+            assert (
+                await on.released(on.watch(exclusive_open=Watched(False)))
+            ).freedom is Freedom.UNKNOWN
             assert (await on.released(on.watch())).freedom is Freedom.FREE
             held = _for_oneself(on.node.node(NODES[1]))
             assert (await on.released(on.watch())).freedom is not Freedom.FREE

@@ -69,8 +69,8 @@ async def test_an_allocation_that_no_pod_is_named_for_ends_in_time_although_noth
             pidfds=pidfds,
             clock=clock,
             exited=lambda _process: None,
-            rescan=_TIMEOUT,
-            exclusive_open=False,
+            rescan=Watched(_TIMEOUT),
+            exclusive_open=Watched(False),
         ),
         pods=PodSightings(
             cgroups=Cgroups(tree.root),
@@ -84,7 +84,7 @@ async def test_an_allocation_that_no_pod_is_named_for_ends_in_time_although_noth
         resetter=nobody,
         clock=clock,
         settings=Watched(Reclaim()),
-        pending_timeout=_TIMEOUT,
+        pending_timeout=Watched(_TIMEOUT),
     )
     await watcher.catch_up()
     clock.shift(_TIMEOUT / 2)

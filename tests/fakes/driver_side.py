@@ -18,6 +18,7 @@ from holdfast.model.ids import ClaimRef, ClaimUid
 from holdfast.model.kubelet import Registration
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from simulated.pluginwatcher import DRA_PLUGIN, PluginWatcher
 
 DRIVER = "holdfast.test"
@@ -109,7 +110,9 @@ async def driver_side(
     claims = ClaimServer(door, deadline=deadline)
 
     def watch(folder: Path, prefix: str) -> FolderWatch:
-        return FolderWatch(folder=folder, prefix=prefix, paths=paths, lane=lane, interval=0.05)
+        return FolderWatch(
+            folder=folder, prefix=prefix, paths=paths, lane=lane, interval=Watched(0.05)
+        )
 
     plugins = watch(root / "plugins" / driver, "dra")
     registry = watch(root / "plugins_registry", f"{driver}-reg")

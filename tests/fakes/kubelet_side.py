@@ -169,7 +169,7 @@ async def kubelet_side(
 
     folder = base / "dp"
     watch = FolderWatch(
-        folder=folder, prefix="holdfast-", paths=paths, lane=lane, interval=interval
+        folder=folder, prefix="holdfast-", paths=paths, lane=lane, interval=Watched(interval)
     )
     registrar = Registrar(
         offers=offers,
@@ -177,7 +177,7 @@ async def kubelet_side(
         folder=watch,
         prefix="holdfast",
         clock=clock,
-        times=enrolment,
+        times=Watched(enrolment),
     )
     procfs = Procfs(HostRoot.under())
     pretended: list[ProcessId | None] = []
@@ -188,7 +188,7 @@ async def kubelet_side(
 
     reader = ViewReader(
         folder=watch,
-        pods=PodResources(base / "pr.sock", deadline=2.0),
+        pods=PodResources(base / "pr.sock", deadline=Watched(2.0)),
         traffic=traffic,
         peer=peer,
         resend=lambda: side.resend(),  # noqa: PLW0108 - made below

@@ -22,6 +22,7 @@ from holdfast.model.nvidia.idle import IdleRules
 from holdfast.model.use.free import KernelFacts, Verdict, judge_kernel
 from holdfast.reclaim.kernel import KernelWatch
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from holdfast.settings.hardware import Gpu
 from manual_clock import ManualClock
 from simulated.node import SimulatedNode
@@ -67,8 +68,8 @@ class OneGpu:
             pidfds=Pidfds(Procfs(self.node.root)),
             clock=self.ages,
             exited=lambda _process: None,
-            rescan=60.0,
-            exclusive_open=False,
+            rescan=Watched(60.0),
+            exclusive_open=Watched(False),
         )
 
     def show(self, card: Card) -> None:

@@ -198,7 +198,7 @@ class OneHolder(RuleBasedStateMachine):
         self.readable = True
         self.stranger: frozenset[HardwareKey] = frozenset()
         self.moves: list[Move] = []
-        self.store = Store(self._folder(), history_per_device=100_000)
+        self.store = Store(self._folder())
         self.book = self.store.read()
 
     def teardown(self) -> None:
@@ -343,7 +343,7 @@ class OneHolder(RuleBasedStateMachine):
             assert found in ((before, len(self.moves)), (after, len(self.moves) + len(moves)))
         self.store.close()
         shutil.copytree(wreck.copy, self._folder(), dirs_exist_ok=True)
-        self.store = Store(self.folder, history_per_device=100_000)
+        self.store = Store(self.folder)
         book = self.store.read()
         assert book in (before, after), "the ledger shows a book that never was"
         if book == after:
@@ -351,7 +351,7 @@ class OneHolder(RuleBasedStateMachine):
         self._check_history()
 
     def _look_into(self, folder: Path) -> tuple[Book, int]:
-        store = Store(folder, history_per_device=100_000)
+        store = Store(folder)
         try:
             return store.read(), len(store.history(None, 1_000_000))
         finally:
@@ -631,7 +631,7 @@ class OneHolder(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: len(self.moves) > 8)
     def the_ledger_is_tidied(self) -> None:
-        self.store.tidy()
+        self.store.tidy(keep=100_000)
 
     @rule(reboot=st.sampled_from([False, False, True]))
     @precondition(lambda self: self.book.allocations)
@@ -650,7 +650,7 @@ class OneHolder(RuleBasedStateMachine):
         wreck.finish()
         self.store.close()
         shutil.copytree(wreck.copy, self._folder(), dirs_exist_ok=True)
-        self.store = Store(self.folder, history_per_device=100_000)
+        self.store = Store(self.folder)
         assert self.store.read() == self.book
         self._check_history()
 

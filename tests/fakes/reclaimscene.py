@@ -331,7 +331,7 @@ class ReclaimScene:
                 pods=self.pods,
                 clock=self.clock,
                 settings=Watched(self.settings),
-                question_timeout=5.0,
+                question_timeout=Watched(5.0),
                 own_pid=self.own_pid,
             )
             self._reclaimer = Reclaimer(

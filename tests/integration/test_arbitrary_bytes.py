@@ -17,6 +17,7 @@ from holdfast.control import ask
 from holdfast.control.client import MOST_BYTES
 from holdfast.control.server import ControlServer
 from holdfast.names import CONTROL_SOCKET
+from holdfast.runtime.watched import Watched
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.probes import ProbeServer
 
@@ -81,7 +82,7 @@ def _throw(connection: socket.socket, parts: list[bytes], *, reads: bool) -> Non
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     with ProbeServer(
-        "127.0.0.1", 0, board=Board(), registry=CollectorRegistry(), stall=1e9
+        "127.0.0.1", 0, board=Board(), registry=CollectorRegistry(), stall=Watched(1e9)
     ) as server:
         yield server.port
 

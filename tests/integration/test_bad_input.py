@@ -79,7 +79,7 @@ async def test_of_many_devices_a_refusal_names_some_and_counts_the_rest(tmp_path
         checkpoint=lambda: NO_CHECKPOINT,
         lane=lane,
         clock=SystemClock(),
-        commit_timeout=2.0,
+        commit_timeout=Watched(2.0),
     )
 
     with pytest.raises(AllocationRefusedError) as refusal:
@@ -113,6 +113,7 @@ async def test_a_disk_that_does_not_answer_makes_no_allocate_wait(tmp_path: Path
         contextlib.closing(Lane("kubelet", deadline=10)) as stuck,
     ):
         ledger = await open_ledger(tmp_path, lane, clock=SystemClock(), boot=BootId("boot"))
+        limit = Watched(3600.0)
         allocator = Allocator(
             ledger=ledger,
             inventory=Watched(Inventory(resources=(resource,), devices=(device,))),
@@ -121,8 +122,9 @@ async def test_a_disk_that_does_not_answer_makes_no_allocate_wait(tmp_path: Path
             checkpoint=checkpoint,
             lane=stuck,
             clock=SystemClock(),
-            commit_timeout=0.05,
+            commit_timeout=limit,
         )
+        limit.set(0.05)
         try:
             answer = await allocator.allocate(resource, (DeviceId("a"),))
         finally:

@@ -80,7 +80,7 @@ class Scene:
         clock: ManualClock,
         count: int,
         *,
-        evict_lost: bool,
+        evict_lost: Watched[bool],
         publishes: bool,
         lane_deadline: float,
     ) -> None:
@@ -106,12 +106,12 @@ class Scene:
                 pcie_root=Sysfs(self.tree.root).pcie_root,
                 lane=self.lane,
                 clock=clock,
-                withhold_after=3.0,
+                withhold_after=Watched(3.0),
                 evict_lost=evict_lost,
             ),
             server=slices,
             mirror=self.mirror,
-            changes=(self.inventory, ledger.book),
+            changes=(self.inventory, ledger.book, evict_lost),
             registration=self.registration,
             clock=clock,
             publishes=publishes,
@@ -199,7 +199,7 @@ async def scene(
     *,
     count: int = 2,
     minor: int = 36,
-    evict_lost: bool = False,
+    evict_lost: Watched[bool] | None = None,
     publishes: bool = True,
     lane_deadline: float = 30.0,
 ) -> AsyncIterator[Scene]:
@@ -213,7 +213,7 @@ async def scene(
             folder,
             clock,
             count,
-            evict_lost=evict_lost,
+            evict_lost=evict_lost or Watched(False),
             publishes=publishes,
             lane_deadline=lane_deadline,
         )
@@ -309,10 +309,16 @@ async def test_health_and_marks_are_told_at_once(short_path: Path) -> None:
 async def test_hardware_that_is_gone_ends_its_pods_only_where_that_is_wanted(
     short_path: Path, evict: bool, effect: str
 ) -> None:
-    async with scene(short_path, evict_lost=evict) as here:
+    evict_lost = Watched(not evict)
+    async with scene(short_path, evict_lost=evict_lost) as here:
         await here.published(2)
         here.ill(0, Fault(kind=FaultKind.GONE, text="it fell off the bus"))
         await here.until(here.tainted, "the taint")
+        evict_lost.set(evict)
+        await here.until(
+            lambda: here.devices()["tpu-0000-00-05-0"]["taints"][0]["effect"] == effect,
+            "another effect",
+        )
         (taint,) = here.devices()["tpu-0000-00-05-0"]["taints"]
         assert (taint["value"], taint["effect"]) == ("gone", effect)
 

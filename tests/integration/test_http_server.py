@@ -17,6 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
+from holdfast.runtime.watched import Watched
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.httpserver import (
     MOST_CLIENTS,
@@ -169,7 +170,7 @@ def test_what_cannot_be_answered_is_told_so_and_the_next_one_is_answered(
 @pytest.mark.parametrize("target", ["http://[::1", "//[x", "/livez?%ff&output=%00"])
 def test_no_target_is_too_odd_for_the_probes(target: str) -> None:
     with ProbeServer(
-        "127.0.0.1", 0, board=Board(), registry=CollectorRegistry(), stall=600
+        "127.0.0.1", 0, board=Board(), registry=CollectorRegistry(), stall=Watched(600)
     ) as server:
         status, _ = _asked(server.port, f"GET {target} HTTP/1.1\r\n\r\n".encode())
         assert status in {200, 400, 404}
@@ -378,7 +379,9 @@ def test_metrics_are_not_made_anew_for_each_who_asks() -> None:
     registry = CollectorRegistry()
     registry.register(Counting())
     before = Counting.made
-    with ProbeServer("127.0.0.1", 0, board=Board(), registry=registry, stall=600) as server:
+    with ProbeServer(
+        "127.0.0.1", 0, board=Board(), registry=registry, stall=Watched(600)
+    ) as server:
         began = time.monotonic()
         for _ in range(50):
             assert _asked(server.port, b"GET /metrics HTTP/1.1\r\n\r\n")[0] == HTTPStatus.OK
@@ -392,13 +395,14 @@ def test_metrics_are_not_made_anew_for_each_who_asks() -> None:
 _SERVER = """
 import resource, sys, time
 from prometheus_client import CollectorRegistry, Gauge
+from holdfast.runtime.watched import Watched
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.probes import ProbeServer
 registry = CollectorRegistry()
 gauge = Gauge("holdfast_example", "An example.", ["device"], registry=registry)
 for number in range(1500):
     gauge.labels(f"GPU-{number:08}-0000-0000-0000-000000000000").set(number)
-with ProbeServer("127.0.0.1", 0, board=Board(), registry=registry, stall=1e9) as server:
+with ProbeServer("127.0.0.1", 0, board=Board(), registry=registry, stall=Watched(1e9)) as server:
     if len(sys.argv) > 1:
         resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
     print(server.port, flush=True)

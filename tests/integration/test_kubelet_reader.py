@@ -24,6 +24,7 @@ from holdfast.model.ids import DeviceId, DeviceName, PodUid, ProcessId
 from holdfast.model.kubelet import KubeletView
 from holdfast.names import KUBELET_CHECKPOINT
 from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.watched import Watched
 from holdfast.settings.sections import Question
 from holdfast.settings.types import Duration, Interval
 from manual_clock import ManualClock
@@ -272,7 +273,9 @@ async def test_pod_resources_lists_pods_without_devices_too(short_path: Path) ->
     async with kubelet_below(short_path) as kubelet:
         kubelet.count(TPU, "a", "b", name="with")
         kubelet.count(TPU, name="without")
-        async with PodResources(short_path / "pr.sock", deadline=5.0).connected() as list_pods:
+        async with PodResources(
+            short_path / "pr.sock", deadline=Watched(5.0)
+        ).connected() as list_pods:
             pods = await list_pods()
         assert [(pod.name, len(pod.devices)) for pod in pods] == [("with", 2), ("without", 0)]
 
@@ -282,7 +285,9 @@ async def test_a_list_of_pods_that_is_too_large_is_not_blamed_on_other_clients(
 ) -> None:
     async with kubelet_below(short_path) as kubelet:
         kubelet.count(TPU, "a", name="x" * (17 << 20))
-        async with PodResources(short_path / "pr.sock", deadline=5.0).connected() as list_pods:
+        async with PodResources(
+            short_path / "pr.sock", deadline=Watched(5.0)
+        ).connected() as list_pods:
             with pytest.raises(KubeletError, match="at most 16 MiB: there are too many pods"):
                 await list_pods()
 
@@ -295,7 +300,13 @@ async def test_a_kubelet_that_takes_connections_and_says_nothing_is_given_up_in_
         mute.bind(str(path))
         mute.listen()
         with pytest.raises(KubeletError, match=r"no connection within 0\.2 s; is kubelet running"):
-            async with PodResources(path, deadline=0.2).connected():
+            async with PodResources(path, deadline=Watched(0.2)).connected():
+                pass
+        patience = Watched(3600.0)
+        pods = PodResources(path, deadline=patience)
+        patience.set(0.1)
+        with pytest.raises(KubeletError, match=r"no connection within 0\.1 s"):
+            async with pods.connected():
                 pass
 
 

@@ -26,6 +26,7 @@ from holdfast.kubelet.registration import RegistrationTimes
 from holdfast.kubelet.server import PluginServer, socket_name
 from holdfast.model.ids import ResourceName
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from waiting import until
 
 SOCKET = socket_name("holdfast", TPU)
@@ -206,7 +207,7 @@ async def test_a_folder_made_in_anothers_place_with_its_inode_number_is_watched_
     paths = NotedWatches()
     with contextlib.closing(Lane("kubelet", deadline=5.0)) as lane:
         watch = FolderWatch(
-            folder=short_path, prefix="holdfast-", paths=paths, lane=lane, interval=3600.0
+            folder=short_path, prefix="holdfast-", paths=paths, lane=lane, interval=Watched(3600.0)
         )
         await watch.refresh()
         task = asyncio.create_task(watch.run())
@@ -214,6 +215,23 @@ async def test_a_folder_made_in_anothers_place_with_its_inode_number_is_watched_
         assert len(paths.called) == 1
         paths.called[0]("", 0)  # the folder has gone; what lies there by now looks the same
         await until(lambda: len(paths.called) == 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    paths.close()
+
+
+async def test_another_pause_between_two_looks_counts_at_once(short_path: Path) -> None:
+    paths, pause = PathWatcher(), Watched(3600.0)
+    with contextlib.closing(Lane("kubelet", deadline=5.0)) as lane:
+        watch = FolderWatch(
+            folder=short_path / "dp", prefix="holdfast-", paths=paths, lane=lane, interval=pause
+        )
+        await watch.refresh()
+        task = asyncio.create_task(watch.run())
+        await watch.refresh()
+        (short_path / "dp").mkdir()
+        pause.set(0.05)
+        await watch.state.until(lambda state: state.folder is not None)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     paths.close()

@@ -167,13 +167,13 @@ def test_a_change_that_breaks_the_promise_is_refused_by_the_file_itself(tmp_path
 
 
 def test_the_history_is_bounded_by_tidying(tmp_path: Path) -> None:
-    with closing(Store(tmp_path, history_per_device=5)) as store:
+    with closing(Store(tmp_path)) as store:
         for _ in range(6):
             _apply(store, allocated(silicon(d0="a", d1="b")))
             _apply(store, _release)
         book, latest = store.read(), store.history(name("d0"), 5)
         assert len(store.history(name("d0"), 1000)) == 18
-        store.tidy()
+        store.tidy(keep=5)
         assert store.history(name("d0"), 1000) == latest
         assert len(store.history(name("d1"), 1000)) == 5
         assert store.read() == book
@@ -183,13 +183,13 @@ def test_of_a_long_history_little_is_kept_in_memory(tmp_path: Path) -> None:
     used = ctypes.CDLL(_sqlite3.__file__).sqlite3_memory_used
     used.restype = ctypes.c_longlong
     devices = silicon(**{f"d{number}": f"k{number}" for number in range(64)})
-    with closing(Store(tmp_path, history_per_device=10**6)) as store:
+    with closing(Store(tmp_path)) as store:
         before = used()
         for _ in range(16):
             for _ in range(25):
                 _apply(store, allocated(devices))
                 _apply(store, _release)
-            store.tidy()
+            store.tidy(keep=10**6)
         assert used() - before < 768 << 10
 
 
@@ -201,7 +201,7 @@ def test_tidying_keeps_the_wal_from_growing(tmp_path: Path) -> None:
                 _apply(store, allocated(_D0))
                 _apply(store, _release)
             sizes.append((tmp_path / f"{FILE}-wal").stat().st_size)
-            store.tidy()
+            store.tidy(keep=200)
         assert max(sizes[1:]) <= sizes[0] * 1.5
 
 
@@ -214,7 +214,7 @@ from fakes.books import WHOLE, X, drafted, silicon
 from holdfast.ledger.store import Store
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.queue import settle
-store = Store(Path(sys.argv[1]), history_per_device=10**6)
+store = Store(Path(sys.argv[1]))
 while True:
     for free in (False, True):
         before = store.read()
@@ -230,7 +230,7 @@ while True:
         store.write(before, draft.book, draft.moves)
         print(draft.book.fence, flush=True)
     if draft.book.fence % 60 == 0:
-        store.tidy()
+        store.tidy(keep=10**6)
 """
 
 
@@ -257,7 +257,7 @@ def test_what_was_committed_before_a_kill_is_there_after_it(
             writer.send_signal(signal.SIGKILL)
             told = writer.stdout.read().splitlines()
         last = max([last, *(int(line) for line in told if line.isdigit())])
-        with closing(Store(tmp_path, history_per_device=10**6)) as store:
+        with closing(Store(tmp_path)) as store:
             book = store.read()
             assert book.fence >= last
             assert not breaches(book)
@@ -321,7 +321,7 @@ def _torn(folder: Path) -> None:
         for _ in range(20):
             _apply(store, allocated(silicon(d0="a", d1="b")))
             _apply(store, _release)
-        store.tidy()
+        store.tidy(keep=200)
     data = bytearray((folder / FILE).read_bytes())
     data[4096 : 4096 * 3] = b"\xff" * 4096 * 2
     (folder / FILE).write_bytes(data)
@@ -470,7 +470,7 @@ def test_on_a_full_disk_releases_are_written_into_the_reserve_and_allocations_ar
         with pytest.raises(LedgerError, match="full"):
             store.prove()
         filler.unlink()
-        store.tidy()
+        store.tidy(keep=200)
         assert (small_disk / "reserve").stat().st_size == 1 << 20
         assert _apply(store, allocated(silicon(d2="c"))).locks
 
@@ -488,7 +488,7 @@ def test_on_a_disk_too_full_for_the_reserve_nothing_is_allocated_until_there_is_
             _apply(store, allocated(silicon(d1="b")))
         _apply(store, _release)
         filler.unlink()
-        store.tidy()
+        store.tidy(keep=200)
         _apply(store, allocated(silicon(d1="b")))
 
 
@@ -684,7 +684,7 @@ async def test_a_commit_that_takes_too_long_is_given_up_and_yet_comes(
 async def test_tidying_and_reading_go_through_the_same_lane(tmp_path: Path, lane: Lane) -> None:
     ledger = await _open(tmp_path, lane, ManualClock())
     await ledger.apply(_allocate)
-    await ledger.tidy()
+    await ledger.tidy(keep=200)
     await ledger.load()
     assert ledger.book.value == read_only(tmp_path)
 
@@ -714,7 +714,7 @@ def test_a_history_that_cannot_be_tidied_is_an_error_that_names_the_ledger(tmp_p
     with closing(Store(tmp_path)) as store:
         store._db.execute("DROP TABLE history")
         with pytest.raises(LedgerError, match=r"cannot tidy the ledger .*ledger\.db"):
-            store.tidy()
+            store.tidy(keep=200)
 
 
 def test_a_release_for_which_the_reserve_is_too_small_is_an_error_that_says_so(

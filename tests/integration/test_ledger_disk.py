@@ -180,7 +180,7 @@ async def test_a_disk_that_fills_while_nobody_writes_shows_and_is_proven_again_w
     ledger = await _open(disk.path, lane, clock)
     for _ in range(40):
         await ledger.prove()
-    await ledger.tidy()
+    await ledger.tidy(keep=200)
     filler = disk.path / "filler"
     _fill(filler)
     with pytest.raises(LedgerError, match="the disk is full"):
@@ -251,7 +251,7 @@ def test_a_proof_leaves_the_book_as_it_was_and_the_wal_bounded(tmp_path: Path) -
         for _ in range(600):
             store.prove()
         assert (tmp_path / f"{FILE}-wal").stat().st_size > 1 << 20
-        store.tidy()
+        store.tidy(keep=200)
         store.prove()
         assert (tmp_path / f"{FILE}-wal").stat().st_size <= 1 << 20
         assert store.read() == book

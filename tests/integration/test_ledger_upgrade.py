@@ -270,9 +270,7 @@ def test_claims_and_who_has_what_by_them_are_read_as_they_were_written(tmp_path:
 async def _of_gpus(folder: Path) -> tuple[dict[str, GpuState], dict[str, IdleMemory]]:
     """Return what NVIDIA's adapter finds kept in the ledger after an upgrade."""
     lane = Lane("ledger", deadline=30.0)
-    ledger = await open_ledger(
-        folder, lane, clock=SystemClock(), boot=BOOT, history_per_device=9, locks=()
-    )
+    ledger = await open_ledger(folder, lane, clock=SystemClock(), boot=BOOT, locks=())
     try:
         return (
             Kept(ledger, "nvidia/health", GpuState).value,

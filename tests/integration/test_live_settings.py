@@ -23,7 +23,7 @@ from simulated.node import SimulatedNode
 
 _LIVE = [path for path in known_paths() if take_up(path) is TakeUp.LIVE]
 _OTHERWISE: Mapping[str, object] = {
-    "devices": [{"resource": "example.com/other", "match": {"index": 0}}],
+    "devices": [{"resource": "example.com/x", "api": "dra", "match": {"index": 0}}],
     "labels.folder": "/srv/features.d",
     "labels.enabled": True,
 }
@@ -136,14 +136,23 @@ def _not_live(settings: Settings) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", _LIVE)
-async def test_no_part_keeps_the_former_value_of_a_live_key(path: str, short_path: Path) -> None:
+async def test_no_part_keeps_the_former_value_of_a_live_key(
+    path: str, short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     node = SimulatedNode(short_path / "node", chips=1)
+    (node.root.proc / "driver/nvidia").mkdir(parents=True)
+    (short_path / "token").touch()
     names = ("sys", "proc", "dev", "cgroup", "etc", "run")
     (short_path / "dp").mkdir()
     base = {
         "stateDir": str(short_path / "state"),
         "host": {name: str(getattr(node.root, name)) for name in names},
         "kubelet": {"pluginDir": str(short_path / "dp")},
+        "tpu": {"api": "dra"},
+        "dra": {"serviceAccount": str(short_path)},
+        "events": {"enabled": True},
     }
     before, after = convert(base), _with(base, path, _another(path))
     try:
@@ -155,6 +164,7 @@ async def test_no_part_keeps_the_former_value_of_a_live_key(path: str, short_pat
     finally:
         node.close()
     assert after.gate in begun.values(), "the gate's own, by whatever way it was reached"
+    assert {"parts.dra", "parts.events"}.isdisjoint(begun), "both doors and the Events are built"
     ignored = _BY_CHANCE.search
     assert {key: taken_up[key] for key in taken_up if not ignored(key)} == {
         key: begun[key] for key in begun if not ignored(key)

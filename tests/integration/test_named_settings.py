@@ -66,7 +66,7 @@ class Cluster:
 def cluster(short_path: Path) -> Iterator[Cluster]:
     with control_plane(short_path) as plane:
         made = Cluster(plane, short_path / "named")
-        made.document("default", allocate={"pendingTimeout": "50s"})
+        made.document("default", tpu={"vbarUrl": "http://vbar"})
         made.document("slow", gate={"wait": "20s"})
         made.document("fast", version="v1", flags={"migStrategy": "none"})
         yield made
@@ -100,7 +100,7 @@ async def test_the_label_and_the_documents_are_followed_and_pods_keep_their_devi
         await node.until(
             lambda: node.log.count('"event": "started"') == 2, "the restart that it takes"
         )
-        assert (await _goes_by(node, "default"))["allocate"]["pendingTimeout"] == 50
+        assert (await _goes_by(node, "default"))["tpu"]["vbarUrl"] == "http://vbar"
 
         assert await node.locks() == locks
         assert node.orphans(holder), "its program runs on"
@@ -114,7 +114,7 @@ async def test_without_the_right_to_read_the_node_it_goes_by_the_file_and_tells(
     async with cluster.daemon(short_path) as node:
         await node.until_problem("configuration", 'cannot get resource "nodes"')
         assert "document default" in await node.problem("configuration")
-        assert (await node.asked("debug"))["settings"]["allocate"]["pendingTimeout"] == 50
+        assert (await node.asked("debug"))["settings"]["tpu"]["vbarUrl"] == "http://vbar"
 
 
 async def test_a_start_without_the_api_server_goes_by_the_label_that_was_read_last(

@@ -1,5 +1,6 @@
 """The device lists, from a real ledger, by a clock that a test moves."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -26,13 +27,14 @@ _WITHHOLD_AFTER = 30.0
 class _Scene:
     def __init__(self, ledger: Ledger, clock: ManualClock) -> None:
         self.ledger, self.clock = ledger, clock
+        self.withhold_after = Watched(_WITHHOLD_AFTER)
         self.inventory: Watched[Inventory] = Watched(_NODE)
         self.offering = Offering(
             ledger=ledger,
             inventory=self.inventory,
             view=Watched(seen()),
             clock=clock,
-            withhold_after=_WITHHOLD_AFTER,
+            withhold_after=self.withhold_after,
         )
 
     def offered(self) -> list[OfferedDevice]:
@@ -103,6 +105,24 @@ async def test_a_device_is_withheld_when_it_has_been_releasing_for_long_by_no_cl
         scene.clock.step_wall(-7200.0)
         scene.clock.shift(0.1)
         assert scene.healthy() == ["d1"]
+
+
+async def test_another_patience_counts_at_once_for_a_release_that_is_under_way(
+    tmp_path: Path,
+) -> None:
+    async with _scene(tmp_path) as scene:
+        await scene.change(_held)
+        await scene.change(_ends)
+        running = asyncio.create_task(scene.offering.run())
+        offers = scene.offering.offers
+        await offers.until(lambda now: len(now.of(WHOLE)) == 2)
+        scene.clock.shift(1.0)
+        scene.withhold_after.set(0.5)
+        await offers.until(lambda now: [each.healthy for each in now.of(WHOLE)] == [False, True])
+        scene.withhold_after.set(2.0)
+        await offers.until(lambda now: all(each.healthy for each in now.of(WHOLE)))
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_the_next_release_of_the_same_device_has_its_own_time(tmp_path: Path) -> None:

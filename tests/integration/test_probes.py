@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from holdfast.errors import SettingsError
 from holdfast.model.node.readiness import Check
+from holdfast.runtime.watched import Watched
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.httpserver import MOST_CLIENTS, SECONDS
 from holdfast.telemetry.probes import ProbeServer
@@ -36,7 +37,7 @@ def _get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
 def _serving(board: Board, *, address: str = "127.0.0.1", stall: float = _STALL) -> Iterator[int]:
     registry = CollectorRegistry()
     Gauge("holdfast_example", "An example.", registry=registry).set(7)
-    with ProbeServer(address, 0, board=board, registry=registry, stall=stall) as server:
+    with ProbeServer(address, 0, board=board, registry=registry, stall=Watched(stall)) as server:
         yield server.port
 
 
@@ -190,12 +191,14 @@ def test_a_port_that_is_taken_is_an_error_that_names_it_and_the_way_out() -> Non
         with pytest.raises(
             SettingsError, match=rf"port {port} of 127.0.0.1: Address already in use; .* http\.port"
         ):
-            ProbeServer("127.0.0.1", port, board=Board(), registry=CollectorRegistry(), stall=1)
+            ProbeServer(
+                "127.0.0.1", port, board=Board(), registry=CollectorRegistry(), stall=Watched(1)
+            )
 
 
 def test_an_address_that_is_not_ours_is_an_error_too() -> None:
     with pytest.raises(SettingsError, match=r"cannot serve probes on port 0 of 192\.0\.2\.1: "):
-        ProbeServer("192.0.2.1", 0, board=Board(), registry=CollectorRegistry(), stall=1)
+        ProbeServer("192.0.2.1", 0, board=Board(), registry=CollectorRegistry(), stall=Watched(1))
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
@@ -231,13 +234,15 @@ def test_no_number_of_probes_uses_the_server_up() -> None:
 
 
 def test_closing_waits_for_no_client_and_frees_the_port() -> None:
-    server = ProbeServer("127.0.0.1", 0, board=Board(), registry=CollectorRegistry(), stall=1)
+    server = ProbeServer(
+        "127.0.0.1", 0, board=Board(), registry=CollectorRegistry(), stall=Watched(1)
+    )
     with socket.create_connection(("127.0.0.1", server.port)):
         began = time.monotonic()
         server.close()
 
         assert time.monotonic() - began < SECONDS, "before the client's time is over"
     with ProbeServer(
-        "127.0.0.1", server.port, board=Board(), registry=CollectorRegistry(), stall=1
+        "127.0.0.1", server.port, board=Board(), registry=CollectorRegistry(), stall=Watched(1)
     ):
         pass

@@ -22,6 +22,8 @@ from simulated.pods import Pod
 from waiting import until
 
 _OTHER = "example.com/chip"
+_RESTART = {"vbarUrl": "http://127.0.0.1:8353"}
+"""Of the section tpu: what takes a restart and changes no device."""
 
 
 async def _registers_anew(node: Stage, resource: str = TPU) -> None:
@@ -92,7 +94,7 @@ async def test_it_registers_anew_in_the_same_process_and_a_pod_keeps_its_device(
         (chip,) = node.ids(holder)
         await node.until_locks({chip: "held"})
 
-        node.configure(allocate={"pendingTimeout": "50s"})
+        node.configure(tpu=_RESTART)
         await _registers_anew(node)
 
         assert await node.locks() == {chip: "held"}
@@ -190,7 +192,7 @@ async def test_a_start_that_waits_goes_on_waiting_when_the_daemon_restarts_for_a
 ) -> None:
     async with stage(short_path, chips=1, own_process=True, reclaim={"mode": "observe"}) as node:
         following, left = await _waits(node)
-        node.configure(reclaim={"mode": "observe"}, allocate={"pendingTimeout": "50s"})
+        node.configure(reclaim={"mode": "observe"}, tpu=_RESTART)
 
         await _registers_anew(node)
 
@@ -286,6 +288,6 @@ async def test_while_a_look_at_a_process_hangs_nothing_is_begun_anew(short_path:
         for fd in range(64):
             os.mkfifo(details / str(fd))
         await node.until_problem("process visibility", "no answer within 2 s")
-        node.configure(allocate={"pendingTimeout": "50s"})
+        node.configure(tpu=_RESTART)
 
         await _refuses(node, f"scan of pid {pid}")

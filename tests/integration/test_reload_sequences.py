@@ -18,11 +18,12 @@ _LIVE: list[dict[str, Any]] = [
     {"reclaim": {"mode": "observe"}},
     {"log": {"level": "debug"}},
     {"discovery": {"rescan": "1s"}, "readiness": {"requireDevices": True}},
+    {"withholdAfter": "20s", "history": {"perDevice": 10}},
+    {"allocate": {"commitTimeout": "1s", "pendingTimeout": "50s"}},
 ]
 _RESTART: list[dict[str, Any]] = [
     _POOL,
-    {"withholdAfter": "20s"},
-    {"allocate": {"pendingTimeout": "50s"}},
+    {"tpu": {"vbarUrl": "http://127.0.0.1:8353"}},
 ]
 _REFUSED: list[dict[str, Any]] = [
     {"gate": {"wiat": "1s"}},

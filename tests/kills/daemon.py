@@ -120,8 +120,8 @@ class Daemon:
             pidfds=self._pidfds,
             clock=clock,
             exited=self._holder_exited,
-            rescan=settings.foreign_scan,
-            exclusive_open=False,
+            rescan=Watched(settings.foreign_scan),
+            exclusive_open=Watched(False),
         )
         pods = Pods(
             cgroups=cgroups,
@@ -144,7 +144,7 @@ class Daemon:
             pods=pods,
             clock=clock,
             settings=Watched(settings),
-            question_timeout=5.0,
+            question_timeout=Watched(5.0),
             own_pid=OWN_PID,
             judge=self._guards.judge,
         )
@@ -172,7 +172,7 @@ class Daemon:
             resetter=resetter,
             clock=clock,
             settings=Watched(settings),
-            pending_timeout=60.0,
+            pending_timeout=Watched(60.0),
         )
         self._open_second_door(ledger, reader)
         reader.read()
@@ -203,7 +203,7 @@ class Daemon:
                     self._look,
                     locks=lambda: ledger.book.value.locks,
                     clock=clock,
-                    exclusive_open=False,
+                    exclusive_open=Watched(False),
                 ),
                 looked=watcher.looked,
                 obstacle=watcher.obstacle,
@@ -222,7 +222,7 @@ class Daemon:
             obstacle=watcher.obstacle,
             nudges=watcher.nudges,
             clock=clock,
-            patience=_PATIENCE,
+            patience=Watched(_PATIENCE),
         )
         self.claims = ClaimSide(
             self._kubelet,

@@ -36,7 +36,7 @@ class Truths:
             preference=cast("Any", SimpleNamespace(kept_back={})),
             clock=self.clock,
             settings=Watched(Drift(settle=Duration(SETTLE))),
-            pending_timeout=60.0,
+            pending_timeout=Watched(60.0),
         )
 
     def offer(self, healthy: frozenset[DeviceId]) -> None:

@@ -82,7 +82,7 @@ class Scene:
                 "Any", SimpleNamespace(read=cluster.read, write=cluster.write_condition)
             ),
             clock=self.clock,
-            patience=30.0,
+            patience=Watched(30.0),
         )
         self.notices.observe = lambda about, written: self.counted.append((about, written))
 

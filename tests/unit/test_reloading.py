@@ -22,7 +22,10 @@ def test_each_line_of_the_table_is_of_a_key_or_a_section() -> None:
     ("path", "how"),
     [
         ("gate.wait", TakeUp.LIVE),
-        ("gate.exclusiveOpen", TakeUp.ANEW),
+        ("gate.exclusiveOpen", TakeUp.LIVE),
+        ("withholdAfter", TakeUp.LIVE),
+        ("dra.evictLost", TakeUp.LIVE),
+        ("dra.nodeName", TakeUp.ANEW),
         ("reclaim.retry.first", TakeUp.LIVE),
         ("log.level", TakeUp.LIVE),
         ("tpu.resourceName", TakeUp.ANEW),
@@ -36,7 +39,8 @@ def test_each_line_of_the_table_is_of_a_key_or_a_section() -> None:
         ("http.port", TakeUp.POD),
         ("kubelet.pluginDir", TakeUp.POD),
         ("kubelet.podResourcesSocket", TakeUp.POD),
-        ("kubelet.poll", TakeUp.ANEW),
+        ("kubelet.poll", TakeUp.LIVE),
+        ("kubelet.socketPrefix", TakeUp.ANEW),
     ],
 )
 def test_how_a_change_of_a_key_is_taken_up(path: str, how: TakeUp) -> None:
@@ -98,29 +102,13 @@ def test_only_the_rules_for_devices_are_told_as_those_of_an_api() -> None:
 
 
 def test_parts_see_settings_that_were_put_after_they_were_built() -> None:
-    before = convert({})
-    after = convert(
-        {
-            "discovery": {"rescan": 1},
-            "drift": {"beat": 1},
-            "gate": {"wait": 1},
-            "kubelet": {"question": {"settle": 0.5}},
-            "labels": {"enabled": True},
-            "reclaim": {"mode": "observe"},
-        }
-    )
-    live = LiveSettings(before)
-    parts = (
-        live.discovery,
-        live.drift,
-        live.gate,
-        live.labels,
-        live.question,
-        live.reclaim,
-    )
+    after = convert({"reclaim": {"mode": "observe"}})
+    live = LiveSettings(convert({}))
+    mode = live.reclaim.part(lambda now: now.mode)
 
     live.put(after)
 
     assert live.whole is after
-    assert [each.version for each in parts] == [1] * len(parts)
-    assert live.reclaim.value.mode == "observe"
+    assert live.reclaim.value is after.reclaim
+    assert mode.value == "observe"
+    assert (live.reclaim.version, live.gate.version) == (1, 0)

@@ -24,7 +24,7 @@ def _reclaimer(clock: ManualClock) -> Reclaimer:
         pods=nothing,
         clock=clock,
         settings=Watched(_SETTINGS),
-        question_timeout=5.0,
+        question_timeout=Watched(5.0),
         own_pid=1,
     )
     return Reclaimer(ledger=nothing, evidence=evidence, pods=nothing, pidfds=nothing, clock=clock)

@@ -42,7 +42,7 @@ class Allocator:
         checkpoint: Callable[[], CheckpointId],
         lane: Lane,
         clock: Clock,
-        commit_timeout: float,
+        commit_timeout: Watched[float],
         refuses: Callable[[tuple[Device, ...]], str] = lambda _devices: "",
     ) -> None:
         """Answer from *inventory* and write to *ledger*.
@@ -94,7 +94,7 @@ class Allocator:
         devices: tuple[Device, ...],
         keys: Mapping[DeviceId, frozenset[HardwareKey]],
     ) -> None:
-        limit = self._commit_timeout
+        limit = self._commit_timeout.value
         checkpoint = await self._lane.run(lambda: self._look(devices), deadline=limit)
         moment = self._clock.uptime()  # a reading that began later shows it, or a newer one
 

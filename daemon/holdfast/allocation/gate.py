@@ -87,7 +87,7 @@ class Gate:
             look,
             locks=lambda: ledger.book.value.locks,
             clock=clock,
-            exclusive_open=settings.value.exclusive_open,
+            exclusive_open=settings.part(lambda now: now.exclusive_open),
         )
         self._looked = looked
         self._obstacle = obstacle

@@ -12,6 +12,7 @@ from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName
 from holdfast.model.use.free import Freedom, KernelFacts, Opened, judge_kernel, kept_by_driver
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
 
 _SCAN_SHARE = 0.005
 """How much of the time scans may take that only tell who has a device that is in use anyway."""
@@ -24,10 +25,14 @@ Locks = Mapping[DeviceName, DeviceLock]
 
 
 class _InUse(Struct, frozen=True, kw_only=True):
-    """What showed a device in use, and when all processes were looked at for it."""
+    """What showed a device in use, and when all processes were looked at for it.
+
+    `may_open`: whether its group could be opened as a proof.
+    """
 
     facts: KernelFacts
     scanned_at: float
+    may_open: bool
 
 
 class _Round:
@@ -51,7 +56,7 @@ class SharedLook:
         *,
         locks: Callable[[], Locks],
         clock: Clock,
-        exclusive_open: bool,
+        exclusive_open: Watched[bool],
     ) -> None:
         """Look with *look*; `locks` returns those of the present book."""
         self._look = look
@@ -108,7 +113,11 @@ class SharedLook:
     def _remember(self, name: DeviceName, facts: KernelFacts) -> None:
         verdict = judge_kernel(facts)
         if verdict.freedom is Freedom.IN_USE or verdict.final:
-            self._in_use[name] = _InUse(facts=facts, scanned_at=self._clock.monotonic())
+            self._in_use[name] = _InUse(
+                facts=facts,
+                scanned_at=self._clock.monotonic(),
+                may_open=self._exclusive_open.value,
+            )
         else:
             self._in_use.pop(name, None)
 
@@ -150,6 +159,7 @@ class SharedLook:
             if (before := self._in_use.get(each.name)) is not None
             and not before.facts.holders
             and (before.facts.enabled or before.facts.opened is Opened.BUSY)
+            and before.may_open is self._exclusive_open.value
             and now - before.scanned_at < pause
         ]
         enabled = await self._look.enabled(wanted) if wanted else {}
@@ -162,7 +172,7 @@ class SharedLook:
         return found
 
     async def _open(self, device: Device) -> Opened:
-        return await self._look.open(device) if self._exclusive_open else Opened.UNAVAILABLE
+        return await self._look.open(device) if self._exclusive_open.value else Opened.UNAVAILABLE
 
 
 def _is_kept(facts: KernelFacts) -> bool:

@@ -28,9 +28,11 @@ from holdfast.host.own.process import keep_freed_memory_small, raise_open_files_
 from holdfast.host.pci.udev import Uevents
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.ledger import open_ledger
+from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.stalls import Stalls
 from holdfast.runtime.supervisor import Supervisor
+from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings
 from holdfast.settings.named import follows_label
 from holdfast.telemetry.board import Board
@@ -62,7 +64,7 @@ async def run(
     it is taken up at once, or, where that takes a restart, everything stops as at SIGTERM and True
     is returned: the caller is to start the program anew in this process.
     """
-    orders = Orders()
+    orders, live = Orders(), LiveSettings(settings)
     raise_open_files_limit()
     keep_freed_memory_small()
     state = Path(settings.state_dir)
@@ -77,9 +79,10 @@ async def run(
                 "cannot lock the plugin folder against a second daemon", reason=plugins.problem
             )
         board, metrics = Board(), Metrics(stalls)
+        stall = Watched[float](settings.liveness.loop_stall)
         if settings.http.port:
-            stack.enter_context(_probes(settings, board, metrics))
-        pulse = asyncio.create_task(_pulse(board, settings.liveness.loop_stall), name="pulse")
+            stack.enter_context(_probes(settings, board, metrics, stall))
+        pulse = asyncio.create_task(_pulse(board, stall, live), name="pulse")
         stack.callback(pulse.cancel)
         board.down("opening the ledger")
         host = build_host(settings)
@@ -91,12 +94,11 @@ async def run(
             host.lanes["ledger"],
             clock=clock,
             boot=host.boot,
-            history_per_device=settings.history.per_device,
             locks=(instance, plugins),
         )
         stack.push_async_callback(ledger.close)
         parts = Parts(
-            LiveSettings(settings),
+            live,
             host,
             ledger,
             clock,
@@ -146,13 +148,15 @@ def _close_lanes(host: Hosts) -> None:
         lane.close()
 
 
-def _probes(settings: Settings, board: Board, metrics: Metrics) -> ProbeServer:
+def _probes(
+    settings: Settings, board: Board, metrics: Metrics, stall: Watched[float]
+) -> ProbeServer:
     return ProbeServer(
         settings.http.address,
         settings.http.port,
         board=board,
         registry=metrics.registry,
-        stall=settings.liveness.loop_stall,
+        stall=stall,
     )
 
 
@@ -234,14 +238,18 @@ def _follow_configuration(
         supervisor.start("node label", label.run())
 
 
-async def _pulse(board: Board, stall: float) -> None:
+async def _pulse(board: Board, stall: Watched[float], live: LiveSettings) -> None:
     """Show that the loop turns, from before anything that can take long to after the last of it.
+
+    *stall* is what the probes go by: a shorter one counts only once there was a beat.
 
     A node that is slow to be looked at is no reason for a restart, which would only begin anew.
     """
     while True:
+        changes = Changes([live.in_use])
         board.beat()
-        await asyncio.sleep(min(_BEAT, stall / 4))
+        stall.set(live.whole.liveness.loop_stall)
+        await changes.wait(min(_BEAT, stall.value / 4))
 
 
 async def _publish(parts: Parts, board: Board, metrics: Metrics) -> None:
@@ -257,8 +265,9 @@ async def _publish(parts: Parts, board: Board, metrics: Metrics) -> None:
 
 async def _keep_house(parts: Parts) -> None:
     while True:
-        await asyncio.sleep(_TIDY)
+        changes = Changes([parts.live.history])
+        await changes.wait(_TIDY)
         try:
-            await parts.ledger.tidy()
+            await parts.ledger.tidy(keep=parts.settings.history.per_device)
         except HoldfastError as error:
             log.warning("cannot delete old history from the ledger", reason=str(error))

@@ -39,8 +39,8 @@ class NodePool:
         pcie_root: Callable[[PciAddress], str],
         lane: Lane,
         clock: Clock,
-        withhold_after: float,
-        evict_lost: bool,
+        withhold_after: Watched[float],
+        evict_lost: Watched[bool],
     ) -> None:
         """Tell of the devices whose resource *driver* serves.
 
@@ -104,6 +104,7 @@ class NodePool:
     ) -> tuple[Mapping[DeviceName, tuple[Taint, ...]], float]:
         book, now = self._ledger.book.value, self._clock.monotonic()
         before, self._since = self._since, {}
+        withhold_after = self._withhold_after.value
         found: dict[DeviceName, tuple[Taint, ...]] = {}
         pause = _BEAT
         for name, device in devices.items():
@@ -113,15 +114,15 @@ class NodePool:
             brief = False
             if withholds(state, for_claim=for_claim):
                 # What was so when the daemon started has been told before it stopped.
-                started = now - self._withhold_after if before is None else before.get(name, now)
+                started = now - withhold_after if before is None else before.get(name, now)
                 self._since[name] = started
-                left = started + self._withhold_after - now
+                left = started + withhold_after - now
                 brief = left > 0
                 pause = min(pause, left) if brief else pause
             found[name] = taints(
                 self._driver,
                 self._facts(device, book, state, for_claim=for_claim, brief=brief),
-                evict_lost=self._evict_lost,
+                evict_lost=self._evict_lost.value,
             )
         return {name: each for name, each in found.items() if each}, pause
 
@@ -138,5 +139,5 @@ class NodePool:
             drained=book.marks.drain is not None,
             leaving=bool(device.leaving),
             uncommitted=failing is not None
-            and self._clock.monotonic() - failing > self._withhold_after,
+            and self._clock.monotonic() - failing > self._withhold_after.value,
         )

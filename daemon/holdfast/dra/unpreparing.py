@@ -42,7 +42,7 @@ class Unpreparing:
         obstacle: Callable[[DeviceName], str],
         nudges: Watched[int],
         clock: Clock,
-        patience: float,
+        patience: Watched[float],
     ) -> None:
         """End claims in *ledger*; the kubelet of *view* is the one that says so.
 
@@ -84,7 +84,7 @@ class Unpreparing:
         await self._specs.remove(claim.uid)
         self._ask("a claim is over")
         while True:
-            changes = Changes([self._ledger.book, self._nudges, self._view])
+            changes = Changes([self._ledger.book, self._nudges, self._view, self._patience])
             if self._view.value.kubelet != kubelet:  # it is known only now which one calls
                 kubelet = self._view.value.kubelet
                 with contextlib.suppress(LedgerError, LaneStuckError):
@@ -128,7 +128,7 @@ class Unpreparing:
             return 0.0
         if record is None or record.over_at is None or record.boot != self._ledger.boot:
             return 0.0
-        return record.over_at + self._patience - self._clock.uptime()
+        return record.over_at + self._patience.value - self._clock.uptime()
 
     def _by_whom(self, book: Book, claim: ClaimRef) -> str:
         known = [self._obstacle(lock.device) for lock in locks_of(book, claim.uid)]

@@ -38,7 +38,7 @@ class FolderWatch:
     """
 
     def __init__(
-        self, *, folder: Path, prefix: str, paths: PathWatcher, lane: Lane, interval: float
+        self, *, folder: Path, prefix: str, paths: PathWatcher, lane: Lane, interval: Watched[float]
     ) -> None:
         """Watch *folder*; the names of our own sockets there begin with *prefix*.
 
@@ -75,11 +75,11 @@ class FolderWatch:
         """Watch until cancelled."""
         try:
             while True:
-                changes = Changes([self._events])
+                changes = Changes([self._events, self._interval])
                 with contextlib.suppress(LaneStuckError):  # readiness tells of the lane
                     await self.refresh()
                 rarely = _RARELY if self._watched is not None else 1
-                await changes.wait(self._interval * rarely)
+                await changes.wait(self._interval.value * rarely)
         finally:
             self._watch(None)
 

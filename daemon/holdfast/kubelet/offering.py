@@ -26,7 +26,7 @@ class Offering:
         inventory: Watched[Inventory],
         view: Watched[KubeletView],
         clock: Clock,
-        withhold_after: float,
+        withhold_after: Watched[float],
         look_again: float = 1.0,
         elsewhere: Callable[[ResourceName], bool] = lambda _resource: False,
     ) -> None:
@@ -69,15 +69,17 @@ class Offering:
         self.offers.set(Offers(devices=devices, resend=self._resend))
 
     async def run(self) -> None:
-        """Follow the sources for ever."""
+        """Follow the sources until cancelled."""
         while True:
-            changes = Changes([self._ledger.book, self._inventory, self._view])
+            changes = Changes(
+                [self._ledger.book, self._inventory, self._view, self._withhold_after]
+            )
             self.refresh()
             if self._depend_on_time():
                 await changes.wait(self._look_again)
                 continue
             # That the ledger begins to fail is announced by nobody; it has to be seen in good time.
-            pause = max(self._look_again, self._withhold_after / 4)
+            pause = max(self._look_again, self._withhold_after.value / 4)
             while not await changes.wait(pause) and not self._depend_on_time():
                 pass
 
@@ -112,7 +114,7 @@ class Offering:
             owner_counted=lock is not None and lock.pod is not None and view.counts(lock.pod),
             releasing_for=self._ages.age(lock) if lock is not None else 0.0,
             uncommitted_for=0.0 if failing is None else self._clock.monotonic() - failing,
-            withhold_after=self._withhold_after,
+            withhold_after=self._withhold_after.value,
             withheld=why_withheld(book.marks, device.keys) is not None,
             leaving=bool(device.leaving),
         )

@@ -14,6 +14,7 @@ from holdfast.errors import KubeletError
 from holdfast.kubelet.wire import LARGEST_MESSAGE, dial, what_went_wrong
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import ListedPod
+from holdfast.runtime.watched import Watched
 
 _TOO_LARGE = "larger than max"
 
@@ -33,7 +34,7 @@ class PodResources:
     kubelet answers one more call with the old one's error.
     """
 
-    def __init__(self, socket: Path, *, deadline: float) -> None:
+    def __init__(self, socket: Path, *, deadline: Watched[float]) -> None:
         """Ask at *socket*, and give up after *deadline* seconds."""
         self._socket = socket
         self._deadline = deadline
@@ -51,7 +52,7 @@ class PodResources:
     async def _connect(self, channel: aio.Channel) -> None:
         problem = ""
         try:
-            async with asyncio.timeout(self._deadline):
+            async with asyncio.timeout(self._deadline.value):
                 state = channel.get_state(try_to_connect=True)
                 while state is not grpc.ChannelConnectivity.READY and not problem:
                     if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
@@ -60,7 +61,7 @@ class PodResources:
                         await channel.wait_for_state_change(state)
                         state = channel.get_state(try_to_connect=True)
         except TimeoutError:
-            problem = f"no connection within {self._deadline:g} s"
+            problem = f"no connection within {self._deadline.value:g} s"
         if problem:
             raise KubeletError(
                 f"cannot list pods at {self._socket}: {problem}; is kubelet running?"
@@ -70,7 +71,7 @@ class PodResources:
         stub = api_pb2_grpc.PodResourcesListerStub(channel)
         try:
             request = api_pb2.ListPodResourcesRequest()
-            answer = await stub.List(request, timeout=self._deadline)
+            answer = await stub.List(request, timeout=self._deadline.value)
         except aio.AioRpcError as error:
             raise KubeletError(
                 f"cannot list pods at {self._socket}: {what_went_wrong(error)}; {_hint(error)}"

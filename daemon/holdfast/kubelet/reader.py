@@ -269,10 +269,10 @@ class ViewReader:
         be the first that we see.
         """
         began = changed = self._clock.monotonic()
-        end = began + self._settings.value.timeout
         seen = before
         while True:
-            changes = Changes([self._folder.state])
+            changes = Changes([self._folder.state, self._settings])
+            end = began + self._settings.value.timeout
             file, now = await self._file(), self._clock.monotonic()
             if file != seen:
                 seen, changed = file, now

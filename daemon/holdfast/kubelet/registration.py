@@ -60,7 +60,7 @@ class Registrar:
         folder: FolderWatch,
         prefix: str,
         clock: Clock,
-        times: RegistrationTimes,
+        times: Watched[RegistrationTimes],
     ) -> None:
         """Register what *offers* has, with a servicer that *plugin* makes for each resource.
 
@@ -87,7 +87,7 @@ class Registrar:
         server = self._each[resource].server if resource in self._each else None
         if server is None:
             raise KubeletError(f"cannot reach our socket of {resource}: none is served yet")
-        await server.answers(self._times.own_answer)
+        await server.answers(self._times.value.own_answer)
 
     async def close(self) -> None:
         """End all streams, stop all servers and remove our sockets. `run` must be over."""
@@ -110,7 +110,7 @@ class _OneResource:
         folder: FolderWatch,
         prefix: str,
         clock: Clock,
-        times: RegistrationTimes,
+        times: Watched[RegistrationTimes],
         changed: Callable[[Registration], None],
     ) -> None:
         """Register *plugin*, and call *changed* with each new state."""
@@ -150,7 +150,7 @@ class _OneResource:
                 await self._enrol(state)
                 began = self._clock.monotonic()
                 problem = await self._over(state)
-                if self._clock.monotonic() - began >= self._times.steady:
+                if self._clock.monotonic() - began >= self._times.value.steady:
                     delays = self._delays()
             except (KubeletError, LaneStuckError) as error:
                 problem = str(error)
@@ -158,7 +158,7 @@ class _OneResource:
             await self._pause(next(delays), state)
 
     def _delays(self) -> Iterator[float]:
-        return backoff(self._times.first_delay, self._times.last_delay)
+        return backoff(self._times.value.first_delay, self._times.value.last_delay)
 
     async def _enrol(self, state: FolderState) -> None:
         resource = self._plugin.resource
@@ -186,7 +186,7 @@ class _OneResource:
             folder=self._folder.path,
             prefix=self._prefix,
             plugin=self._plugin,
-            patience=self._times.stop,
+            patience=self._times.value.stop,
         )
         await server.start()
         self.server = server
@@ -225,7 +225,7 @@ class _OneResource:
         try:
             async with dial(self._folder.kubelet_socket) as channel:
                 stub = api_pb2_grpc.RegistrationStub(channel)
-                await stub.Register(request, timeout=self._times.register)
+                await stub.Register(request, timeout=self._times.value.register)
         except aio.AioRpcError as error:
             raise KubeletError(
                 f"cannot register {resource} with kubelet: {what_went_wrong(error)}"
@@ -233,7 +233,7 @@ class _OneResource:
 
     async def _over(self, began_with: FolderState) -> str:
         """Return, with the reason, when the registration is good no longer."""
-        opened_by = self._clock.monotonic() + self._times.stream
+        opened_by = self._clock.monotonic() + self._times.value.stream
         server = self.server
         while True:
             changes = Changes([self._plugin.streams, self._folder.state])
@@ -244,7 +244,7 @@ class _OneResource:
             if not streams.opened and left <= 0:
                 return (
                     f"kubelet accepted {self._plugin.resource} but opened no ListAndWatch stream "
-                    f"in {self._times.stream:g} s; see kubelet's log"
+                    f"in {self._times.value.stream:g} s; see kubelet's log"
                 )
             if _another_kubelet(state, began_with):
                 return f"{self._folder.kubelet_socket} was created again; registering again"

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from holdfast.errors import LaneStuckError, LedgerError, LedgerLostError, LedgerUnusableError
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
-from holdfast.ledger.store import HISTORY, Store
+from holdfast.ledger.store import Store
 from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState, Move
@@ -155,9 +155,12 @@ class Ledger:
         """Return the devices of which there is any history, those included that left the node."""
         return await self._lane.run(self._store.moved_devices)
 
-    async def tidy(self) -> None:
-        """Do the housekeeping that must not be on the way of an Allocate."""
-        await self._lane.run(self._store.tidy)
+    async def tidy(self, *, keep: int) -> None:
+        """Do the housekeeping that must not be on the way of an Allocate.
+
+        All but the last *keep* moves of each device are dropped.
+        """
+        await self._lane.run(lambda: self._store.tidy(keep=keep))
 
     async def prove(self, *, deadline: float | None = None) -> tuple[str, ...]:
         """Keep the locks, write and read back; nothing else ends `failing_since` and `problem`.
@@ -260,7 +263,6 @@ async def open_ledger(
     *,
     clock: Clock,
     boot: BootId,
-    history_per_device: int = HISTORY,
     locks: Sequence[InstanceLock | PluginFolderLock] = (),
 ) -> Ledger:
     """Open the ledger in *folder* on *lane*, and read the book.
@@ -268,7 +270,7 @@ async def open_ledger(
     The caller holds *locks*, among them the folder's InstanceLock; they are kept with each proof.
     Raises LedgerUnusableError.
     """
-    store = await lane.run(lambda: Store(folder, history_per_device=history_per_device))
+    store = await lane.run(lambda: Store(folder))
     ledger = Ledger(store, lane, clock=clock, boot=boot, locks=locks)
     await ledger.load()
     return ledger

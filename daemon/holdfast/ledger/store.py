@@ -12,7 +12,6 @@ from holdfast.ledger import disk, rows
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import Move
 from holdfast.model.ids import DeviceName
-from holdfast.settings.telling import History
 
 T = TypeVar("T")
 
@@ -30,8 +29,6 @@ _WAL_BYTES = 1 << 17
 _CACHE_KIB = 512
 """Pages that SQLite keeps: its own bound is four times that, and a history fills any."""
 _BUSY_TIMEOUT_MS = 500
-HISTORY = History().per_device
-"""How many moves of each device are kept where nothing else is said."""
 
 
 class Store:
@@ -41,7 +38,7 @@ class Store:
     never called on the way of an Allocate.
     """
 
-    def __init__(self, folder: Path, *, history_per_device: int = HISTORY) -> None:
+    def __init__(self, folder: Path) -> None:
         """Open the ledger in *folder*, or create it.
 
         Raises LedgerUnusableError when it is damaged, newer, or cannot be opened; the file is left
@@ -51,7 +48,6 @@ class Store:
         self._wal = folder / f"{FILE}-wal"
         self._copied = False
         self._reserve = disk.Reserve(folder)
-        self._history_per_device = history_per_device
         try:
             # Looked at without write access first: closing a file that is not to be touched would
             # otherwise fold its WAL back into it.
@@ -126,14 +122,14 @@ class Store:
                 message = f"cannot write the ledger {self._path}: {again}"
                 raise LedgerError(message) from again
 
-    def tidy(self) -> None:
-        """Drop history beyond its bound, fold the WAL back, and fill the reserve again."""
+    def tidy(self, *, keep: int) -> None:
+        """Drop all but the last *keep* moves of each device, fold the WAL, refill the reserve."""
         try:
             self._db.execute(
                 "DELETE FROM history WHERE seq IN (SELECT seq FROM (SELECT seq, row_number() OVER "
                 "(PARTITION BY resource, device ORDER BY seq DESC) AS age FROM history) "
                 "WHERE age > ?)",
-                (self._history_per_device,),
+                (keep,),
             )
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:

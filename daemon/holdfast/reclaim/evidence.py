@@ -44,7 +44,7 @@ class Evidence:
         clock: Clock,
         settings: Watched[Reclaim],
         mode_of: Callable[[PodUid], str] | None = None,
-        question_timeout: float,
+        question_timeout: Watched[float],
         own_pid: int,
         judge: Callable[[EndFacts], str | None] = why_spare,
     ) -> None:
@@ -61,13 +61,18 @@ class Evidence:
         self._pods = pods
         self._clock = clock
         self.settings = settings
-        self.question_timeout = question_timeout
+        self._question_timeout = question_timeout
         self._own_pid = own_pid
         self._judge = judge
         self._mode_of = mode_of or (lambda _pod: settings.value.mode)
         self._kubelet: dict[PodUid, tuple[tuple[ProcessId | None, float], float]] = {}
         """What the ledger says of how kubelet let go of each pod, and when that was first seen."""
         self._runtime: dict[PodUid, RuntimeSeen] = {}
+
+    @property
+    def question_timeout(self) -> float:
+        """Return for how many seconds an answer of kubelet's is waited for."""
+        return self._question_timeout.value
 
     async def look(self, pod: PodUid) -> tuple[Member, ...]:
         """Return the processes of *pod*; note whether kubelet and the runtime have let go of it."""

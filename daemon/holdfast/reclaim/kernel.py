@@ -13,6 +13,7 @@ from holdfast.model.ids import DeviceName, PciAddress, ProcessId
 from holdfast.model.use.free import KernelFacts, Opened, kept_by_driver
 from holdfast.model.use.holders import Holder
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.watched import Watched
 
 _SCAN_SHARE = 0.0005
 """How much of the time scans by the clock may take, however many processes there are."""
@@ -56,10 +57,10 @@ class KernelWatch:
         pidfds: Pidfds,
         clock: Clock,
         exited: Callable[[ProcessId], None],
-        rescan: float,
-        exclusive_open: bool,
+        rescan: Watched[float],
+        exclusive_open: Watched[bool],
     ) -> None:
-        """Scan what stays unexplained no more often than `rescan_pause`, at least *rescan*.
+        """Scan what stays unexplained no more often than `rescan_pause`: at least *rescan* seconds.
 
         *exclusive_open*: what seems to be nobody's, and is not proven to be, may be opened for a
         moment.
@@ -85,7 +86,7 @@ class KernelWatch:
 
         A scan of thousands of processes takes a second: the more it takes, the rarer it is.
         """
-        return max(self._rescan, self._look.full_scan_seconds / _SCAN_SHARE)
+        return max(self._rescan.value, self._look.full_scan_seconds / _SCAN_SHARE)
 
     async def enabled(
         self, devices: Sequence[Device]
@@ -168,7 +169,7 @@ class KernelWatch:
         enabled: an exclusive open tells. So it does where not everybody could be seen. Only for a
         device that no pod may start on meanwhile.
         """
-        if not self._exclusive_open or facts.holders:
+        if not self._exclusive_open.value or facts.holders:
             return facts
         if not facts.enabled:
             proven = facts.gaps and await self._look.open(device) is Opened.SUCCEEDED

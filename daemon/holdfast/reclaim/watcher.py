@@ -86,7 +86,7 @@ class Watcher:
         resetter: Resetter,
         clock: Clock,
         settings: Watched[Reclaim],
-        pending_timeout: float,
+        pending_timeout: Watched[float],
         is_retired: Callable[[ResourceName], bool] = lambda _resource: False,
     ) -> None:
         """Have *reclaimer* act on what is not free, and *resetter* check what was forced.
@@ -156,6 +156,7 @@ class Watcher:
                     self._inventory,
                     self.nudges,
                     self._settings,
+                    self._pending_timeout,
                 ]
             )
             try:
@@ -205,7 +206,7 @@ class Watcher:
             inventory=self._inventory.value,
             boot=self._ledger.boot,
             sightings=sightings,
-            pending_timeout=self._pending_timeout,
+            pending_timeout=self._pending_timeout.value,
         )
         book, now, agreed = self._ledger.book.value, self._clock.monotonic(), self._agreed
         if (

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+P = TypeVar("P")
 
 
 class Watched(Generic[T]):
@@ -17,6 +18,7 @@ class Watched(Generic[T]):
         self._value = value
         self._version = 0
         self._changed = asyncio.Event()
+        self._parts: tuple[Callable[[T], None], ...] = ()
 
     @property
     def value(self) -> T:
@@ -36,6 +38,17 @@ class Watched(Generic[T]):
             # A new event for each change: whoever holds the old one wakes, however late it runs.
             self._changed.set()
             self._changed = asyncio.Event()
+            for publish in self._parts:
+                publish(value)
+
+    def part(self, select: Callable[[T], P]) -> "Watched[P]":
+        """Return what *select* takes from the value, published anew whenever that changes.
+
+        It lives as long as this one: take parts when the daemon is built, not again and again.
+        """
+        part = Watched(select(self._value))
+        self._parts = (*self._parts, lambda value: part.set(select(value)))
+        return part
 
     async def follow(self) -> AsyncIterator[T]:
         """Yield the current value, then the latest whenever it has changed, without end."""

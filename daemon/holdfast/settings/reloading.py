@@ -20,25 +20,30 @@ class TakeUp(StrEnum):
 
 
 _TABLE: Mapping[str, TakeUp] = {
+    "allocate": TakeUp.LIVE,
     "devices": TakeUp.LIVE,
     "devices[].api": TakeUp.ANEW,
     "discovery": TakeUp.LIVE,
     "drift": TakeUp.LIVE,
+    "dra.evictLost": TakeUp.LIVE,
+    "dra.unprepareWait": TakeUp.LIVE,
     "gate": TakeUp.LIVE,
-    "gate.exclusiveOpen": TakeUp.ANEW,
+    "history": TakeUp.LIVE,
     "host": TakeUp.POD,
     "http": TakeUp.POD,
     "kubelet.pluginDir": TakeUp.POD,
     "kubelet.podResourcesSocket": TakeUp.POD,
+    "kubelet.poll": TakeUp.LIVE,
     "kubelet.question": TakeUp.LIVE,
-    "kubelet.question.timeout": TakeUp.ANEW,
+    "kubelet.registerTimeout": TakeUp.LIVE,
     "labels": TakeUp.LIVE,
     "labels.gkeKeys": TakeUp.ANEW,
+    "liveness": TakeUp.LIVE,
     "log": TakeUp.LIVE,
     "readiness": TakeUp.LIVE,
     "reclaim": TakeUp.LIVE,
-    "reclaim.foreignScan": TakeUp.ANEW,
     "stateDir": TakeUp.POD,
+    "withholdAfter": TakeUp.LIVE,
 }
 """Of keys and sections, those of a list's entries with ``[]``; the longest that a key begins with
 counts. All others: ANEW."""

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from holdfast.errors import SettingsError
+from holdfast.runtime.watched import Watched
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.httpserver import HttpServer, Request, Response
 from holdfast.telemetry.readyz import as_json, as_text, freshness, public_rows
@@ -26,7 +27,13 @@ class ProbeServer:
     """Serves the probes until closed. `/livez` fails only where a restart helps."""
 
     def __init__(
-        self, address: str, port: int, *, board: Board, registry: CollectorRegistry, stall: float
+        self,
+        address: str,
+        port: int,
+        *,
+        board: Board,
+        registry: CollectorRegistry,
+        stall: Watched[float],
     ) -> None:
         """Listen on *address* and *port*; raises SettingsError naming the port when it is taken.
 
@@ -79,14 +86,14 @@ class ProbeServer:
 
     def _livez(self, _request: Request, _query: str) -> Response:
         silent = self._board.silent_for
-        if silent > self._stall:
+        if silent > self._stall.value:
             text = f"event loop has not run for {silent:.1f} s\n"
             return Response(status=HTTPStatus.SERVICE_UNAVAILABLE, body=text.encode())
         return Response(body=b"ok\n")
 
     def _readyz(self, request: Request, query: str) -> Response:
         readiness = self._board.readiness
-        rows = [*public_rows(readiness), freshness(readiness, self._stall)]
+        rows = [*public_rows(readiness), freshness(readiness, self._stall.value)]
         ready = all(row["passes"] for row in rows)
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
         # Every check is always listed, so `?verbose` as in Kubernetes' own probes has no effect.

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.runtime.stalls import Stalls, TimedSelector
+from holdfast.runtime.watched import Watched
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.probes import ProbeServer
@@ -42,7 +43,9 @@ def test_a_blocked_loop_shows_in_the_metric_while_it_is_blocked_and_afterwards()
     stalls, release = Stalls(), threading.Event()
     registry = Metrics(stalls).registry
     with (
-        ProbeServer("127.0.0.1", 0, board=Board(), registry=registry, stall=30.0) as server,
+        ProbeServer(
+            "127.0.0.1", 0, board=Board(), registry=registry, stall=Watched(30.0)
+        ) as server,
         _loop(stalls) as loop,
     ):
         loop.call_soon_threadsafe(release.wait)

@@ -86,7 +86,7 @@ class DriftWatch:
         preference: Preference,
         clock: Clock,
         settings: Watched[Drift],
-        pending_timeout: float,
+        pending_timeout: Watched[float],
         claims: Callable[[], ClaimDriftFacts | None] = lambda: None,
     ) -> None:
         """Compare what the other parts publish; *claims* returns None where there is no DRA."""
@@ -153,7 +153,7 @@ class DriftWatch:
             kept_back=self._preference.kept_back,
             list_answered=self._sent.answered(view.questions),
             locked_at={lock.device: self._ages.since(lock) for lock in book.locks.values()},
-            lock_patience=self._pending_timeout,
+            lock_patience=self._pending_timeout.value,
         )
 
     def _pause(self) -> float:

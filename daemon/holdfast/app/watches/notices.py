@@ -22,6 +22,7 @@ from holdfast.model.events.reclaims import reclaims_in
 from holdfast.model.gate.waiting import Waiting
 from holdfast.model.ids import DeviceName
 from holdfast.runtime.clock import Clock, backoff
+from holdfast.runtime.watched import Watched
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +64,7 @@ class Notices:
         events: Events,
         condition: ConditionOfNode,
         clock: Clock,
-        patience: float,
+        patience: Watched[float],
         refused: Callable[[], str] = lambda: "",
     ) -> None:
         """Tell of devices that are not free for *patience* seconds, once the node was *looked* at.
@@ -163,7 +164,7 @@ class Notices:
             name: math.inf if lock.fence <= self._inherited else self._ages.age(lock)
             for name, lock in book.locks.items()
         }
-        return kept_devices(book, ages, patience=self._patience, obstacle=self._obstacle)
+        return kept_devices(book, ages, patience=self._patience.value, obstacle=self._obstacle)
 
     @contextlib.contextmanager
     def _counted(self, about: str) -> Iterator[None]:

@@ -97,7 +97,7 @@ class Dra:
                 obstacle=parts.watcher.obstacle,
                 nudges=parts.watcher.nudges,
                 clock=parts.clock,
-                patience=dra.unprepare_wait,
+                patience=parts.live.dra.part(lambda now: now.unprepare_wait),
             ),
             clock=parts.clock,
         )
@@ -220,7 +220,10 @@ class Dra:
 
     def _publisher(self, slices: NodeSlices) -> Publisher:
         parts = self._parts
-        settings = parts.settings
+        debounce: Watched[float] = parts.live.withhold_after.part(
+            lambda now: min(now, _MOST_DEBOUNCE)
+        )
+        evict_lost = parts.live.dra.part(lambda now: now.evict_lost)
         return Publisher(
             driver=self.driver,
             node=self.node,
@@ -233,15 +236,15 @@ class Dra:
                 pcie_root=Sysfs(parts.host.root).pcie_root,
                 lane=parts.host.lanes["discovery"],
                 clock=parts.clock,
-                withhold_after=min(settings.withhold_after, _MOST_DEBOUNCE),
-                evict_lost=settings.dra.evict_lost,
+                withhold_after=debounce,
+                evict_lost=evict_lost,
             ),
             server=slices,
             mirror=self._mirror,
-            changes=(parts.scanner.inventory, parts.ledger.book),
+            changes=(parts.scanner.inventory, parts.ledger.book, debounce, evict_lost),
             registration=self.registrar.registration,
             clock=parts.clock,
-            publishes=settings.has_dra(),
+            publishes=parts.settings.has_dra(),
         )
 
     async def _with_cgroup(self, pods: Collection[PodUid]) -> Collection[PodUid]:
@@ -255,5 +258,5 @@ class Dra:
             prefix=prefix,
             paths=parts.host.paths,
             lane=parts.host.lanes["kubelet"],
-            interval=parts.settings.kubelet.poll,
+            interval=parts.live.kubelet.part(lambda now: now.poll),
         )

@@ -37,7 +37,7 @@ class ClusterEvents:
             events=NodeEvents(self.server, node=node),
             condition=NodeCondition(self.server, node=node),
             clock=parts.clock,
-            patience=settings.withhold_after,
+            patience=parts.live.withhold_after,
             refused=lambda: parts.live.refused,
         )
 

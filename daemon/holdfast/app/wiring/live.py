@@ -1,4 +1,4 @@
-"""The settings in use, and the sections of them that parts follow while the daemon runs."""
+"""The settings in use, and what the parts follow of them while the daemon runs."""
 
 from collections.abc import Callable
 
@@ -8,31 +8,34 @@ from holdfast.settings.named import document_name
 
 
 class LiveSettings:
-    """Publishes each section that holds a key which is taken on live (settings.reloading)."""
+    """Publishes the settings in use, and whatever parts follow of them."""
 
     def __init__(self, settings: Settings) -> None:
         """Begin with *settings*."""
-        self.whole = settings
-        """All settings, those included that parts were built by and do not follow."""
+        self.in_use = all_of = Watched(settings)
+        """All keys; those that take a restart never change here (settings.reloading)."""
         self.document = document_name(settings)
         """The named document that they were read from, empty for none."""
         self.refused = ""
         """Why the configuration as it is now is not the one in use; empty: it is."""
         self.unread: Callable[[], str] = lambda: ""
         """Returns why the node's label that names its document cannot be read; empty: it is."""
-        self.discovery = Watched(settings.discovery)
-        self.drift = Watched(settings.drift)
-        self.gate = Watched(settings.gate)
-        self.labels = Watched(settings.labels)
-        self.question = Watched(settings.kubelet.question)
-        self.reclaim = Watched(settings.reclaim)
+        self.allocate = all_of.part(lambda now: now.allocate)
+        self.discovery = all_of.part(lambda now: now.discovery)
+        self.dra = all_of.part(lambda now: now.dra)
+        self.drift = all_of.part(lambda now: now.drift)
+        self.gate = all_of.part(lambda now: now.gate)
+        self.history = all_of.part(lambda now: now.history)
+        self.kubelet = all_of.part(lambda now: now.kubelet)
+        self.labels = all_of.part(lambda now: now.labels)
+        self.reclaim = all_of.part(lambda now: now.reclaim)
+        self.withhold_after: Watched[float] = all_of.part(lambda now: now.withhold_after)
+
+    @property
+    def whole(self) -> Settings:
+        """All settings as they are now."""
+        return self.in_use.value
 
     def put(self, settings: Settings) -> None:
         """Publish *settings*, which differ from those before only in keys that are live."""
-        self.whole = settings
-        self.discovery.set(settings.discovery)
-        self.drift.set(settings.drift)
-        self.gate.set(settings.gate)
-        self.labels.set(settings.labels)
-        self.question.set(settings.kubelet.question)
-        self.reclaim.set(settings.reclaim)
+        self.in_use.set(settings)

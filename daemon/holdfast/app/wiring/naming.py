@@ -48,7 +48,7 @@ class Naming:
 
     def mode_of(self, pod: PodUid) -> str:
         """Return what is done about processes of *pod*: none is ended that may have a device so."""
-        general = self._live.reclaim.value.mode
+        general = self._live.whole.reclaim.mode
         locks = self._ledger.book.value.locks.values()
         modes = {self._mode_on(lock.device) or general for lock in locks if lock.pod == pod}
         return _OBSERVE if _OBSERVE in modes else (modes or {general}).pop()

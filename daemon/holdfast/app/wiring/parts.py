@@ -152,19 +152,20 @@ class Parts:
         )
 
     def _build_kubelet_side(self) -> None:
-        host, kubelet = self.host, self.settings.kubelet
+        host, kubelet, live = self.host, self.settings.kubelet, self.live.kubelet
         self.folder = FolderWatch(
             folder=Path(kubelet.plugin_dir),
             prefix=f"{kubelet.socket_prefix}-",
             paths=host.paths,
             lane=host.lanes["kubelet"],
-            interval=kubelet.poll,
+            interval=live.part(lambda now: now.poll),
         )
         self._traffic = Traffic()
         self.reader = ViewReader(
             folder=self.folder,
             pods=PodResources(
-                Path(kubelet.pod_resources_socket), deadline=kubelet.question.timeout
+                Path(kubelet.pod_resources_socket),
+                deadline=live.part(lambda now: now.question.timeout),
             ),
             traffic=self._traffic,
             peer=lambda socket: peer_of(socket, host.procfs),
@@ -175,26 +176,26 @@ class Parts:
             silent=self._silent,
             lane=host.lanes["kubelet"],
             clock=self.clock,
-            settings=self.live.question,
+            settings=live.part(lambda now: now.question),
         )
         self.offering = Offering(
             ledger=self.ledger,
             inventory=self.scanner.inventory,
             view=self.reader.view,
             clock=self.clock,
-            withhold_after=self.settings.withhold_after,
+            withhold_after=self.live.withhold_after,
             elsewhere=self.naming.is_dra,
         )
 
     def _build_reclaim(self) -> None:
-        host, reclaim = self.host, self.live.reclaim
+        host, live, reclaim = self.host, self.live, self.live.reclaim
         self.kernel = KernelWatch(
             look=self.look,
             pidfds=host.pidfds,
             clock=self.clock,
             exited=lambda _process: self.watcher.holder_exited(),
-            rescan=reclaim.value.foreign_scan,
-            exclusive_open=self.settings.gate.exclusive_open,
+            rescan=reclaim.part(lambda now: now.foreign_scan),
+            exclusive_open=live.gate.part(lambda now: now.exclusive_open),
         )
         self.cgroups = cgroups = Cgroups(host.root, monotonic=self.clock.monotonic)
         self._pods = pods = Pods(
@@ -219,7 +220,7 @@ class Parts:
             clock=self.clock,
             settings=reclaim,
             mode_of=self.naming.mode_of,
-            question_timeout=self.settings.kubelet.question.timeout,
+            question_timeout=live.kubelet.part(lambda now: now.question.timeout),
             own_pid=os.getpid(),
         )
         self.reclaimer = Reclaimer(
@@ -246,7 +247,7 @@ class Parts:
             resetter=self.resetter,
             clock=self.clock,
             settings=reclaim,
-            pending_timeout=self.settings.allocate.pending_timeout,
+            pending_timeout=live.allocate.part(lambda now: now.pending_timeout),
             is_retired=self.naming.is_dra,
         )
         self.hand = HandRelease(
@@ -285,7 +286,7 @@ class Parts:
             checkpoint=self._checkpoint,
             lane=self.host.lanes["kubelet"],
             clock=self.clock,
-            commit_timeout=self.settings.allocate.commit_timeout,
+            commit_timeout=self.live.allocate.part(lambda now: now.commit_timeout),
             refuses=lambda devices: self.sources.of(devices).refuses(devices),
         )
         self._preference = Preference(ledger=self.ledger, inventory=inventory, sources=self.sources)
@@ -308,7 +309,9 @@ class Parts:
             folder=self.folder,
             prefix=self.settings.kubelet.socket_prefix,
             clock=self.clock,
-            times=RegistrationTimes(register=self.settings.kubelet.register_timeout),
+            times=self.live.kubelet.part(
+                lambda now: RegistrationTimes(register=now.register_timeout)
+            ),
         )
 
     def _build_watches(self) -> None:
@@ -333,7 +336,7 @@ class Parts:
             preference=self._preference,
             clock=self.clock,
             settings=self.live.drift,
-            pending_timeout=self.settings.allocate.pending_timeout,
+            pending_timeout=self.live.allocate.part(lambda now: now.pending_timeout),
             claims=lambda: None if self.dra is None else self.dra.drift_facts(),
         )
         self.memory = MemoryWatch(
