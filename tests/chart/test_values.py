@@ -60,7 +60,7 @@ def _at(path: str, value: object) -> dict[str, Any]:
         ("extraEnv", [{"value": "b"}], "/extraEnv/0': missing property 'name'"),
         ("migStrategy", "mixed", "migStrategy: .*NVIDIA's .*; set config.gpu.migStrategy"),
         ("compatWithCPUManager", True, "compatWithCPUManager: .*config.gpu.passDeviceSpecs"),
-        ("gfd.enabled", True, "gfd: .*a program of its own"),
+        ("gfd.enabled", True, "gfd: .*config.labels.enabled"),
         ("config.map", {"a": ["b"]}, "/config/map/a"),
         ("config", {"map": {"a": ""}, "name": "b"}, "config.map: config.name names another"),
         ("config.map", {"no such": ""}, "/config/map.*'no such' not allowed"),

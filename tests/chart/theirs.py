@@ -24,13 +24,20 @@ VALUES: Mapping[str, str] = {
     "failOnInitError": "a driver that is not there is waited for; leave it out",
     "deviceDiscoveryStrategy": "GPUs are found by NVML; leave it out",
     "mps": f"MPS is not served; {_CONFIG}sharing.timeSlicing, or divide GPUs by MIG",
-    "gfd": _ELSEWHERE,
+    "gfd": f"{_CONFIG}labels.enabled for gfd.enabled",
     "nfd": _ELSEWHERE,
     "devicePlugin": f"{_CONFIG}gpu.enabled for devicePlugin.enabled",
     "securityContext": _FOLLOWS,
     "podSecurityContext": _FOLLOWS,
     "selectorLabelsOverride": "set nameOverride, or podLabels",
     "allowDefaultNamespace": "any namespace will do; leave it out",
+    "namespace": "use helm --namespace",
+    "componentSelectorLabels": "there is one DaemonSet alone; leave it out",
+    "configManager": "documents are followed without it, and there is no such container; leave it "
+    "out",
+    "logVerbosity": f"{_CONFIG}log.level",
+    "nvidiaDriverCapabilities": _FOLLOWS,
+    "legacyDaemonsetAPI": "Kubernetes has no other DaemonSet; leave it out",
 }
 """Values of the chart of NVIDIA's device plugin that ours has under another name, or not at all."""
 
