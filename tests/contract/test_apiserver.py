@@ -29,7 +29,7 @@ from holdfast.model.dra.claims import ClaimResult, OpaqueConfig
 from holdfast.model.dra.outcomes import ApiOutcome
 from holdfast.model.dra.resourceslice import (
     AttributeValue,
-    Quantity,
+    Capacity,
     ResourceSlice,
     SliceDevice,
     SlicePool,
@@ -78,7 +78,7 @@ def spec(device: str = "tpu-0000-00-05-0", *, driver: str = DRIVER) -> SliceSpec
             SliceDevice(
                 name=device,
                 attributes={"type": AttributeValue(text="tpu"), "x": AttributeValue(number=0)},
-                capacity={"memory": Quantity(value="16Gi")},
+                capacity={"memory": Capacity(value="16Gi")},
                 taints=(Taint(key=f"{DRIVER}/held", value="releasing", effect="NoSchedule"),),
             ),
         ),

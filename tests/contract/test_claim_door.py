@@ -106,6 +106,7 @@ class _AtTheDoor:
             obstacle=lambda name: f"what keeps {name.id}",
             at_work=lambda _keys: self.at_work,
             grant=Granting(Sources()).grant,
+            refuses=lambda _shares: "",
             stirred=self.nudges,
         )
         return ClaimDoor(
@@ -305,7 +306,8 @@ async def test_claims_of_one_call_do_not_wait_for_each_other(at: _AtTheDoor) -> 
 
 
 async def test_what_nobody_thought_of_fails_one_claim_of_a_call_alone(at: _AtTheDoor) -> None:
-    door, sound, broken = at.door(), at.allocate("one", 0), at.allocate("two", 1)
+    door = at.door(longest=_GENEROUS)
+    sound, broken = at.allocate("one", 0), at.allocate("two", 1)
     at.claims.broken = broken.name
     answers = await door.prepare([broken, sound])
     assert answers[sound.uid].error == ""

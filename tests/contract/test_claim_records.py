@@ -34,7 +34,7 @@ from holdfast.model.ids import (
     PodUid,
     ResourceName,
 )
-from holdfast.model.kubelet import ClaimEntry
+from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -390,7 +390,7 @@ async def test_a_server_that_does_not_say_who_is_an_administrator_is_asked_once(
     """A lock too many is the lesser evil, and kubelet waits for us when we begin."""
     at.inventory.set(replace(_NODE, devices=(*_NODE.devices, _GPU)))
     at.server.down = at.server.admin = True
-    devices = {"holdfast.dev": (("node-1", plain(_GPU).name),)}
+    devices = {"holdfast.dev": (RecordedDevice("node-1", plain(_GPU).name),)}
     refs = (_REF, ClaimRef("team", ClaimUid("uid-2"), "second"))
     entries = [ClaimEntry(claim=ref, pods=frozenset({X}), devices=devices) for ref in refs]
     write_entries(at.state, entries)

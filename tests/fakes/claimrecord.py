@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from holdfast.model.ids import ClaimRef, PodUid
-from holdfast.model.kubelet import ClaimEntry
+from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 
 
 def write_record(
@@ -26,7 +26,7 @@ def write_record(
     entry = ClaimEntry(
         claim=claim,
         pods=frozenset(map(PodUid, pods)),
-        devices={driver: tuple((pool, each) for each in (device, *others))},
+        devices={driver: tuple(RecordedDevice(pool, each) for each in (device, *others))},
     )
     write_entries(file, [entry] if pods else [])
 
@@ -41,7 +41,14 @@ def write_entries(file: Path, entries: Iterable[ClaimEntry]) -> None:
             "PodUIDs": {pod: {} for pod in sorted(each.pods)},
             "DriverState": {
                 driver: {
-                    "Devices": [{"PoolName": pool, "DeviceName": name} for pool, name in devices]
+                    "Devices": [
+                        {
+                            "PoolName": it.pool,
+                            "DeviceName": it.name,
+                            "ShareID": it.share_id or None,
+                        }
+                        for it in devices
+                    ]
                 }
                 for driver, devices in each.devices.items()
             },

@@ -355,10 +355,10 @@ async def test_where_fields_are_dropped_devices_are_left_out_instead(
     async with scene(short_path, count=4, minor=minor) as here:
         await here.published(4)
         await here.passes(WRITE_EVERY)
-        assert not here.publisher.counters_kept
+        assert not here.publisher.kept.counters
         here.ill(0, BROKEN)
         await here.published(3)
-        assert not here.publisher.taints_kept
+        assert not here.publisher.kept.taints
         writes = len(here.writes)
         await here.passes(60)
         assert len(here.writes) == writes, "and it is not tried again and again"

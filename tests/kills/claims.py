@@ -9,6 +9,7 @@ from typing import Protocol
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.dra.names import label
 from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName
+from holdfast.model.kubelet import RecordedDevice
 from kills.kernel import Kernel
 from kills.pods import Pod
 from kills.record import Record
@@ -138,7 +139,7 @@ class Claims:
             if not await door.prepare(each):
                 return False
             self._prepared.add(each)
-            devices = tuple((NODE, label(name)) for name in each.devices)
+            devices = tuple(RecordedDevice(NODE, label(name)) for name in each.devices)
             self.record.answered(each.ref.uid, DRIVER, devices)
             self._kernel.say(f"claim {each} is prepared for {pod}")
             each.granted = True

@@ -209,6 +209,7 @@ class Daemon:
                 obstacle=watcher.obstacle,
                 at_work=lambda _keys: "",
                 grant=lambda _resource, _devices, _inventory: ContainerGrant(),
+                refuses=lambda _shares: "",
                 stirred=watcher.nudges,
             ),
             specs=specs,

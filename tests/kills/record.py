@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from fakes.claimrecord import write_entries
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
-from holdfast.model.kubelet import ClaimEntry
+from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 
 
 class Record:
@@ -36,7 +36,7 @@ class Record:
         entry = self._entries.get(claim.uid, ClaimEntry(claim=claim, pods=frozenset()))
         self._put(replace(entry, pods=entry.pods | {pod}))
 
-    def answered(self, claim: ClaimUid, driver: str, devices: tuple[tuple[str, str], ...]) -> None:
+    def answered(self, claim: ClaimUid, driver: str, devices: tuple[RecordedDevice, ...]) -> None:
         """Write what the driver has prepared."""
         self._put(replace(self._entries[claim], devices={driver: devices}))
 

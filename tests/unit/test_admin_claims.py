@@ -19,7 +19,7 @@ from holdfast.model.book.pods import note_pods
 from holdfast.model.devices import Inventory
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
-from holdfast.model.kubelet import ClaimEntry
+from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 
 _ADMIN = ClaimRef("ops", ClaimUid("uid-of-admin"), "monitor")
 _TEAM = ClaimRef("team", ClaimUid("uid-of-team"), "train")
@@ -140,7 +140,9 @@ def test_what_kubelet_has_of_it_is_no_other_device() -> None:
         pool="node-1",
         entries=[
             ClaimEntry(
-                claim=ref, pods=frozenset({pod}), devices={"holdfast.dev": (("node-1", "d0"),)}
+                claim=ref,
+                pods=frozenset({pod}),
+                devices={"holdfast.dev": (RecordedDevice("node-1", "d0"),)},
             )
             for ref, pod in ((_TEAM, X), (_ADMIN, Y))
         ],

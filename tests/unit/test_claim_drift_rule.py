@@ -14,12 +14,12 @@ from holdfast.model.book.claims import Wish, end_claim, enlist
 from holdfast.model.book.drift import Disagreement, Drift
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import BootId, ClaimRef, ClaimUid
-from holdfast.model.kubelet import ClaimEntry
+from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 
 _REF = ClaimRef("team", ClaimUid("claim-1"), "one")
 _WISH = Wish(ref=_REF, pods={X: "train"}, devices={WHOLE: silicon(d0="a")})
 _ENTRY = ClaimEntry(
-    claim=_REF, pods=frozenset({X}), devices={"holdfast.dev": (("node-1", "tpu-d0"),)}
+    claim=_REF, pods=frozenset({X}), devices={"holdfast.dev": (RecordedDevice("node-1", "tpu-d0"),)}
 )
 
 
@@ -40,7 +40,7 @@ _AGREED = ClaimDriftFacts(
     read_at=UPTIME + 1.0,
     devices={"tpu-d0": (name("d0"),), "tpu-d1": (name("d1"),), "2x1": (name("d0"), name("d1"))},
 )
-_OTHER = replace(_ENTRY, devices={"holdfast.dev": (("node-1", "tpu-d1"),)})
+_OTHER = replace(_ENTRY, devices={"holdfast.dev": (RecordedDevice("node-1", "tpu-d1"),)})
 
 
 def _kinds(facts: ClaimDriftFacts) -> list[str]:
@@ -54,7 +54,11 @@ def _kinds(facts: ClaimDriftFacts) -> list[str]:
         ({"book": Book()}, Drift.CLAIM_UNKNOWN),
         ({"entries": (_OTHER,)}, Drift.CLAIM_OTHER_DEVICES),
         (
-            {"entries": (replace(_ENTRY, devices={"holdfast.dev": (("node-1", "2x1"),)}),)},
+            {
+                "entries": (
+                    replace(_ENTRY, devices={"holdfast.dev": (RecordedDevice("node-1", "2x1"),)}),
+                )
+            },
             Drift.CLAIM_OTHER_DEVICES,
         ),
         ({"entries": (_OTHER,), "devices": {"tpu-d1": (name("d1"),)}}, Drift.CLAIM_OTHER_DEVICES),
@@ -81,7 +85,9 @@ def test_each_disagreement_about_a_claim_is_found(changes: dict[str, object], ki
         {"book": Book(), "entries": (replace(_ENTRY, devices={"other.dev": (("p", "d"),)}),)},
         {
             "book": Book(),
-            "entries": (replace(_ENTRY, devices={"holdfast.dev": (("node-2", "tpu-d0"),)}),),
+            "entries": (
+                replace(_ENTRY, devices={"holdfast.dev": (RecordedDevice("node-2", "tpu-d0"),)}),
+            ),
         },
         {"entries": (replace(_ENTRY, pods=frozenset({X, Y})),)},
     ],

@@ -82,7 +82,10 @@ def test_configuration_of_others_is_not_ours_to_read() -> None:
             replace(_CLAIM, results=(replace(_RESULT, pool="node-2"),)),
             "tpu-0 is of pool node-2, and this node is node-1",
         ),
-        (replace(_CLAIM, results=(replace(_RESULT, share_id="half"),)), "is shared (half)"),
+        (
+            replace(_CLAIM, results=(replace(_RESULT, share_id="half"),) * 2),
+            "it was allocated the same share of tpu-0 twice: half",
+        ),
         (
             replace(_CLAIM, configs=(OpaqueConfig(driver="holdfast.dev", kind="TpuConfig"),)),
             "its configuration of kind TpuConfig is for holdfast.dev, which knows none",

@@ -10,7 +10,7 @@ from holdfast.errors import KubeletError
 from holdfast.kubelet.checkpoint import CheckpointState
 from holdfast.kubelet.claimstate import parse, read
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
-from holdfast.model.kubelet import ClaimEntry
+from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 
 
 def claim(**changes: object) -> dict[str, object]:
@@ -56,7 +56,7 @@ def test_a_claim_is_read_with_its_pods_and_its_devices_by_driver(key: str) -> No
         ClaimEntry(
             claim=ClaimRef(namespace="default", uid=ClaimUid("u1"), name="pod-a-chips-x7k2p"),
             pods=frozenset({PodUid("p1"), PodUid("p2")}),
-            devices={"holdfast.dev": (("node-a", "tpu-0"),), "other.example": ()},
+            devices={"holdfast.dev": (RecordedDevice("node-a", "tpu-0"),), "other.example": ()},
         ),
     )
 

@@ -24,10 +24,11 @@ from holdfast.model.dra.resourceslice import (
 )
 from holdfast.model.dra.slices import (
     Accepted,
+    Kept,
     PoolFacts,
     Writes,
     contents,
-    dropped,
+    kept_of,
     quantity,
     slice_name,
     writes,
@@ -38,6 +39,7 @@ from simulated.cluster.rules import Rules
 
 DRIVER, NODE = "holdfast.dev", "node-1"
 TPU = ResourceName("google.com/tpu")
+EVERYTHING = Kept()
 HELD = Taint(key=f"{DRIVER}/held", value="releasing", effect="NoSchedule")
 
 
@@ -68,16 +70,14 @@ def facts(
     devices: Sequence[Device],
     *,
     tainted: Mapping[DeviceName, tuple[Taint, ...]] | None = None,
-    taints_kept: bool = True,
-    counters_kept: bool = True,
+    kept: Kept = EVERYTHING,
 ) -> PoolFacts:
     return PoolFacts(
         devices={each.name: each for each in devices},
         advertised=Sources([Tpus(), Source()]).advertised(devices),
         taints=tainted or {},
         pcie_roots={address(0): "pci0000:00"},
-        taints_kept=taints_kept,
-        counters_kept=counters_kept,
+        kept=kept,
     )
 
 
@@ -160,7 +160,7 @@ def test_slices_are_valid_and_have_each_device_once(
     chosen = data.draw(st.sets(st.sampled_from(names))) if names else set()
     tainted = dict.fromkeys(chosen, (HELD,))
     found = contents(
-        facts(devices, tainted=tainted, taints_kept=taints_kept, counters_kept=counters_kept)
+        facts(devices, tainted=tainted, kept=Kept(taints=taints_kept, counters=counters_kept))
     )
 
     written = plan(found)
@@ -184,7 +184,7 @@ def test_slices_are_valid_and_have_each_device_once(
 def test_the_scheduler_cannot_give_one_piece_of_hardware_to_two_claims(
     devices: list[Device], counters_kept: bool, random: Any
 ) -> None:
-    made = facts(devices, counters_kept=counters_kept)
+    made = facts(devices, kept=Kept(counters=counters_kept))
     found = contents(made)
     hardware = {
         each.name: frozenset().union(*(made.devices[name].keys for name in each.devices))
@@ -280,7 +280,7 @@ def test_a_shape_is_tainted_with_its_chips() -> None:
 def test_where_taints_are_dropped_what_would_be_tainted_is_not_offered_and_the_rest_is() -> None:
     """Nothing else would keep the scheduler from a device that a leaked process still has."""
     devices = chips(4)
-    made = facts(devices, tainted={devices[0].name: (HELD,)}, taints_kept=False)
+    made = facts(devices, tainted={devices[0].name: (HELD,)}, kept=Kept(taints=False))
 
     assert [each.name for each in offered(contents(made))] == [
         "tpu-0000-00-01-0",
@@ -290,7 +290,7 @@ def test_where_taints_are_dropped_what_would_be_tainted_is_not_offered_and_the_r
 
 
 def test_without_counters_only_single_devices_are_offered() -> None:
-    found = contents(facts(chips(8), counters_kept=False))
+    found = contents(facts(chips(8), kept=Kept(counters=False)))
 
     assert [each.name for each in offered(found)] == [f"tpu-0000-00-0{n}-0" for n in range(8)]
     assert not any(each.shared_counters for each in found)
@@ -373,43 +373,48 @@ def test_a_wiped_pool_begins_above_the_last_generation() -> None:
 @pytest.mark.parametrize(
     ("sent", "stored", "told"),
     [
-        (SliceContent(), SliceContent(), (False, False)),
+        (SliceContent(), SliceContent(), Kept()),
         (
             SliceContent(devices=(SliceDevice(name="a", taints=(HELD,)),)),
             SliceContent(devices=(SliceDevice(name="a"),)),
-            (True, False),
+            Kept(taints=False),
         ),
         (
             SliceContent(devices=(SliceDevice(name="a", taints=(HELD,)),)),
             SliceContent(devices=(SliceDevice(name="a", taints=(HELD,)),)),
-            (False, False),
+            Kept(),
         ),
         (
             SliceContent(devices=(SliceDevice(name="a"),)),
             SliceContent(devices=(SliceDevice(name="a"),)),
-            (False, False),
+            Kept(),
+        ),
+        (
+            SliceContent(devices=(SliceDevice(name="a", allow_multiple_allocations=True),)),
+            SliceContent(devices=(SliceDevice(name="a"),)),
+            Kept(shares=False),
         ),
     ],
 )
-def test_dropped_taints_are_noticed(
-    sent: SliceContent, stored: SliceContent, told: tuple[bool, bool]
+def test_fields_of_devices_that_are_dropped_are_noticed(
+    sent: SliceContent, stored: SliceContent, told: Kept
 ) -> None:
-    assert dropped(sent, stored) == told
+    assert kept_of(sent, stored) == told
 
 
 def test_a_device_that_the_server_left_out_lost_its_taints_and_counters_too() -> None:
     devices, _ = contents(facts(chips(4), tainted={chips(4)[0].name: (HELD,)}))
 
-    assert dropped(devices, SliceContent()) == (True, True)
+    assert kept_of(devices, SliceContent()) == Kept(taints=False, counters=False)
 
 
 def test_dropped_counters_are_noticed() -> None:
     devices, counters = contents(facts(chips(4)))
     bare = SliceContent(devices=tuple(SliceDevice(name=each.name) for each in devices.devices))
 
-    assert dropped(counters, SliceContent()) == (False, True)
-    assert dropped(devices, bare) == (False, True)
-    assert dropped(counters, counters) == dropped(devices, devices) == (False, False)
+    assert kept_of(counters, SliceContent()) == Kept(counters=False)
+    assert kept_of(devices, bare) == Kept(counters=False)
+    assert kept_of(counters, counters) == kept_of(devices, devices) == Kept()
 
 
 @pytest.mark.parametrize("minor", [34, 35, 36, 37])
@@ -432,7 +437,7 @@ def test_slices_fit_the_published_schema(minor: int) -> None:
     ],
 )
 def test_amounts_are_written_as_the_server_writes_them(amount: int, text: str) -> None:
-    assert quantity(amount).value == text
+    assert quantity(amount) == text
 
 
 def test_the_name_of_a_slice_fits_and_stays_its_own() -> None:

@@ -256,10 +256,6 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
             "resources[0].rename: 'x' is no name for replicas; use nvidia.com/gpu.shared",
         ),
         (
-            {"gpu.api": "dra", "sharing.timeSlicing.resources": f"[{_GPUS}]"},
-            "GPUs that pods get by claims are not shared by time slicing",
-        ),
-        (
             {"tpu.api": "dra", "dra.driverName": "Holdfast"},
             "dra.driverName: 'Holdfast' is no name of a driver",
         ),

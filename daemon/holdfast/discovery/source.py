@@ -234,7 +234,7 @@ class Sources:
         for device in devices:
             found.setdefault(device.source, []).append(device)
         told = [each for mine in found.values() for each in self.of(mine).advertised(mine)]
-        return tuple(sorted(told, key=lambda each: len(each.devices) > 1))
+        return tuple(sorted(told, key=lambda each: len(each.devices) > 1 and not each.shared))
 
     def told(
         self, inventory: Inventory, serves: Callable[[ResourceName], bool]

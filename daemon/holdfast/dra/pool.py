@@ -12,7 +12,8 @@ from holdfast.model.book.locks import LockState
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.resourceslice import Taint
-from holdfast.model.dra.slices import PoolFacts
+from holdfast.model.dra.shares import as_whole
+from holdfast.model.dra.slices import Kept, PoolFacts
 from holdfast.model.dra.taints import TaintFacts, taints, withholds
 from holdfast.model.ids import DeviceName, PciAddress, ResourceName
 from holdfast.runtime.clock import Clock
@@ -65,14 +66,19 @@ class NodePool:
         """Tell whether some of the hardware was not looked at yet, or cannot be."""
         return any(map(self._serves, self._inventory.value.unseen))
 
-    async def facts(self, *, taints_kept: bool, counters_kept: bool) -> tuple[PoolFacts, float]:
-        """Return the facts as of now, and for how many seconds they stay true by themselves."""
+    async def facts(self, kept: Kept) -> tuple[PoolFacts, float]:
+        """Return the facts as of now, and for how many seconds they stay true by themselves.
+
+        *kept* is what the API server keeps of slices: without shares each GPU is offered whole.
+        """
+        inventory = self._inventory.value
         devices = {
-            each.name: each
-            for each in self._inventory.value.devices
-            if self._serves(each.name.resource)
+            each.name: each for each in inventory.devices if self._serves(each.name.resource)
         }
-        advertised = self._sources.told(self._inventory.value, self._serves)
+        advertised = self._sources.told(inventory, self._serves)
+        if not kept.shares:
+            advertised = tuple(map(as_whole, advertised))
+            devices |= {each.name: each for each in inventory.shared_cards()}
         roots = await self._roots_of(advertised)
         # From here on without a pause, so that all of it is of one moment.
         found, pause = self._taints(devices)
@@ -81,8 +87,7 @@ class NodePool:
             advertised=advertised,
             taints=found,
             pcie_roots=roots,
-            taints_kept=taints_kept,
-            counters_kept=counters_kept,
+            kept=kept,
         )
         return facts, pause
 
@@ -110,7 +115,11 @@ class NodePool:
         for name, device in devices.items():
             lock = book.lock_on(device.keys)
             state = LockState.FREE if lock is None else lock.state
-            for_claim = lock is None or lock.claim is not None
+            # Of a claim that has the GPU in another way, as it was offered before, the scheduler
+            # does not know that it keeps this away.
+            for_claim = lock is None or (
+                lock.claim is not None and not lock.keys.isdisjoint(device.keys)
+            )
             brief = False
             if withholds(state, for_claim=for_claim):
                 # What was so when the daemon started has been told before it stopped.

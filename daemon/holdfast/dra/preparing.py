@@ -35,6 +35,7 @@ from holdfast.model.dra.passage import (
     why_unfit,
     wish_for,
 )
+from holdfast.model.dra.shares import meant_by, placed
 from holdfast.model.gate.waiting import Waiting
 from holdfast.model.grants import ContainerGrant
 from holdfast.model.ids import ClaimRef, ClaimUid, DeviceName, HardwareKey, PodUid, ResourceName
@@ -72,7 +73,8 @@ class Node(Struct, frozen=True, kw_only=True):
     `advertised` are the devices that the scheduler knows, and `serves` tells of a resource whether
     it knows of those, also by patterns of names; `looked` is set once the node was
     scanned; `obstacle` tells what was last seen to keep a device from its next pod, empty for
-    nothing; `at_work` what we ourselves do to hardware. `stirred` changes when something on the
+    nothing; `at_work` what we ourselves do to hardware; `refuses` why one claim cannot have several
+    shares, empty where it can. `stirred` changes when something on the
     node may have.
     """
 
@@ -84,6 +86,7 @@ class Node(Struct, frozen=True, kw_only=True):
     obstacle: Callable[[DeviceName], str]
     at_work: Callable[[frozenset[HardwareKey]], str]
     grant: Grant
+    refuses: Callable[[Sequence[Device]], str]
     stirred: Watched[int]
 
 
@@ -185,10 +188,10 @@ class Preparing:
         """Return the answer, or raise _NotYetError with the reason."""
         if not self._node.looked.is_set():
             raise _NotYetError("holdfast has just started and has not scanned the node yet")
-        given = self._given(results)
+        wanted = self._wanted(claim.ref.uid, results)
+        given, held = await self._record(lambda draft: self._enlist(draft, claim, wanted))
         devices = devices_of(given, admin=False)
         wish = wish_for(claim, devices, devices_of(given, admin=True))
-        held = await self._record(lambda draft: enlist(draft, wish))
         book = self._ledger.book.value
         reason = held or why_not_yet(book, claim.ref.uid, wish.keys)
         if reason is not None:
@@ -211,18 +214,38 @@ class Preparing:
             log.info("adminAccess given", claim=str(claim.ref), devices=names)
         return answer
 
-    def _given(self, results: Sequence[ClaimResult]) -> tuple[Given, ...]:
-        """Return each result with its devices, which may be a group."""
-        inventory = self._node.inventory.value
-        known = {each.name: each.devices for each in self._node.advertised()}
+    def _enlist(
+        self, draft: Draft, claim: AllocatedClaim, wanted: Sequence[Given]
+    ) -> tuple[Sequence[Given], str | None]:
+        """Put the claim into the book; return what it is given, and why it waits before that."""
+        given = placed(wanted, draft.book, claim.ref.uid)
+        if isinstance(given, str):
+            return wanted, given
+        shares = tuple(device for each in given if each.is_share for device in each.devices)
+        if refusal := self._node.refuses(shares):
+            raise ClaimRefusedError(refusal)
+        devices, admin = devices_of(given, admin=False), devices_of(given, admin=True)
+        return given, enlist(draft, wish_for(claim, devices, admin))
+
+    def _wanted(self, claim: ClaimUid, results: Sequence[ClaimResult]) -> tuple[Given, ...]:
+        """Return each result with its devices: a group, or all that its share can be of."""
+        inventory, book = self._node.inventory.value, self._ledger.book.value
+        known = {each.name: each for each in self._node.advertised()}
         found: list[Given] = []
         for result in results:
-            names = known.get(result.device)
-            if names is None and any(map(self._node.serves, inventory.unseen)):
+            told = known.get(result.device)
+            if told is None and any(map(self._node.serves, inventory.unseen)):
                 raise _NotYetError(f"not all of the hardware was seen yet, {result.device} neither")
-            devices = [each for name in names or () if (each := inventory.get(name)) is not None]
-            if names is None or len(devices) != len(names):
+            names = () if told is None else meant_by(result, told, book, claim)
+            devices = [each for name in names if (each := inventory.get(name)) is not None]
+            if told is None or len(devices) != len(names):
                 message = f"this node has no device {result.device} any more; delete the pod"
+                raise ClaimRefusedError(message)
+            if not devices:
+                message = (
+                    f"it was allocated a share of {result.device}, which is not shared; delete "
+                    "the pod"
+                )
                 raise ClaimRefusedError(message)
             for each in devices:
                 fault = why_unfit(each, admin=result.admin_access)

@@ -7,13 +7,14 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 import structlog
+from msgspec.structs import replace
 
 from holdfast.apiserver.client import ApiRefusedError
 from holdfast.dra.mirror import SliceMirror
 from holdfast.dra.pool import NodePool
 from holdfast.errors import ApiServerError, ObjectGoneError
 from holdfast.model.dra.resourceslice import ResourceSlice, SliceSpec
-from holdfast.model.dra.slices import Accepted, Writes, contents, dropped, writes
+from holdfast.model.dra.slices import Accepted, Kept, Writes, contents, kept_of, writes
 from holdfast.model.kubelet import Registration
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock, backoff
@@ -98,10 +99,8 @@ class Publisher:
         self._retries = backoff(_FIRST_RETRY, _LAST_RETRY)
         self._began = clock.monotonic()
         self._registrations = registration.value.registrations
-        self.taints_kept = True
-        """Whether the API server keeps taints, as far as it has shown."""
-        self.counters_kept = True
-        """Whether it keeps the counters of devices that share hardware."""
+        self.kept = Kept()
+        """Which fields the API server keeps, as far as it has shown."""
         self.observe: Callable[[bool], None] = lambda _written: None
         """Hears of each write of a slice whether it succeeded."""
         self.problem = ""
@@ -142,9 +141,7 @@ class Publisher:
         now = self._clock.monotonic()
         if now < self._not_before or (self._pool.unseen and now - self._began < _SETTLES):
             return _LOOK
-        facts, pause = await self._pool.facts(
-            taints_kept=self.taints_kept, counters_kept=self.counters_kept
-        )
+        facts, pause = await self._pool.facts(self.kept)
         stored = self._mirror.slices.value
         if stored is None:
             self._report(self._mirror.problem)
@@ -209,15 +206,20 @@ class Publisher:
         self._accepted[name] = Accepted(sent=sent, stored=stored.spec.content)
         self._mirror.stored(stored)
         self.observe(True)
-        taints, counters = dropped(sent, stored.spec.content)
-        if taints or counters:
-            self.taints_kept = self.taints_kept and not taints
-            self.counters_kept = self.counters_kept and not counters
+        found = kept_of(sent, stored.spec.content)
+        if found != Kept():
             log.warning(
                 "the API server drops fields of ResourceSlices",
-                taints=taints,
-                counters=counters,
-                instead="devices that are withheld, or share hardware, are left out",
+                taints=not found.taints,
+                counters=not found.counters,
+                shares=not found.shares,
+                instead="devices that are withheld, or are made of the same hardware, are left "
+                "out; a shared GPU is given to one claim at a time",
+            )
+            self.kept = Kept(
+                taints=self.kept.taints and found.taints,
+                counters=self.kept.counters and found.counters,
+                shares=self.kept.shares and found.shares,
             )
             raise _ChangedMindError
 
@@ -228,12 +230,12 @@ class Publisher:
         status = error.status if isinstance(error, ApiRefusedError) else 0
         if (
             status == HTTPStatus.UNPROCESSABLE_ENTITY
-            and self.counters_kept
+            and self.kept.counters
             and _has_counters(found)
         ):
             # Kubernetes 1.34 wants them in the slice of their devices, if it wants them at all.
             log.warning("the API server refuses shared counters", reason=str(error))
-            self.counters_kept = False
+            self.kept = replace(self.kept, counters=False)
             raise _ChangedMindError from error
         if str(error) != self.problem:
             log.warning("cannot publish ResourceSlices", reason=str(error))
@@ -259,7 +261,7 @@ class Publisher:
         if count > before and count > 1:
             self._written.clear()
             self._not_before = 0.0
-            self.taints_kept = self.counters_kept = True
+            self.kept = Kept()
             self._mirror.read_again()
 
 

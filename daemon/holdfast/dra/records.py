@@ -1,6 +1,6 @@
 """Compares our claims with kubelet's record and the API server: what nobody tells us is found."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +15,13 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import ClaimRecord
 from holdfast.model.book.claims import Wish, adopt, end_claim, share
 from holdfast.model.book.draft import Draft
-from holdfast.model.devices import Device, Inventory
+from holdfast.model.devices import Inventory
 from holdfast.model.dra.advertised import Advertised
-from holdfast.model.dra.claims import AllocatedClaim
+from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
+from holdfast.model.dra.handing import Given, devices_of
 from holdfast.model.dra.lost import LostFacts, OnServer, why_over
 from holdfast.model.dra.passage import may_be_shared, wish_for
+from holdfast.model.dra.shares import as_whole, meant_by, placed
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
 from holdfast.model.kubelet import ClaimEntry
 from holdfast.runtime.changes import Changes
@@ -142,20 +144,20 @@ class ClaimRecords:
             await self._ledger.apply_if_changing(
                 partial(share, claim=entry.claim.uid, pods=entry.pods)
             )
-            devices = self._devices(entry)
-            if not (devices and entry.pods and self._lacks(entry.claim.uid, devices)):
+            admin = self._known_admin(entry.claim.uid)
+            wanted = self._wanted(entry, admin)
+            if not (wanted and entry.pods and self._lacks(entry.claim.uid, wanted)):
                 continue
-            admin = self._known_admin(entry.claim.uid, devices)
             try:
                 if answers:
-                    admin |= await self._admin(entry.claim, devices)
+                    admin |= await self._admin(entry.claim, wanted)
             except ObjectGoneError:
                 pass
             except ApiServerError:
                 answers = False
-            await self._adopt(_wish(entry, devices, admin))
+            await self._adopt(entry, self._wanted(entry, admin))
 
-    def _lacks(self, claim: ClaimUid, devices: Mapping[str, tuple[Device, ...]]) -> bool:
+    def _lacks(self, claim: ClaimUid, wanted: Sequence[Given]) -> bool:
         """Tell whether the ledger has less of a claim than kubelet: some hardware comes late."""
         book = self._ledger.book.value
         record = book.claims.get(claim)
@@ -163,49 +165,66 @@ class ClaimRecords:
             return False
         had = [each.keys for each in book.holdings.of_claim(claim)]
         had += record.admin.values() if record is not None else ()
-        wanted = (device.keys for each in devices.values() for device in each)
-        return not frozenset().union(*wanted) <= frozenset().union(*had)
+        given = placed(wanted, book, claim)
+        if isinstance(given, str):
+            return True
+        keys = (device.keys for each in given for device in each.devices)
+        return not frozenset().union(*keys) <= frozenset().union(*had)
 
-    async def _adopt(self, wish: Wish) -> None:
+    async def _adopt(self, entry: ClaimEntry, wanted: Sequence[Given]) -> None:
+        def take(draft: Draft) -> None:
+            given = placed(wanted, draft.book, entry.claim.uid)
+            if isinstance(given, str):
+                raise ClaimRefusedError(given)
+            adopt(draft, _wish(entry, given))
+
         try:
-            await self._ledger.apply_or_log(partial(adopt, wish=wish))
+            await self._ledger.apply_or_log(take)
         except ClaimRefusedError as error:
-            log.warning("claim not taken over", claim=str(wish.ref), reason=str(error))
+            log.warning("claim not taken over", claim=str(entry.claim), reason=str(error))
         else:
-            log.warning("claim taken over from kubelet's record", claim=str(wish.ref))
+            log.warning("claim taken over from kubelet's record", claim=str(entry.claim))
 
-    def _devices(self, entry: ClaimEntry) -> Mapping[str, tuple[Device, ...]]:
-        """Return what a claim that kubelet has prepared has of ours, by the scheduler's names."""
-        labels = {name for pool, name in entry.devices.get(self._driver, ()) if pool == self._pool}
-        inventory = self._inventory.value
-        found = {
-            each.name: tuple(
-                device for name in each.devices if (device := inventory.get(name)) is not None
+    def _wanted(self, entry: ClaimEntry, admin: Collection[str]) -> tuple[Given, ...]:
+        """Return what a claim that kubelet has prepared has of ours, as Prepare was answered.
+
+        *admin* are the scheduler's names of what it has with adminAccess.
+        """
+        inventory, book = self._inventory.value, self._ledger.book.value
+        known = {each.name: each for each in self._advertised()}
+        found: list[Given] = []
+        for each in sorted(frozenset(entry.devices.get(self._driver, ()))):
+            told = known.get(each.name)
+            if told is None or each.pool != self._pool:
+                continue
+            result = ClaimResult(
+                request="",
+                driver=self._driver,
+                pool=each.pool,
+                device=each.name,
+                admin_access=each.name in admin,
+                share_id=each.share_id,
             )
-            for each in self._advertised()
-            if each.name in labels
-        }
-        return {name: devices for name, devices in found.items() if devices}
+            names = meant_by(result, told, book, entry.claim.uid)
+            devices = tuple(it for name in names if (it := inventory.get(name)) is not None)
+            if devices:
+                found.append(Given(result=result, devices=devices))
+        return tuple(found)
 
-    def _known_admin(
-        self, claim: ClaimUid, devices: Mapping[str, tuple[Device, ...]]
-    ) -> frozenset[str]:
+    def _known_admin(self, claim: ClaimUid) -> frozenset[str]:
         """Return what the ledger says that *claim* has with adminAccess."""
         record = self._ledger.book.value.claims.get(claim)
-        known = record.admin if record is not None else {}
-        return frozenset(
-            name for name, each in devices.items() if all(device.name in known for device in each)
-        )
+        known = record.admin.keys() if record is not None else frozenset()
+        told = map(as_whole, self._advertised())
+        return frozenset(each.name for each in told if known and known >= set(each.devices))
 
-    async def _admin(
-        self, claim: ClaimRef, devices: Mapping[str, tuple[Device, ...]]
-    ) -> frozenset[str]:
+    async def _admin(self, claim: ClaimRef, wanted: Sequence[Given]) -> frozenset[str]:
         """Return what the API server says of that: kubelet's record does not.
 
         Raise ApiServerError where it says nothing. Then it is none that the ledger does not know:
         one lock too many ends nobody's work.
         """
-        if not any(may_be_shared(device) for each in devices.values() for device in each):
+        if not any(may_be_shared(device) for each in wanted for device in each.devices):
             return frozenset()
         found = await self._claims.claim(claim.namespace, claim.name)
         if found.ref.uid != claim.uid:
@@ -245,13 +264,11 @@ class ClaimRecords:
         return OnServer.THERE if found.ref.uid == claim.uid else OnServer.ANOTHER
 
 
-def _wish(
-    entry: ClaimEntry, devices: Mapping[str, tuple[Device, ...]], admin: Collection[str]
-) -> Wish:
+def _wish(entry: ClaimEntry, given: Sequence[Given]) -> Wish:
     return wish_for(
         AllocatedClaim(ref=entry.claim, reserved_for=dict.fromkeys(entry.pods, "")),
-        [device for name, each in devices.items() if name not in admin for device in each],
-        [device for name, each in devices.items() if name in admin for device in each],
+        devices_of(given, admin=False),
+        devices_of(given, admin=True),
     )
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.errors import KubeletError
 from holdfast.kubelet.checkpoint import CheckpointState, FileId, check_size, read_whole
 from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
-from holdfast.model.kubelet import ClaimEntry
+from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 
 _KIND = "DRACheckpoint"
 _VERSION = "checkpoint.dra.kubelet.k8s.io/v1"
@@ -34,6 +34,8 @@ class ClaimState(Struct, frozen=True, kw_only=True):
 class _Device(Struct, frozen=True):
     pool: str = msgspec.field(name="PoolName")
     name: str = msgspec.field(name="DeviceName")
+    # Since Kubernetes 1.34; null for a device that is not shared.
+    share_id: str | None = msgspec.field(name="ShareID", default=None)
 
 
 class _Driver(Struct, frozen=True):
@@ -122,7 +124,10 @@ def _entry(claim: _Claim) -> ClaimEntry:
         claim=ClaimRef(namespace=claim.namespace, uid=ClaimUid(claim.uid), name=claim.name),
         pods=frozenset(PodUid(pod) for pod in claim.pods or ()),
         devices={
-            driver: tuple((each.pool, each.name) for each in state.devices or ())
+            driver: tuple(
+                RecordedDevice(each.pool, each.name, each.share_id or "")
+                for each in state.devices or ()
+            )
             for driver, state in (claim.drivers or {}).items()
         },
     )

@@ -18,6 +18,7 @@ from holdfast.model.replicas import (
     parted,
     replica_key,
     unshared,
+    whole,
 )
 
 _PCI = "pci/"
@@ -187,8 +188,7 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
 
     def shared_cards(self) -> tuple[Device, ...]:
         """Return the cards that are shared, each as a whole: `devices` has their replicas."""
-        parts = ((each.name.resource, *parted(each.name.id)) for each in self.devices)
-        names = (DeviceName(unshared(resource), card) for resource, card, number in parts if number)
+        names = (whole(each.name) for each in self.devices if parted(each.name.id)[1])
         found = (self.get(name) for name in dict.fromkeys(names))
         return tuple(device for device in found if device is not None)
 

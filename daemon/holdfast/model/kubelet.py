@@ -36,15 +36,23 @@ class CheckpointEntry(Struct, frozen=True, kw_only=True):
     promised_ids: tuple[str, ...] = ()
 
 
+class RecordedDevice(Struct, frozen=True, order=True):
+    """One device that kubelet has recorded for a claim; `share_id` is empty for a whole device."""
+
+    pool: str
+    name: str
+    share_id: str = ""
+
+
 class ClaimEntry(Struct, frozen=True, kw_only=True):
     """One claim as kubelet wrote it: the pods that use it, and its devices by driver.
 
-    A device is its pool and its name. A driver has none before its first answer.
+    A driver has none before its first answer.
     """
 
     claim: ClaimRef
     pods: frozenset[PodUid]
-    devices: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    devices: Mapping[str, tuple[RecordedDevice, ...]] = field(default_factory=dict)
 
 
 class ListedPod(Struct, frozen=True, kw_only=True):

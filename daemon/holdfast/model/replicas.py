@@ -14,7 +14,7 @@ from functools import cached_property
 
 from msgspec import Struct, field
 
-from holdfast.model.ids import DeviceId, HardwareKey, ResourceName
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
 
 _CARD, _REPLICA = "gpu/", "replica/"
 _OF_CARDS = (_CARD, "mig/", _REPLICA)
@@ -131,6 +131,12 @@ def renamed(resource: ResourceName) -> ResourceName:
 def unshared(resource: ResourceName) -> ResourceName:
     """Return the name of the resource that cards have, whether or not replicas have another."""
     return ResourceName(resource.removesuffix(_SHARED))
+
+
+def whole(device: DeviceName) -> DeviceName:
+    """Return the name of the card of which *device* is a replica; that of any other as it is."""
+    card, number = parted(device.id)
+    return DeviceName(unshared(device.resource), card) if number else device
 
 
 def parted(id_: DeviceId) -> tuple[DeviceId, str]:

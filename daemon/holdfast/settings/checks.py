@@ -240,11 +240,6 @@ def _sharing(settings: Settings) -> Iterator[str]:
             yield f"{where}.name: there is no {each.name!r} that can be shared; {_GPU} can be"
         if each.rename not in {"", renamed(_GPU)}:
             yield f"{where}.rename: {each.rename!r} is no name for replicas; use {renamed(_GPU)}"
-    if resources and settings.gpu.api == "dra":
-        yield (
-            f"{path}: GPUs that pods get by claims are not shared by time slicing; let the pods "
-            "use one ResourceClaim, or set gpu.api to device-plugin"
-        )
 
 
 def _times(settings: Settings) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Which devices a scheduler may give out: of complete pools, free, not tainted, with counters left."""
+"""Which devices a scheduler knows: those of complete pools, with their taints and attributes."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from simulated.cluster.store import Object
 
 _EQUALS = re.compile(r'device\.(?:driver|attributes\["([^"]+)"\]\.(\w+)) == (?:"([^"]*)"|(\d+))')
 _HAS = re.compile(r'has\(device\.attributes\["([^"]+)"\]\.(\w+)\)')
-_KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
+KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -26,6 +26,17 @@ class Candidate(Struct, frozen=True, kw_only=True):
     def id(self) -> tuple[str, str, str]:
         """Return what a result of an allocation names."""
         return self.driver, self.pool, self.device["name"]
+
+    @property
+    def is_shared(self) -> bool:
+        """Tell whether several claims may have it."""
+        return bool(self.device.get("allowMultipleAllocations"))
+
+    @property
+    def capacity(self) -> Mapping[str, Any]:
+        """Return its capacities, by the names that claims use."""
+        found: Mapping[str, Any] = self.device.get("capacity", {})
+        return found
 
     @property
     def counters(self) -> Counter[tuple[str, ...]]:
@@ -54,10 +65,8 @@ def candidates(slices: Iterable[Object]) -> list[Candidate]:
     ]
 
 
-def counters_left(
-    slices: Sequence[Object], taken: set[tuple[str, str, str]]
-) -> Counter[tuple[str, ...]]:
-    """Return what the devices that are *taken* leave of the counters."""
+def counters_of(slices: Iterable[Object]) -> Counter[tuple[str, ...]]:
+    """Return the counters of every pool while nothing is taken."""
     left: Counter[tuple[str, ...]] = Counter()
     for specs in _pools(slices):
         for spec in specs:
@@ -65,9 +74,6 @@ def counters_left(
                 for name, amount in counters["counters"].items():
                     key = (spec["driver"], spec["pool"]["name"], counters["name"], name)
                     left[key] = int(amount["value"])
-    for candidate in candidates(slices):
-        if candidate.id in taken:
-            left.subtract(candidate.counters)
     return left
 
 
@@ -84,19 +90,6 @@ def _pools(slices: Iterable[Object]) -> list[list[Object]]:
 def _newest(specs: Sequence[Object]) -> list[Object]:
     generation = max(each["pool"]["generation"] for each in specs)
     return [each for each in specs if each["pool"]["generation"] == generation]
-
-
-def free(
-    each: Candidate,
-    wanted: Mapping[str, Any],
-    taken: set[tuple[str, str, str]],
-    left: Counter[tuple[str, ...]],
-) -> bool:
-    if wanted.get("adminAccess"):
-        return True
-    if each.id in taken or untolerated(taints(each, _KEEPS_OUT), wanted.get("tolerations", ())):
-        return False
-    return all(left[key] >= amount for key, amount in each.counters.items())
 
 
 def taints(each: Candidate, effects: frozenset[str]) -> list[Object]:

@@ -7,12 +7,13 @@ from typing import Any
 
 TAINTS = "DRADeviceTaints"
 COUNTERS = "DRAPartitionableDevices"
+SHARES = "DRAConsumableCapacity"
 
 GATES: Mapping[int, frozenset[str]] = {
     34: frozenset(),
     35: frozenset(),
-    36: frozenset({TAINTS, COUNTERS}),
-    37: frozenset({TAINTS, COUNTERS}),
+    36: frozenset({TAINTS, COUNTERS, SHARES}),
+    37: frozenset({TAINTS, COUNTERS, SHARES}),
 }
 """The feature gates that are on by default, by the minor version of Kubernetes."""
 
@@ -23,6 +24,10 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 _VERSION = re.compile(
     r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?"
 )
+_AMOUNT = re.compile(r"(\d+)([A-Za-z]*)")
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18} | {
+    unit: 1 << 10 * (power + 1) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+}
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
 _NODE_FIELDS = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 _MOST_DEVICES, _MOST_ADVANCED = 128, 64
@@ -54,6 +59,10 @@ class Rules:
                 device.pop("taints", None)
             if COUNTERS not in self.gates:
                 device.pop("consumesCounters", None)
+            if SHARES not in self.gates:
+                device.pop("allowMultipleAllocations", None)
+                for capacity in device.get("capacity", {}).values():
+                    capacity.pop("requestPolicy", None)
             for taint in device.get("taints", ()):
                 now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
                 taint.setdefault("timeAdded", now)
@@ -112,6 +121,7 @@ class Rules:
                 yield "taints: Invalid value"
         if len(device.get("consumesCounters") or ()) > _MOST_CONSUMED:
             yield "consumesCounters: Too many"
+        yield from _capacity_problems(device)
 
 
 def _attribute_problems(
@@ -133,6 +143,35 @@ def _attribute_problems(
             yield f"capacity[{name}]: Invalid value"
 
 
+def _capacity_problems(device: Mapping[str, Any]) -> Iterator[str]:
+    for name, capacity in (device.get("capacity") or {}).items():
+        policy = capacity.get("requestPolicy")
+        if policy is not None and not device.get("allowMultipleAllocations"):
+            yield f"capacity[{name}].requestPolicy: allowMultipleAllocations must be true"
+        elif policy is not None:
+            for problem in _policy_problems(policy, amount_of(capacity["value"])):
+                yield f"capacity[{name}].requestPolicy.{problem}"
+
+
+def _policy_problems(policy: Mapping[str, Any], most: int) -> Iterator[str]:
+    values = [amount_of(each) for each in policy.get("validValues") or ()]
+    bounds = policy.get("validRange")
+    if values and bounds:
+        yield "validRange: only one of validValues and validRange may be set"
+    if not (values or bounds):
+        return
+    if "default" not in policy:
+        yield "default: Required value"
+        return
+    default = amount_of(policy["default"])
+    if values and (default not in values or values != sorted(set(values)) or values[-1] > most):
+        yield "validValues: Invalid value"
+    if bounds:
+        least, highest = amount_of(bounds["min"]), amount_of(bounds.get("max", str(most)))
+        if not least <= highest <= most or not least <= default <= highest:
+            yield "validRange: Invalid value"
+
+
 def _counter_problems(sets: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     sets = list(sets)
     if len(sets) > _MOST_SETS:
@@ -151,6 +190,14 @@ def _value_problems(name: str, kind: str, content: object) -> Iterator[str]:
         yield f"attributes[{name}].version: must be a semantic version"
     if kind not in {"string", "int", "bool", "version"}:
         yield f"attributes[{name}].{kind}: Unsupported value"
+
+
+def amount_of(quantity: str) -> int:
+    """Return a whole amount, such as that of ``80Gi``."""
+    match = _AMOUNT.fullmatch(quantity)
+    if match is None:
+        raise ValueError(f"{quantity!r} is no whole amount")
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def _is_label(text: str) -> bool:

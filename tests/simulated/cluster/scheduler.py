@@ -4,18 +4,11 @@ It goes by the API server's objects alone: a device is free for it when no claim
 runs on the node. https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from uuid import uuid4
 
-from simulated.cluster.candidates import (
-    Candidate,
-    candidates,
-    counters_left,
-    free,
-    selects,
-    taints,
-    untolerated,
-)
+from simulated.cluster.candidates import Candidate, candidates, selects, taints, untolerated
+from simulated.cluster.room import Room, consumed_by
 from simulated.cluster.store import Kind, Object, Place, RefusedError, Selector, Store
 
 RESOURCE = "resource.k8s.io/v1"
@@ -184,8 +177,8 @@ class Scheduler:
 
     def _choose(self, claims: Sequence[Object], node: str) -> list[list[Object]] | None:
         """Return the results for each claim on *node*, or None where they do not fit there."""
-        taken = {_id(each) for claim in self._every(CLAIMS) for each in _results(claim)}
-        left = counters_left(self._every(SLICES), taken)
+        had = (each for claim in self._every(CLAIMS) for each in _results(claim))
+        room = Room(self._every(SLICES), had)
         chosen: list[list[Object]] = []
         for claim in claims:
             if results := _results(claim):
@@ -195,44 +188,38 @@ class Scheduler:
                 continue
             results = []
             for request in claim["spec"]["devices"]["requests"]:
-                found = self._fit(request, node, taken, left)
-                if found is None:
+                fit = self._fit(request, node, room)
+                if fit is None:
                     return None
+                found, room = fit
                 results += found
             chosen.append(results)
         return chosen
 
-    def _fit(
-        self,
-        request: Object,
-        node: str,
-        taken: set[tuple[str, str, str]],
-        left: Counter[tuple[str, ...]],
-    ) -> list[Object] | None:
-        """Take devices for one request, of the first of its alternatives that can be had."""
+    def _fit(self, request: Object, node: str, room: Room) -> tuple[list[Object], Room] | None:
+        """Take devices for one request, of the first of its alternatives that can be had.
+
+        Return them, and what is left. One that is shared can be taken several times.
+        """
         alternatives = (
             [(request["name"], request["exactly"])]
             if "exactly" in request
             else [(f"{request['name']}/{each['name']}", each) for each in request["firstAvailable"]]
         )
         for name, wanted in alternatives:
-            fitting = [
-                each for each in self._fitting(wanted, node) if free(each, wanted, taken, left)
-            ]
+            rest = room.copy()
+            fitting = [each for each in self._fitting(wanted, node) if rest.fits(each, wanted)]
             everything = wanted.get("allocationMode") == "All"
             count = len(fitting) if everything else wanted.get("count", 1)
             found: list[Candidate] = []
             for each in fitting:
-                if len(found) < count and free(each, wanted, taken, left):
+                while len(found) < count and rest.fits(each, wanted):
                     found.append(each)
-                    if not wanted.get("adminAccess"):
-                        taken.add(each.id)
-                        left.subtract(each.counters)
+                    rest.take(each, wanted)
+                    if everything or wanted.get("adminAccess"):
+                        break
             if len(found) == count and count:
-                return [_result(name, each, wanted) for each in found]
-            for each in found:
-                taken.discard(each.id)
-                left.update(each.counters)
+                return [_result(name, each, wanted) for each in found], rest
         return None
 
     def _fitting(self, wanted: Object, node: str) -> Iterator[Candidate]:
@@ -280,6 +267,10 @@ def _result(name: str, each: Candidate, wanted: Object) -> Object:
     result: Object = {"request": name, "driver": driver, "pool": pool, "device": device}
     if wanted.get("adminAccess"):
         result["adminAccess"] = True
+    elif each.is_shared:
+        amounts = consumed_by(each, wanted) or {}
+        result["shareID"] = str(uuid4())
+        result["consumedCapacity"] = {name: str(amount) for name, amount in amounts.items()}
     if wanted.get("tolerations"):
         result["tolerations"] = wanted["tolerations"]
     return result

@@ -113,8 +113,9 @@ def _dra(parts: Parts, now: float) -> dict[str, Any] | None:
             "problem": publisher.problem,
             "agreedAgo": _ago(publisher.agreed_at, now),
             "failingFor": _ago(publisher.failing_since, now),
-            "taintsKept": publisher.taints_kept,
-            "countersKept": publisher.counters_kept,
+            "taintsKept": publisher.kept.taints,
+            "countersKept": publisher.kept.counters,
+            "sharesKept": publisher.kept.shares,
             "untainted": as_json(publisher.offered),
         },
         "kubeletsRecord": {

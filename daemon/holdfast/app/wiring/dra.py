@@ -84,6 +84,7 @@ class Dra:
                     obstacle=parts.watcher.obstacle,
                     at_work=parts.resetter.at_work,
                     grant=Granting(parts.sources).grant,
+                    refuses=lambda shares: parts.sources.of(shares).refuses(shares),
                     stirred=parts.watcher.nudges,
                 ),
                 specs=self.specs,

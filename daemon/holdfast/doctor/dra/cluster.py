@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from holdfast.apiserver.access import Access
 from holdfast.apiserver.client import decoded, refusal
@@ -21,7 +22,7 @@ from holdfast.model.dra.resourceslice import (
     SliceSpec,
     Taint,
 )
-from holdfast.model.dra.slices import dropped, slice_name
+from holdfast.model.dra.slices import Kept, kept_of, slice_name
 from holdfast.model.dra.taints import HELD, NO_SCHEDULE
 
 T = TypeVar("T")
@@ -150,16 +151,16 @@ class Cluster:
         request = Request(about=f"ResourceSlices of node {node}", path=_SLICES, query=query)
         return self._ask(request, _Slices).items or ()
 
-    def drops(self, driver: str, node: str) -> tuple[bool, bool]:
-        """Return whether the server drops taints, and whether counters, of a slice that is new."""
+    def keeps(self, driver: str, node: str) -> Kept:
+        """Return what the server keeps of a slice that is new."""
         taint = Taint(key=f"{driver}/{HELD}", value="doctor", effect=NO_SCHEDULE)
-        device = SliceDevice(name="doctor", taints=(taint,))
+        device = SliceDevice(name="doctor", taints=(taint,), allow_multiple_allocations=True)
         counters = CounterSet(name="doctor", counters={"doctor": Quantity(value="1")})
-        tainted = SliceContent(devices=(device,))
+        devices = SliceContent(devices=(device,))
         counted = SliceContent(shared_counters=(counters,))
-        return (
-            dropped(tainted, self._tried(tainted, driver, node))[0],
-            dropped(counted, self._tried(counted, driver, node))[1],
+        return replace(
+            kept_of(devices, self._tried(devices, driver, node)),
+            counters=kept_of(counted, self._tried(counted, driver, node)).counters,
         )
 
     def _tried(self, content: SliceContent, driver: str, node: str) -> SliceContent:

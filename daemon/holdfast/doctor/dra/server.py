@@ -13,6 +13,7 @@ from holdfast.doctor.kubelet.plugins import DRA_DRIVERS
 from holdfast.doctor.node import Node
 from holdfast.doctor.programs import ask_socket
 from holdfast.model.dra.resourceslice import ResourceSlice, SliceDevice
+from holdfast.model.dra.slices import Kept
 from holdfast.model.nvidia.gpu import GPU_RESOURCE
 from holdfast.names import CONTROL_SOCKET
 from holdfast.settings import Settings
@@ -138,7 +139,8 @@ def _of_slices(cluster: Cluster, node: Node, name: str) -> Iterator[Finding]:
     ours = [each for each in found if each.spec.driver == driver]
     yield _published(node, ours, name)
     yield from _rivals([each for each in found if each.spec.driver != driver], ours, node.settings)
-    yield _fields(lambda: cluster.drops(driver, name))
+    shares = bool(node.settings.sharing.by_resource()) and node.settings.gpu.api == "dra"
+    yield _fields(lambda: cluster.keeps(driver, name), shares=shares)
 
 
 def _published(node: Node, ours: Sequence[ResourceSlice], name: str) -> Finding:
@@ -193,23 +195,42 @@ def _devices(slices: Iterable[ResourceSlice]) -> Iterator[SliceDevice]:
     return (device for each in slices for device in each.spec.devices or ())
 
 
-def _fields(drops: Callable[[], tuple[bool, bool]]) -> Finding:
+def _fields(keeps: Callable[[], Kept], *, shares: bool) -> Finding:
+    """Return what the server drops; whether several claims can *share* a device if they may."""
     try:
-        taints, counters = drops()
+        kept = keeps()
     except ApiRefusedError as error:
         return _FIELDS.fail(
             str(error),
             remedy="see that the role and the ValidatingAdmissionPolicy of the chart are those of "
             "this daemon: its ServiceAccount, its node, its driver",
         )
-    lost = [
-        *(["taints: a device that is held is left out of the slices instead"] if taints else []),
-        *(["counters: no TPU shapes are offered, only single chips"] if counters else []),
-    ]
+    lost = {
+        gate: text
+        for gate, text, is_lost in (
+            (
+                "DRADeviceTaints",
+                "taints: a device that is held is left out of the slices instead",
+                not kept.taints,
+            ),
+            (
+                "DRAPartitionableDevices",
+                "counters: no TPU shapes are offered, only single chips",
+                not kept.counters,
+            ),
+            (
+                "DRAConsumableCapacity",
+                "allowMultipleAllocations: a shared GPU is given to one claim at a time",
+                shares and not kept.shares,
+            ),
+        )
+        if is_lost
+    }
     if lost:
         return _FIELDS.warn(
-            f"the API server drops fields of ResourceSlices: {'; '.join(lost)}",
-            remedy="upgrade the cluster to 1.36, or turn on the feature gates DRADeviceTaints and "
-            "DRAPartitionableDevices",
+            f"the API server drops fields of ResourceSlices: {'; '.join(lost.values())}",
+            remedy="upgrade the cluster to 1.36, or turn on the feature gates "
+            f"{' and '.join(lost)}",
         )
-    return _FIELDS.ok("the API server keeps taints and counters")
+    more = " and allowMultipleAllocations" if shares else ""
+    return _FIELDS.ok(f"the API server keeps taints and counters{more}")

@@ -9,9 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import LaneStuckError
+from holdfast.model.book.book import Book
+from holdfast.model.book.claims import admins_on
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.devices import Device
-from holdfast.model.ids import DeviceName, HardwareKey, PodUid
+from holdfast.model.ids import DeviceName
 from holdfast.model.nvidia.free import (
     GpuRules,
     Granted,
@@ -31,9 +33,6 @@ from holdfast.runtime.watched import Watched
 if TYPE_CHECKING:  # it loads NVML
     from holdfast.host.nvidia.nvml import Nvml
 
-Admins = Callable[[frozenset[HardwareKey]], frozenset[PodUid]]
-"""Returns the pods that have adminAccess to hardware with any of some keys."""
-
 _MOST_LEVELS = 512
 """How many GPUs and slices are remembered; slices change with each MIG layout."""
 
@@ -47,7 +46,7 @@ class GpuUses:
         source: Callable[[], "Nvml | None"],
         *,
         rules: GpuRules,
-        admins: Admins = lambda _keys: frozenset(),
+        book: Callable[[], Book] = Book,
         load: Callable[[], str] = str,
         kept: Mapping[str, IdleMemory] | None = None,
         patience: float = 5.0,
@@ -55,6 +54,7 @@ class GpuUses:
     ) -> None:
         """Ask what *source* gives, None while the driver is not there, on *lane*.
 
+        *book* tells which pods use claims, which may have one GPU with others.
         *load* tells one load of the driver from any other, in any boot; *kept* is what the ledger
         has of them, and `idle` publishes what it is to keep. *patience* is how long NVML may take
         for all GPUs of one look, in seconds: who waits here looks after other devices too.
@@ -62,7 +62,7 @@ class GpuUses:
         self._lane = lane
         self._source = source
         self._rules = rules
-        self._admins = admins
+        self._book = book
         self._patience = patience
         self._monotonic = monotonic
         self._load = load
@@ -112,7 +112,8 @@ class GpuUses:
         A process that only has a node open may belong to a pod that was never identified. If it
         does not compute and has no memory for the whole deadline, it is a monitoring program.
         """
-        to = granted_on(device.keys, locks, self._admins(device.keys))
+        book = self._book()
+        to = granted_on(device.keys, locks, admins_on(book, device.keys), book.pods_of)
         if None not in to.pods:
             self._unknown_since.pop(device.name, None)
             return to

@@ -1,6 +1,6 @@
 """Where the ledger and kubelet's own record of claims disagree."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -8,7 +8,8 @@ from holdfast.model.book.book import Book, ClaimRecord
 from holdfast.model.book.claims import ClaimPhase, phase_of
 from holdfast.model.book.drift import Disagreement, Drift
 from holdfast.model.ids import BootId, ClaimUid, DeviceName
-from holdfast.model.kubelet import ClaimEntry
+from holdfast.model.kubelet import ClaimEntry, RecordedDevice
+from holdfast.model.replicas import whole
 
 
 class ClaimDriftFacts(Struct, frozen=True, kw_only=True):
@@ -67,7 +68,7 @@ def _not_recorded(
 
 def _unknown(facts: ClaimDriftFacts) -> Iterator[Disagreement]:
     for entry in facts.entries or ():
-        labels = _labels(entry, facts)
+        labels = {each.name for each in _ours(entry, facts)}
         if labels and entry.pods and entry.claim.uid not in facts.book.claims:
             yield Disagreement(
                 kind=Drift.CLAIM_UNKNOWN.value,
@@ -83,12 +84,14 @@ def _other_devices(
 ) -> Iterator[Disagreement]:
     for record in _prepared(facts):
         entry = recorded.get(record.ref.uid)
-        labels = _labels(entry, facts) if entry is not None else frozenset()
+        devices = _ours(entry, facts) if entry is not None else frozenset()
         # Of a device that has left the node nothing can be compared.
-        if not labels or not labels <= facts.devices.keys():
+        if not devices or not all(each.name in facts.devices for each in devices):
             continue
-        theirs = frozenset(name for label in labels for name in facts.devices[label])
-        ours = _had(facts, record)
+        # Kubelet does not know which replica a share is.
+        named = [frozenset(map(whole, facts.devices[each.name])) for each in devices]
+        theirs = sorted(name for names in named for name in names)
+        ours = sorted(map(whole, _had(facts, record)))
         if theirs != ours:
             yield Disagreement(
                 kind=Drift.CLAIM_OTHER_DEVICES.value,
@@ -109,10 +112,10 @@ def _prepared(facts: ClaimDriftFacts) -> Iterator[ClaimRecord]:
             yield record
 
 
-def _labels(entry: ClaimEntry, facts: ClaimDriftFacts) -> frozenset[str]:
-    """Return the names of our devices that kubelet has recorded for the claim."""
+def _ours(entry: ClaimEntry, facts: ClaimDriftFacts) -> frozenset[RecordedDevice]:
+    """Return our devices that kubelet has recorded for the claim."""
     devices = entry.devices.get(facts.driver, ())
-    return frozenset(name for pool, name in devices if pool == facts.pool)
+    return frozenset(each for each in devices if each.pool == facts.pool)
 
 
 def _had(facts: ClaimDriftFacts, record: ClaimRecord) -> frozenset[DeviceName]:
@@ -120,5 +123,5 @@ def _had(facts: ClaimDriftFacts, record: ClaimRecord) -> frozenset[DeviceName]:
     return frozenset(name for each in mine for name, _ in each.names()) | record.admin.keys()
 
 
-def _names(devices: frozenset[DeviceName]) -> str:
+def _names(devices: Iterable[DeviceName]) -> str:
     return ", ".join(sorted(str(each) for each in devices))

@@ -23,6 +23,7 @@ class Advertised(Struct, frozen=True, kw_only=True):
     `name` is a DNS label, unique among all devices of the node. `address` is the PCI function by
     which a single device is known; the attributes of the standard are made of it. Names of
     attributes and capacities are identifiers of at most 32 characters; capacities are in bytes.
+    `shared`: as many claims as there are `devices` can have it, and each is given one of them.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Advertised(Struct, frozen=True, kw_only=True):
     address: PciAddress | None = None
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     capacity: Mapping[str, int] = field(default_factory=dict)
+    shared: bool = False
 
 
 def plain(device: Device) -> Advertised:

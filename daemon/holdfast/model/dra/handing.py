@@ -33,6 +33,11 @@ class Given(Struct, frozen=True, kw_only=True):
         """Return the request without the subrequest that the scheduler chose."""
         return self.result.request.partition("/")[0]
 
+    @property
+    def is_share(self) -> bool:
+        """Tell whether one of `devices` is meant, of which other claims have the others."""
+        return bool(self.result.share_id) and not self.result.admin_access
+
 
 def devices_of(given: Iterable[Given], *, admin: bool) -> tuple[Device, ...]:
     """Return the devices that are given with adminAccess, or those that are given without."""
@@ -58,8 +63,8 @@ def hand_over(
         request = (other for other in given if other.request == each.request)
         made = _granted(each.devices, _all_devices(request), grant)
         label = each.result.device
-        if label in handed:  # two requests may be for one device, one of them with adminAccess
-            label = f"{label}.{each.request}"
+        if label in handed:  # two shares of one device, or requests, one of them with adminAccess
+            label = f"{label}.{each.result.share_id or each.request}"
         handed[label] = Handed(label=label, grant=made)
         prepared.append(_prepared(driver, claim, each, handed[label], request=each.request))
         envs |= made.envs
@@ -79,6 +84,7 @@ def _prepared(
         pool=given.result.pool,
         device=given.result.device,
         cdi_ids=(f"{kind(driver)}={device(claim, handed.label)}", *handed.grant.cdi_devices),
+        share_id=given.result.share_id,
     )
 
 
@@ -88,7 +94,9 @@ def _all_devices(given: Iterable[Given]) -> tuple[Device, ...]:
 
 def _granted(own: Sequence[Device], together: Sequence[Device], grant: Grant) -> ContainerGrant:
     """Return what a container gets of *own*, which it has *together* with others."""
-    others = {node.path for each in together if each not in own for node in each.nodes}
+    mine = {node.path for each in own for node in each.nodes}
+    # Shares and slices of one GPU have the same node.
+    others = {node.path for each in together for node in each.nodes} - mine
     made = ContainerGrant()
     for resource in dict.fromkeys(each.name.resource for each in together):
         granted = grant(resource, tuple(x for x in together if x.name.resource == resource))

@@ -12,6 +12,7 @@ from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.names import label
 from holdfast.model.gate.gate import belongs_to
 from holdfast.model.ids import DeviceName, ResourceName
+from holdfast.model.replicas import whole
 from holdfast.model.text import printable
 
 LONGEST_MESSAGE = 1024
@@ -45,12 +46,14 @@ def healths(
     what was last seen to keep a device from its next pod; empty for nothing.
     """
     found = {
-        each.name: _health(each.name, each.devices, inventory, book, obstacle)
+        each.name: _health(
+            each.name, each.devices, inventory, book, obstacle, enough=any if each.shared else all
+        )
         for each in advertised
     }
     for name in book.locks:
         if serves(name.resource) and inventory.get(name) is None:
-            gone = label(name)
+            gone = label(whole(name))
             found.setdefault(gone, _health(gone, (name,), inventory, book, obstacle))
     return tuple(found[name] for name in sorted(found))
 
@@ -61,15 +64,18 @@ def _health(
     inventory: Inventory,
     book: Book,
     obstacle: Callable[[DeviceName], str],
+    *,
+    enough: Callable[[Iterable[bool]], bool] = all,
 ) -> DeviceHealth:
-    """Return the health of *devices* that are given together: that of the worst of them."""
-    healthy, told = True, list[str]()
-    for each in devices:
-        well, message = _one(each, inventory, book, obstacle)
-        healthy &= well
-        if message:
-            told.append(message)
-    return DeviceHealth(name=name, healthy=healthy, message=_cut("; ".join(dict.fromkeys(told))))
+    """Return the health of *devices* that are given together: that of the worst of them.
+
+    Of one that is shared it is that of the best: what keeps one share is nothing to the others.
+    *enough* says which.
+    """
+    found = [_one(each, inventory, book, obstacle) for each in devices]
+    told = dict.fromkeys(message for _, message in found if message)
+    healthy = enough(well for well, _ in found)
+    return DeviceHealth(name=name, healthy=healthy, message=_cut("; ".join(told)))
 
 
 def _one(

@@ -21,6 +21,7 @@ from holdfast.model.ids import (
     PodUid,
     ResourceName,
 )
+from holdfast.model.replicas import clash
 from holdfast.model.use.free import Freedom, Verdict
 
 
@@ -48,8 +49,10 @@ def results_for(
             raise ClaimRefusedError(
                 f"{each.device} is of pool {each.pool}, and this node is {pool}"
             )
-        if each.share_id:
-            raise ClaimRefusedError(f"{each.device} is shared ({each.share_id}): it cannot be")
+    shares = [(each.device, each.share_id) for each in mine if each.share_id]
+    for device, share in shares:
+        if shares.count((device, share)) > 1:
+            raise ClaimRefusedError(f"it was allocated the same share of {device} twice: {share}")
     return mine
 
 
@@ -66,7 +69,7 @@ def wish_for(
         ref=claim.ref,
         pods=claim.reserved_for,
         devices=by_resource(devices),
-        admin={each.name: each.keys for each in admin if not each.keys & own},
+        admin={each.name: each.keys for each in admin if not clash(each.keys, own)},
     )
 
 

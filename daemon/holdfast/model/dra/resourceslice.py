@@ -24,9 +24,37 @@ class AttributeValue(_Wire, frozen=True, kw_only=True):
 
 
 class Quantity(_Wire, frozen=True, kw_only=True):
-    """A capacity or a counter, such as ``80Gi`` or ``1``."""
+    """A counter, such as ``1``."""
 
     value: str
+
+
+class ValidRange(_Wire, frozen=True, kw_only=True):
+    """Which amounts of a capacity one allocation can take; what is not set bounds nothing."""
+
+    min: str
+
+
+class RequestPolicy(_Wire, frozen=True, kw_only=True):
+    """How much of a capacity one allocation takes: `default` unless its claim asks for more.
+
+    Only for a device that allows multiple allocations. Either `valid_values` or `valid_range` is
+    set.
+    """
+
+    default: str
+    valid_values: tuple[str, ...] = ()
+    valid_range: ValidRange | None = None
+
+
+class Capacity(_Wire, frozen=True, kw_only=True):
+    """A capacity of a device, such as ``80Gi``.
+
+    Without a policy one allocation takes all of it, unless its claim says how much.
+    """
+
+    value: str
+    request_policy: RequestPolicy | None = None
 
 
 class Taint(_Wire, frozen=True, kw_only=True):
@@ -58,11 +86,16 @@ class CounterSet(_Wire, frozen=True, kw_only=True):
 
 
 class SliceDevice(_Wire, frozen=True, kw_only=True):
-    """One device that a claim can be given; `name` is a DNS label, unique in the pool."""
+    """One device that a claim can be given; `name` is a DNS label, unique in the pool.
+
+    With `allow_multiple_allocations` several claims can have it, as long as there is enough left of
+    each capacity.
+    """
 
     name: str
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
-    capacity: Mapping[str, Quantity] = field(default_factory=dict)
+    capacity: Mapping[str, Capacity] = field(default_factory=dict)
+    allow_multiple_allocations: bool = False
     taints: tuple[Taint, ...] = ()
     consumes_counters: tuple[CounterUse, ...] = ()
 

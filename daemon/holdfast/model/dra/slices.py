@@ -12,13 +12,15 @@ from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.counters import Counters, Exclusive, apart, counted
 from holdfast.model.dra.resourceslice import (
     AttributeValue,
-    Quantity,
+    Capacity,
+    RequestPolicy,
     ResourceSlice,
     SliceContent,
     SliceDevice,
     SlicePool,
     SliceSpec,
     Taint,
+    ValidRange,
 )
 from holdfast.model.dra.taints import together
 from holdfast.model.ids import DeviceName, PciAddress
@@ -40,21 +42,37 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
 _KIB = 1024
 
 
+SHARES = "shares"
+"""The capacity of a shared device of which each claim takes one."""
+_ONE_SHARE = RequestPolicy(default="1", valid_values=("1",))
+_NONE_UNLESS_ASKED = RequestPolicy(default="0", valid_range=ValidRange(min="0"))
+"""Without a policy the first claim would take all of the capacity, and no second one would fit."""
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """Which fields of ResourceSlices the API server keeps; it drops those that it does not know.
+
+    `shares` are what lets several claims have a device.
+    """
+
+    taints: bool = True
+    counters: bool = True
+    shares: bool = True
+
+
 class PoolFacts(Struct, frozen=True, kw_only=True):
     """All that the slices are made of.
 
     `advertised` are in the order that the adapters give, single devices before those that contain
-    them; one whose devices are not all in `devices` is left out. `pcie_roots` has the root port of
-    each function where it is known. `taints_kept`, `counters_kept`: whether the API server knows
-    taints and counters, or drops them.
+    them; one whose devices are not all in `devices` is left out. None is shared where the API
+    server does not keep that. `pcie_roots` has the root port of each function where it is known.
     """
 
     devices: Mapping[DeviceName, Device]
     advertised: tuple[Advertised, ...]
     taints: Mapping[DeviceName, tuple[Taint, ...]] = field(default_factory=dict)
     pcie_roots: Mapping[PciAddress, str] = field(default_factory=dict)
-    taints_kept: bool = True
-    counters_kept: bool = True
+    kept: Kept = Kept()
 
 
 class Accepted(Struct, frozen=True, kw_only=True):
@@ -96,10 +114,10 @@ def contents(facts: PoolFacts) -> tuple[SliceContent, ...]:
         Exclusive(name=name, keys=frozenset().union(*(facts.devices[n].keys for n in each.devices)))
         for name, each in offered.items()
     ]
-    kept, counters = (
-        counted(exclusive) if facts.counters_kept else (apart(exclusive), Counters(uses={}))
+    offerable, counters = (
+        counted(exclusive) if facts.kept.counters else (apart(exclusive), Counters(uses={}))
     )
-    devices = [_device(offered[each.name], facts, counters) for each in kept]
+    devices = [_device(offered[each.name], facts, counters) for each in offerable]
     return (
         *(SliceContent(devices=part) for part in _parts(devices, MOST_DEVICES)),
         *(SliceContent(shared_counters=part) for part in _parts(counters.sets, MOST_SETS)),
@@ -156,17 +174,20 @@ def writes(
     )
 
 
-def dropped(sent: SliceContent, stored: SliceContent) -> tuple[bool, bool]:
-    """Return whether the server left out taints, and whether it left out counters."""
+def kept_of(sent: SliceContent, stored: SliceContent) -> Kept:
+    """Return what the server has kept of a slice that was *sent*."""
     left = {each.name: each for each in stored.devices}
-    taints = any(
-        each.taints and not (each.name in left and left[each.name].taints) for each in sent.devices
+    pairs = [(each, left.get(each.name, SliceDevice(name=each.name))) for each in sent.devices]
+    counters = bool(stored.shared_counters or not sent.shared_counters)
+    return Kept(
+        taints=not any(was.taints and not now.taints for was, now in pairs),
+        counters=counters
+        and not any(was.consumes_counters and not now.consumes_counters for was, now in pairs),
+        shares=not any(
+            was.allow_multiple_allocations and not now.allow_multiple_allocations
+            for was, now in pairs
+        ),
     )
-    uses = any(
-        each.consumes_counters and not (each.name in left and left[each.name].consumes_counters)
-        for each in sent.devices
-    )
-    return taints, uses or bool(sent.shared_counters and not stored.shared_counters)
 
 
 def slice_name(driver: str, node: str, place: int) -> str:
@@ -178,32 +199,58 @@ def slice_name(driver: str, node: str, place: int) -> str:
     return f"{name[: _LONGEST_NAME - _DIGEST - 1].rstrip('-.')}-{digest}"
 
 
-def quantity(amount: int) -> Quantity:
+def quantity(amount: int) -> str:
     """Return *amount* as the API server writes it: ``80Gi``, ``1500Mi``, ``1000``."""
     power = 0
     while amount and amount % _KIB == 0 and power + 1 < len(_BINARY):
         amount, power = amount // _KIB, power + 1
-    return Quantity(value=f"{amount}{_BINARY[power]}")
+    return f"{amount}{_BINARY[power]}"
 
 
 def _offered(each: Advertised, facts: PoolFacts) -> bool:
     if any(name not in facts.devices for name in each.devices):
         return False
-    return facts.taints_kept or not any(facts.taints.get(name) for name in each.devices)
+    return facts.kept.taints or not _taints(each, facts)
+
+
+def _taints(each: Advertised, facts: PoolFacts) -> tuple[Taint, ...]:
+    """Return what keeps *each* from new claims; a shared one only where no share of it is left."""
+    if each.shared and _shares(each, facts):
+        return ()
+    return together(facts.taints.get(name, ()) for name in each.devices)
+
+
+def _shares(each: Advertised, facts: PoolFacts) -> int:
+    """Return how many claims can have *each*: what is withheld of it is nobody's."""
+    return sum(not facts.taints.get(name) for name in each.devices)
 
 
 def _device(each: Advertised, facts: PoolFacts, counters: Counters) -> SliceDevice:
     use = counters.uses.get(each.name)
     attributes = {**dict(_standard(each, facts)), **each.attributes}
-    capacity = {name: quantity(amount) for name, amount in each.capacity.items()}
+    capacity = _capacity(each, facts)
     room = MOST_ATTRIBUTES - len(capacity)
     return SliceDevice(
         name=each.name,
         attributes=dict(list(attributes.items())[:room]),
         capacity=capacity,
-        taints=together(facts.taints.get(name, ()) for name in each.devices),
+        allow_multiple_allocations=each.shared,
+        taints=_taints(each, facts),
         consumes_counters=() if use is None else (use,),
     )
+
+
+def _capacity(each: Advertised, facts: PoolFacts) -> dict[str, Capacity]:
+    policy = _NONE_UNLESS_ASKED if each.shared else None
+    found = {
+        name: Capacity(value=quantity(amount), request_policy=policy)
+        for name, amount in each.capacity.items()
+    }
+    if each.shared:
+        # A policy has to fit the value, so that is 1 at least: a taint says that none is left.
+        shares = max(_shares(each, facts), 1)
+        found[SHARES] = Capacity(value=str(shares), request_policy=_ONE_SHARE)
+    return found
 
 
 def _standard(each: Advertised, facts: PoolFacts) -> Iterator[tuple[str, AttributeValue]]:

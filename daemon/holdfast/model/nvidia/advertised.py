@@ -1,24 +1,54 @@
 """What the scheduler is told of GPUs and their MIG slices, as NVIDIA's DRA driver does."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from msgspec.structs import replace
 
 from holdfast.model.devices import Device
 from holdfast.model.dra.advertised import Advertised, plain, texts, versions
+from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import GpuTraits
 from holdfast.model.nvidia.mig import GpuPart
+from holdfast.model.replicas import parted, unshared, whole
 
 _NOT_TOLD = GpuTraits()
 
 
 def advertised_gpus(devices: Sequence[Device], facts: GpuFacts) -> tuple[Advertised, ...]:
-    """Return each of *devices* with what *facts* know of it."""
+    """Return each of *devices* with what *facts* know of it, and replicas as the GPU they are of.
+
+    A shared GPU has the same name as one that is not: a claim that has it keeps it either way. If
+    replicas have a resource of their own, its last part is the type, so that no claim gets a share
+    that asked for a whole GPU.
+    """
     parts = {part.name.id: part for part in facts.layout.parts}
-    return tuple(
-        _part(device, parts[device.name.id], facts) if device.name.id in parts else plain(device)
-        for device in devices
+    found: list[Advertised] = []
+    for name, group in groupby(devices, lambda device: whole(device.name)):
+        replicas = tuple(group)
+        if parted(replicas[0].name.id)[1]:
+            card = replace(replicas[0], name=name)
+            found.append(_shared(_told(card, parts, facts), replicas))
+        else:
+            found += (_told(each, parts, facts) for each in replicas)
+    return tuple(found)
+
+
+def _told(device: Device, parts: Mapping[DeviceId, GpuPart], facts: GpuFacts) -> Advertised:
+    part = parts.get(device.name.id)
+    return plain(device) if part is None else _part(device, part, facts)
+
+
+def _shared(card: Advertised, replicas: Sequence[Device]) -> Advertised:
+    resource = replicas[0].name.resource
+    renamed = resource != unshared(resource)
+    told = texts(resource=resource, type=resource.rpartition("/")[2] if renamed else "")
+    return replace(
+        card,
+        devices=tuple(each.name for each in replicas),
+        attributes={**card.attributes, **told},
+        shared=True,
     )
 
 

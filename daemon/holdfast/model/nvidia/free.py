@@ -1,6 +1,6 @@
 """What is free of a GPU: who of those that NVML and /proc show uses it, and is its memory back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
 from msgspec import Struct, field
@@ -121,12 +121,20 @@ def uuids(device: Device) -> tuple[str, ...]:
     return (*whole, *slices)
 
 
+def _pod_of(lock: DeviceLock) -> frozenset[PodUid]:
+    return frozenset() if lock.pod is None else frozenset({lock.pod})
+
+
 def granted_on(
     keys: frozenset[HardwareKey],
     locks: Mapping[DeviceName, DeviceLock],
     admins: frozenset[PodUid] = frozenset(),
+    pods_of: Callable[[DeviceLock], frozenset[PodUid]] = _pod_of,
 ) -> Granted:
-    """Return to whom the ledger gave the hardware of a device; *admins* use it beside them."""
+    """Return to whom the ledger gave the hardware of a device; *admins* use it beside them.
+
+    *pods_of* returns all pods that may use what a lock locks: several where a claim has it.
+    """
     cards = {card_of(key) for key in keys}
     granted = [
         lock
@@ -135,7 +143,7 @@ def granted_on(
     ]
     mine = [lock for lock in granted if clash(lock.keys, keys)]
     beside = [lock for lock in granted if shares(lock.keys, keys)]
-    returning = {lock.pod for lock in mine if lock.state in ENDING}
+    returning = {pod for lock in mine if lock.state in ENDING for pod in pods_of(lock)}
     is_slice = all(key.startswith(_MIG) for key in keys)
     return Granted(
         pods=frozenset(lock.pod for lock in mine if lock.pod is not None or _may_have_run(lock)),
@@ -145,9 +153,7 @@ def granted_on(
             if is_slice and lock.state is LockState.HELD and not lock.keys & keys
         ),
         neighbours=frozenset(
-            lock.pod
-            for lock in beside
-            if lock.started and lock.pod is not None and lock.pod not in returning
+            pod for lock in beside if lock.started for pod in pods_of(lock) if pod not in returning
         ),
         unowned=not mine and not beside,
         admins=admins,

@@ -14,7 +14,6 @@ from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.use.holders import HolderScan
 from holdfast.host.use.look import Answer
 from holdfast.ledger.kept import Kept
-from holdfast.model.book.claims import admins_on
 from holdfast.model.devices import Device, Fault, Inventory
 from holdfast.model.gate.placement import Choice
 from holdfast.model.gate.promise import Breach
@@ -107,7 +106,7 @@ class Gpus(WithoutDriver):
             lane,
             lambda: self._driver.library,
             rules=use_rules,
-            admins=lambda keys: admins_on(on.ledger.book.value, keys),
+            book=lambda: on.ledger.book.value,
             load=lambda: f"{on.boot} {self._driver.load}",
             kept=self._kept_idle.value,
         )

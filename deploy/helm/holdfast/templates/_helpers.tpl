@@ -104,7 +104,12 @@ whole cgroup tree is mounted: /sys/fs/cgroup in a container shows only the conta
 {{- $settings := include "holdfast.settings" . | fromJson -}}
 {{- $names := list -}}
 {{- if and $settings.tpu.enabled (eq $settings.tpu.api "dra") -}}{{- $names = append $names $settings.tpu.resourceName -}}{{- end -}}
-{{- if and $settings.gpu.enabled (eq $settings.gpu.api "dra") -}}{{- $names = append $names "nvidia.com/gpu" -}}{{- end -}}
+{{- if and $settings.gpu.enabled (eq $settings.gpu.api "dra") -}}
+{{- $names = append $names "nvidia.com/gpu" -}}
+{{- $sharing := dig "sharing" "timeSlicing" dict $settings -}}
+{{- $renames := default false $sharing.renameByDefault -}}
+{{- range $sharing.resources -}}{{- if or $renames .rename -}}{{- $names = append $names "nvidia.com/gpu.shared" -}}{{- end -}}{{- end -}}
+{{- end -}}
 {{- range $settings.pools -}}
 {{- if eq (default "device-plugin" .api) "dra" -}}{{- $names = append $names .resourceName -}}{{- end -}}
 {{- end -}}

@@ -1,0 +1,192 @@
+"""GPUs that claims share: the real daemon, pynvml, an API server and a scheduler."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.claimstage import DRIVER, NAMESPACE, Claim, ClaimStage, begin, claim_stage
+from fakes.controlplane import CLAIMS, SLICES
+from fakes.opener import opener
+from fakes.stage import end
+from simulated.cluster.scheduler import CLASSES, PODS, Scheduler
+from simulated.cluster.store import Place, Selector
+from simulated.gpus import SimulatedGpus
+from simulated.nvml import CONTROL, GIB, uuid
+
+_GPU = {"look": "100ms", "rescan": "200ms", "healthBeat": "200ms", "api": "dra"}
+_OBSERVE = {
+    "poll": "100ms",
+    "releasePoll": "50ms",
+    "unseenGrace": "300ms",
+    "foreignScan": "100ms",
+    "mode": "observe",
+}
+_CARD = uuid(0).lower()
+
+
+def _sharing(replicas: int, **rules: Any) -> dict[str, Any]:
+    """Return the section of the settings, in the form of NVIDIA's file."""
+    resources = [{"name": "nvidia.com/gpu", "replicas": replicas}] if replicas else []
+    return {"timeSlicing": {"resources": resources, **rules}}
+
+
+class _Node:
+    """A node with a GPU that claims may share, and the scheduler that gives it out."""
+
+    def __init__(self, at: ClaimStage, gpus: SimulatedGpus) -> None:
+        self.at, self.gpus = at, gpus
+        self.store = at.plane.store
+        self.scheduler = Scheduler(self.store)
+        self._works: dict[int, int] = {}
+        told = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "gpu"'
+        spec = {"selectors": [{"cel": {"expression": told}}]}
+        self._make(CLASSES, "DeviceClass", "gpu", spec=spec)
+
+    def _make(self, kind: Any, what: str, name: str, *, namespace: str = "", **body: Any) -> None:
+        version = "v1" if kind == PODS else "resource.k8s.io/v1"
+        content = {"apiVersion": version, "kind": what, "metadata": {"name": name}, **body}
+        self.store.create(Place(kind=kind, namespace=namespace), content)
+
+    def pod(self, name: str, **wanted: Any) -> None:
+        """Add a pod with a claim of its name."""
+        request = {"name": "gpus", "exactly": {"deviceClassName": "gpu", **wanted}}
+        spec = {"devices": {"requests": [request]}}
+        self._make(CLAIMS, "ResourceClaim", name, namespace=NAMESPACE, spec=spec)
+        pod = {
+            "containers": [{"name": "main", "image": "i"}],
+            "resourceClaims": [{"name": "gpus", "resourceClaimName": name}],
+        }
+        self._make(PODS, "Pod", name, namespace=NAMESPACE, spec=pod)
+
+    def claim(self, name: str) -> Claim:
+        found = self.store.get(Place(kind=CLAIMS, namespace=NAMESPACE, name=name))
+        pods = tuple(each["uid"] for each in found["status"]["reservedFor"])
+        return Claim(name, found["metadata"]["uid"], pods)
+
+    def results(self, name: str) -> list[dict[str, Any]]:
+        found = self.store.get(Place(kind=CLAIMS, namespace=NAMESPACE, name=name))
+        results: list[dict[str, Any]] = found["status"]["allocation"]["devices"]["results"]
+        return results
+
+    def scheduled(self, name: str) -> Claim:
+        """Add a pod, which the scheduler must find a place for at once."""
+        self.pod(name)
+        assert self.scheduler.step() == [name]
+        return self.claim(name)
+
+    def offered(self) -> dict[str, Any]:
+        found, _ = self.store.find(Place(kind=SLICES), Selector())
+        return {
+            device["name"]: device for each in found for device in each["spec"].get("devices", ())
+        }
+
+    async def until_offered(self, shares: int | None, *, tainted: bool = False) -> None:
+        """Return when the GPU is offered with so many shares; None: whole."""
+
+        def so() -> bool:
+            card = self.offered().get(_CARD)
+            if card is None or bool(card.get("taints")) != tainted:
+                return False
+            value = card["capacity"].get("shares", {}).get("value")
+            return bool(value == (None if shares is None else str(shares)))
+
+        await self.at.node.until(so, lambda: f"{shares} shares; offered are {self.offered()}")
+
+    def computes(self, claim: Claim, *, index: int = 0) -> int:
+        """Let a process of the claim's last pod compute on the GPU; return its pid."""
+        pod = claim.pods[-1]
+        path = self.at.node.node.node(f"/dev/nvidia{index}")
+        held = self.at.holders.enter_context(opener(path))
+        self.at.node.node.add_pod(pod)
+        self.at.node.node.enter(pod, "main", held.pid)
+        self._works[held.pid] = GIB
+        self._show(index)
+        return held.pid
+
+    def ends(self, pid: int) -> None:
+        del self._works[pid]
+        self._show(0)
+        end(pid)
+
+    def _show(self, index: int) -> None:
+        processes = tuple(("compute", pid, size) for pid, size in self._works.items())
+        self.gpus.change(index, lambda card: replace(card, processes=processes))
+
+    async def error(self, claim: Claim) -> str:
+        return (await self.at.prepare(claim))[claim.name].error
+
+    async def locks(self) -> dict[str, str]:
+        return await self.at.node.locks()
+
+
+def _replica(number: int) -> str:
+    return f"{uuid(0)}::{number}"
+
+
+@pytest.fixture
+async def node(
+    short_path: Path, driver_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[_Node]:
+    control = short_path / "nvml"
+    monkeypatch.setenv(CONTROL, str(control))
+    async with claim_stage(
+        short_path,
+        start=False,
+        unprepare_wait="1s",
+        tpu={"enabled": False},
+        gpu={"driverRoot": str(driver_root), "passDeviceSpecs": True, **_GPU},
+        reclaim=_OBSERVE,
+        sharing=_sharing(2),
+    ) as at:
+        gpus = SimulatedGpus(at.node.node, control)
+        gpus.arrive(1)
+        await begin(at)
+        made = _Node(at, gpus)
+        await made.until_offered(2)
+        yield made
+
+
+async def test_claims_share_a_gpu_and_what_one_leaves_keeps_its_own_share(node: _Node) -> None:
+    at = node.at
+    first, second = node.scheduled("first"), node.scheduled("second")
+    node.pod("third")
+    assert node.scheduler.step() == [], "all shares are given out"
+
+    answer = (await at.prepare(first))["first"]
+    (device,) = answer.devices
+    assert device.share_id == node.results("first")[0]["shareID"]
+    assert list(device.cdi_device_ids) == [f"holdfast.dev/claim={first.uid}-{_CARD}"]
+    (edits,) = [each["containerEdits"] for each in at.spec(first)["devices"]]
+    assert "/dev/nvidia0" in {each["path"] for each in edits["deviceNodes"]}
+    await at.prepared(second)
+    assert await node.locks() == {_replica(0): "held", _replica(1): "held"}
+    works = node.computes(second)
+
+    # A killed daemon knows who has which share, and answers the same again.
+    at.node.kill()
+    await begin(at)
+    assert (await at.prepare(first))["first"] == answer
+    assert await node.locks() == {_replica(0): "held", _replica(1): "held"}
+
+    # One ends and leaves a process: its own share is kept, and is no longer offered.
+    leftover = node.computes(first)
+    assert await at.unprepare(first) == {"first": ""}
+    node.scheduler.delete(NAMESPACE, "first")
+    await at.node.until_locks({_replica(0): "releasing", _replica(1): "held"})
+    await node.until_offered(1)
+    assert node.scheduler.step() == []
+    assert works in at.node.node.members(second.pods[0])
+
+    node.ends(leftover)
+    await at.node.until_locks({_replica(1): "held"})
+    await node.until_offered(2)
+    assert node.scheduler.step() == ["third"]
+    third = node.claim("third")
+    await at.prepared(third)
+    assert await node.locks() == {_replica(0): "held", _replica(1): "held"}
+    node.ends(works)
+    assert await at.unprepare(second, third) == {"second": "", "third": ""}
+    assert await node.locks() == {}

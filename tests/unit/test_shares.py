@@ -1,0 +1,176 @@
+"""Which replica of a shared GPU a claim is given, and what a result means without or with a share."""
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.books import X, Y, drafted, keys
+from holdfast.model.book.book import Book
+from holdfast.model.book.claims import Wish, enlist
+from holdfast.model.book.draft import Draft
+from holdfast.model.book.marks import Asker, Mark, Quarantine
+from holdfast.model.devices import Device, DeviceKind, DeviceNode
+from holdfast.model.dra.advertised import Advertised
+from holdfast.model.dra.claims import ClaimResult
+from holdfast.model.dra.handing import Given, devices_of, hand_over
+from holdfast.model.dra.passage import by_resource
+from holdfast.model.dra.shares import as_whole, meant_by, placed
+from holdfast.model.grants import ContainerGrant, GrantedNode
+from holdfast.model.ids import ClaimRef, ClaimUid, DeviceId, DeviceName, PodUid, ResourceName
+
+_GPU, _RENAMED = ResourceName("nvidia.com/gpu"), ResourceName("nvidia.com/gpu.shared")
+_MINE, _OTHER = ClaimUid("uid-1"), ClaimUid("uid-2")
+
+
+def _name(id_: str, resource: ResourceName = _GPU) -> DeviceName:
+    return DeviceName(resource, DeviceId(id_))
+
+
+def _replica(number: int) -> Device:
+    return Device(
+        name=_name(f"G::{number}"),
+        kind=DeviceKind.DRIVER,
+        keys=keys(f"replica/G/{number}"),
+        nodes=(DeviceNode(path="/dev/nvidia0", rdev=1),),
+        functions=(),
+    )
+
+
+_REPLICAS = tuple(map(_replica, range(3)))
+_WHOLE = replace(_REPLICAS[0], name=_name("G"), keys=keys("gpu/G"))
+_TOLD = Advertised(name="gpu-g", devices=tuple(each.name for each in _REPLICAS), shared=True)
+_RESULT = ClaimResult(request="r", driver="d", pool="p", device="gpu-g", share_id="s1")
+
+
+def _share(share: str, devices: tuple[Device, ...] = _REPLICAS) -> Given:
+    return Given(result=replace(_RESULT, share_id=share), devices=devices)
+
+
+def _takes(draft: Draft, claim: ClaimUid, *devices: Device, pod: PodUid = X) -> None:
+    wish = Wish(ref=ClaimRef("team", claim, claim), pods={pod: ""}, devices=by_resource(devices))
+    assert enlist(draft, wish) is None
+
+
+def _ids(found: tuple[Given, ...] | str) -> list[str]:
+    assert not isinstance(found, str), found
+    return [device.name.id for each in found for device in each.devices]
+
+
+def test_a_share_is_the_first_replica_that_nobody_has() -> None:
+    draft = drafted()
+    assert _ids(placed([_share("s")], draft.book, _MINE)) == ["G::0"]
+    _takes(draft, _OTHER, _REPLICAS[0])
+    assert _ids(placed([_share("s")], draft.book, _MINE)) == ["G::1"]
+
+
+def test_a_claim_keeps_the_replica_that_it_has() -> None:
+    draft = drafted()
+    _takes(draft, _MINE, _REPLICAS[2])
+    devices = (_REPLICAS[2], *_REPLICAS[:2])
+    assert _ids(placed([_share("s", devices)], draft.book, _MINE)) == ["G::2"]
+
+
+def test_shares_of_one_claim_are_different_replicas_and_the_same_ones_each_time() -> None:
+    draft = drafted()
+    _takes(draft, _OTHER, _REPLICAS[1])
+    for wanted in ([_share("b"), _share("a")], [_share("a"), _share("b")]):
+        found = placed(wanted, draft.book, _MINE)
+        assert not isinstance(found, str)
+        assert {each.result.share_id: each.devices[0].name.id for each in found} == {
+            "a": "G::0",
+            "b": "G::2",
+        }
+        assert [each.result.share_id for each in found] == [each.result.share_id for each in wanted]
+    _takes(draft, _MINE, _REPLICAS[0], _REPLICAS[2])
+    had = (_REPLICAS[0], _REPLICAS[2], _REPLICAS[1])
+    assert _ids(placed([_share("b", had), _share("a", had)], draft.book, _MINE)) == ["G::2", "G::0"]
+
+
+def test_a_claim_waits_for_no_certain_replica_when_none_is_left() -> None:
+    draft = drafted()
+    _takes(draft, _OTHER, *_REPLICAS, pod=Y)
+    reason = placed([_share("s")], draft.book, _MINE)
+    assert isinstance(reason, str)
+    assert reason.startswith("no share of nvidia.com/gpu/G is left: nvidia.com/gpu/G::0 is held by")
+    assert "nvidia.com/gpu/G::2 is held by pod pod-y by claim team/uid-2" in reason
+
+
+def test_more_shares_than_there_are_replicas_wait_with_the_reason() -> None:
+    four = [_share(f"s{number}") for number in range(4)]
+    reason = placed(four, Book(), _MINE)
+    assert isinstance(reason, str)
+    assert "nvidia.com/gpu/G::0 is given to another share of the same claim" in reason
+
+
+def test_a_replica_that_a_person_withholds_is_passed_over() -> None:
+    draft = drafted()
+    first = _REPLICAS[0]
+    mark = Mark(asker=Asker(uid=0, pid=1), at=0.0, reason="it is odd")
+    quarantine = Quarantine(device=first.name, keys=first.keys, mark=mark)
+    draft.mark(draft.marks.with_quarantine(quarantine))
+    assert _ids(placed([_share("s")], draft.book, _MINE)) == ["G::1"]
+    draft.mark(draft.marks.with_quarantine(replace(quarantine, keys=_WHOLE.keys)))
+    reason = placed([_share("s")], draft.book, _MINE)
+    assert isinstance(reason, str)
+    assert "is quarantined by hand" in reason
+
+
+def test_a_claim_queues_for_a_replica_while_another_has_the_whole_gpu() -> None:
+    draft = drafted()
+    _takes(draft, _OTHER, _WHOLE)
+    assert _ids(placed([_share("s")], draft.book, _MINE)) == ["G::0"]
+    _takes(draft, _MINE, _REPLICAS[0], pod=Y)
+    assert draft.book.locks.keys() == {_WHOLE.name}
+
+
+def test_a_result_without_a_share_is_not_placed() -> None:
+    whole = Given(result=replace(_RESULT, share_id=""), devices=(_WHOLE,))
+    admin = Given(result=replace(_RESULT, admin_access=True), devices=(_WHOLE,))
+    assert placed([whole, admin], Book(), _MINE) == (whole, admin)
+
+
+@pytest.mark.parametrize(
+    ("result", "told", "expected"),
+    [
+        (_RESULT, _TOLD, ["G::0", "G::1", "G::2"]),
+        (replace(_RESULT, share_id=""), _TOLD, ["G"]),
+        (replace(_RESULT, admin_access=True), _TOLD, ["G"]),
+        (replace(_RESULT, share_id=""), as_whole(_TOLD), ["G"]),
+        (_RESULT, as_whole(_TOLD), []),
+    ],
+)
+def test_what_a_result_means(result: ClaimResult, told: Advertised, expected: list[str]) -> None:
+    assert [each.id for each in meant_by(result, told, Book(), _MINE)] == expected
+
+
+@pytest.mark.parametrize("told", [_TOLD, as_whole(_TOLD)])
+def test_a_claim_keeps_its_share_of_a_gpu_that_is_shared_no_more_or_by_fewer(
+    told: Advertised,
+) -> None:
+    draft = drafted()
+    _takes(draft, _MINE, _replica(11), _replica(7))
+    had = [each.id for each in meant_by(_RESULT, told, draft.book, _MINE)]
+    assert had[:2] == ["G::7", "G::11"]
+    assert had[2:] == (["G::0", "G::1", "G::2"] if told.shared else [])
+
+
+def test_a_gpu_is_offered_whole_by_the_name_that_it_has_unshared() -> None:
+    renamed = replace(_TOLD, devices=(_name("G::0", _RENAMED), _name("G::1", _RENAMED)))
+    assert as_whole(renamed).devices == (_name("G"),)
+    assert not as_whole(renamed).shared
+    assert as_whole(as_whole(renamed)) == as_whole(renamed)
+
+
+def test_containers_are_given_the_node_of_each_share_and_kubelet_its_id() -> None:
+    def grant(_resource: ResourceName, devices: tuple[Device, ...]) -> ContainerGrant:
+        nodes = dict.fromkeys(node.path for each in devices for node in each.nodes)
+        return ContainerGrant(
+            nodes=tuple(GrantedNode(host_path=path, container_path=path) for path in nodes)
+        )
+
+    given = placed([_share("a"), _share("b")], Book(), _MINE)
+    assert not isinstance(given, str)
+    handed, answer = hand_over("holdfast.dev", _MINE, given, grant)
+    assert [each.label for each in handed] == ["gpu-g", "gpu-g.b"]
+    assert [len(each.grant.nodes) for each in handed] == [1, 1]
+    assert [each.share_id for each in answer.devices] == ["a", "b"]
+    assert devices_of(given, admin=False) == _REPLICAS[:2]
