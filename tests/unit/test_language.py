@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast.cli.commands import commands
+from holdfast.cli.group import commands
 from holdfast.settings import schema
 from holdfast.telemetry.metrics import Metrics
 
@@ -57,7 +57,9 @@ def _named(paths: list[Path]) -> dict[str, str]:
 
 
 def _help() -> Iterator[str]:
-    for command in (commands, *commands.commands.values()):
+    context = click.Context(commands)
+    found = (commands.get_command(context, name) for name in commands.list_commands(context))
+    for command in (commands, *filter(None, found)):
         yield command.help or ""
         for option in command.params:
             yield (isinstance(option, click.Option) and option.help) or ""

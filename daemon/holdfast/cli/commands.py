@@ -1,13 +1,10 @@
-"""The commands. Each imports what only it needs, so that a question is answered fast."""
+"""The commands but `run`. Each imports what only it needs, so that a question is answered fast."""
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 import click
 
-import holdfast
 from holdfast.cli import byhand
 from holdfast.cli.doctor import doctor
 from holdfast.cli.options import (
@@ -18,7 +15,6 @@ from holdfast.cli.options import (
     with_output,
     with_set,
 )
-from holdfast.cli.run import run
 from holdfast.cli.tables import (
     CLAIM_COLUMNS,
     Row,
@@ -32,40 +28,8 @@ from holdfast.cli.tables import (
 from holdfast.errors import HoldfastError
 from holdfast.model.text import MOST_MOVES
 
-_INTERRUPTED = 130
 
-
-def device_plugin() -> int:
-    """Run the daemon under the name of NVIDIA's device plugin; it takes that plugin's flags."""
-    return main(["run", *sys.argv[1:]])
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 1 for an error, 2 for wrong usage."""
-    try:
-        code = commands(args=arguments, standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except click.Abort:
-        return _INTERRUPTED
-    except HoldfastError as error:
-        say(f"holdfast: {error}", error=True)
-        return 1
-    return code if isinstance(code, int) else 0
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(holdfast.__version__, prog_name="holdfast")
-def commands() -> None:
-    """A Kubernetes device plugin that gives each accelerator to one pod at a time."""
-
-
-for _command in (*byhand.COMMANDS, doctor, run):
-    commands.add_command(_command)
-
-
-@commands.command("config")
+@click.command("config")
 @with_config
 @with_set
 @click.option("--schema", "as_schema", is_flag=True, help="Print the JSON schema of the file.")
@@ -82,7 +46,7 @@ def show_config(config: Path | None, changes: dict[str, str], *, as_schema: bool
     click.echo(yaml.safe_dump(plain(settings), sort_keys=False), nl=False)
 
 
-@commands.command()
+@click.command()
 @click.option(
     "--all", "every", is_flag=True, help="Also list the checks that pass, each on its own line."
 )
@@ -102,7 +66,7 @@ def status(folder: Path, output: str, *, every: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-@commands.command("reload")
+@click.command("reload")
 @with_folder
 def reload_configuration(folder: Path) -> None:
     """Have the daemon read its configuration now, and say what came of it.
@@ -115,14 +79,14 @@ def reload_configuration(folder: Path) -> None:
         raise HoldfastError(f"cannot reload the configuration: {answer['problem']}")
 
 
-@commands.command()
+@click.command()
 @with_folder
 def debug(folder: Path) -> None:
     """Print all that the daemon knows, as JSON for a bug report."""
     show_json(ask_daemon(folder, "debug"))
 
 
-@commands.command()
+@click.command()
 @with_folder
 @with_output
 def devices(folder: Path, output: str) -> None:
@@ -132,7 +96,7 @@ def devices(folder: Path, output: str) -> None:
     show(rows, [*columns, *CLAIM_COLUMNS, "reasons"], output)
 
 
-@commands.command()
+@click.command()
 @with_folder
 @with_output
 def locks(folder: Path, output: str) -> None:
@@ -142,7 +106,7 @@ def locks(folder: Path, output: str) -> None:
     show(rows, columns, output)
 
 
-@commands.command()
+@click.command()
 @with_folder
 @with_output
 def holders(folder: Path, output: str) -> None:
@@ -155,7 +119,7 @@ def holders(folder: Path, output: str) -> None:
     show(rows, [*who, "limit", "usage", "headroom", "memlock"], output)
 
 
-@commands.command()
+@click.command()
 @click.argument("device", required=False)
 @click.option(
     "--limit",
@@ -176,6 +140,20 @@ def history(folder: Path, device: str | None, limit: int, output: str) -> None:
         limit=limit,
     )
     show(rows, ["at", "device", "from", "to", "pod", "claim", "fence", "evidence"], output)
+
+
+COMMANDS = (
+    *byhand.COMMANDS,
+    doctor,
+    show_config,
+    status,
+    reload_configuration,
+    debug,
+    devices,
+    locks,
+    holders,
+    history,
+)
 
 
 def _down() -> ModuleType:

@@ -1,6 +1,5 @@
 """Refuses settings that can be read but cannot work; each text begins with the key's path."""
 
-import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -192,6 +191,8 @@ def _renamed(problem: str) -> str:
 def _tpu(settings: Settings) -> Iterator[str]:
     tpu = settings.tpu
     if tpu.generation and tpu.generation not in GENERATIONS:
+        import difflib  # noqa: PLC0415 - only where a word is wrong
+
         near = difflib.get_close_matches(tpu.generation, GENERATIONS, n=1)
         known = f"did you mean {near[0]}?" if near else f"known are {', '.join(GENERATIONS)}"
         yield f"tpu.generation: there is no {tpu.generation!r}; {known}"

@@ -1,7 +1,6 @@
 """Reads the settings from a YAML file, the environment and flags; a later source wins."""
 
 import copy
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -242,6 +241,8 @@ def _is_service_link(name: str, text: str) -> bool:
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
+    import difflib  # noqa: PLC0415 - only where a key is wrong
+
     near = difflib.get_close_matches(name, known, n=1)
     return f"there is no such key; did you mean {near[0]}?" if near else "there is no such key"
 
