@@ -62,18 +62,15 @@ class Lane:
         if self._closed:
             raise LaneStuckError(f"cannot use lane {self.name}: it is closed")
         patience = self.deadline if deadline is None else deadline
-        task = _Call(call, asyncio.get_running_loop(), time.monotonic() + patience, after)
+        loop = asyncio.get_running_loop()
+        task = _Call(call, loop, time.monotonic() + patience, after)
         self._calls.put(lambda: self._carry_out(task))
-        timeout = asyncio.timeout(patience)
+        # Cheaper than asyncio.timeout, which would cancel the caller to wake it.
+        timer = loop.call_later(patience, self._give_up, task, patience)
         try:
-            async with timeout:
-                return await task.answer
-        except TimeoutError:
-            if not timeout.expired():  # the call itself timed out, and that is its answer
-                raise
-            message = f"cannot wait for lane {self.name}: no answer within {patience:g} s"
-            raise LaneStuckError(message) from None
+            return await task.answer
         finally:
+            timer.cancel()
             task.abandoned = True
 
     def close(self, *, patience: float = 0.0) -> None:
@@ -86,6 +83,10 @@ class Lane:
             self._calls.put(None)
         if patience > 0:
             self._thread.join(patience)
+
+    def _give_up(self, task: "_Call[T]", patience: float) -> None:
+        message = f"cannot wait for lane {self.name}: no answer within {patience:g} s"
+        _fail(task, LaneStuckError(message))
 
     def _work(self) -> None:
         while (work := self._calls.get()) is not None:
