@@ -8,6 +8,8 @@ from fakes.vgpu import config_space
 from holdfast.model.nvidia.vgpu import VgpuHost, vgpu_host
 
 DRIVER = b"\0\x16" + b"460.16".ljust(10, b"\0") + b"r460_00".ljust(10, b"\0")
+NO_LIST = bytes((0x09, 0, 0x40, *b"VF", 0, 0x10)).ljust(256, b"\0")
+"""It has capabilities, and the first is nowhere."""
 TOLD = VgpuHost(version="460.16", branch="r460_00")
 
 
@@ -27,6 +29,8 @@ TOLD = VgpuHost(version="460.16", branch="r460_00")
         (config_space(record=DRIVER, signature=b"VX"), None),
         (config_space(record=DRIVER, listed=False), None),
         (config_space(record=DRIVER)[:64], None),
+        (config_space(record=DRIVER)[:0x34], None),
+        (NO_LIST, None),
         (b"", None),
     ],
 )
