@@ -166,14 +166,15 @@ async def claim_stage(
     kind: str = "tpu",
     chips: int = 2,
     unprepare_wait: str = "3s",
+    minor: int = 36,
     start: bool = True,
     **changes: Any,
 ) -> AsyncIterator[ClaimStage]:
-    """Yield a node with *chips* whose driver is registered; the daemon can be killed."""
+    """Yield a node of Kubernetes 1.*minor* with *chips* whose driver is registered; the daemon can be killed."""
     root = folder / "kl"
     for name in ("plugins", "plugins_registry"):
         (root / name).mkdir(parents=True)
-    with control_plane(folder) as plane, contextlib.ExitStack() as holders:
+    with control_plane(folder, minor=minor) as plane, contextlib.ExitStack() as holders:
         settings: dict[str, Any] = {
             "tpu": {"api": "dra"},
             "dra": {

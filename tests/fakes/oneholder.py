@@ -92,6 +92,7 @@ _NODE = replace(
         for each in _FOUND.devices
     ),
 )
+REPLICAS = _NODE.of(REPLICA)
 _PLACES = places_of(_NODE.cards)
 _KEYS = {device.name: device.keys for device in _NODE.devices}
 WISHES = st.lists(
@@ -294,7 +295,7 @@ class OneHolder(RuleBasedStateMachine):
 
     def _holders(self, keys: frozenset[HardwareKey]) -> tuple[Holder, ...]:
         """Return who is in the way on *keys*: of a card, its driver shows everybody."""
-        neighbours = granted_on(keys, self.book.locks).neighbours
+        neighbours = granted_on(keys, self.book.locks, pods_of=self.book.pods_of).neighbours
         found = [
             Holder(
                 process=ProcessId(100 + n, 1),

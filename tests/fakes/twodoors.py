@@ -12,10 +12,13 @@ from functools import partial
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
+from msgspec.structs import replace
 
 from fakes.oneholder import (
     CRASH,
     MOSTLY,
+    REPLICA,
+    REPLICAS,
     WISHES,
     Container,
     Killed,
@@ -28,7 +31,10 @@ from holdfast.errors import ClaimRefusedError
 from holdfast.model.book.book import Book
 from holdfast.model.book.claims import REMEMBERED, Wish, end_claim, enlist, share
 from holdfast.model.book.locks import DeviceLock, LockState
+from holdfast.model.dra.claims import ClaimResult
+from holdfast.model.dra.handing import Given
 from holdfast.model.dra.passage import enter, in_the_way, why_not_yet
+from holdfast.model.dra.shares import placed
 from holdfast.model.ids import (
     ClaimRef,
     ClaimUid,
@@ -40,6 +46,8 @@ from holdfast.model.ids import (
     ResourceName,
 )
 from holdfast.model.use.free import FormerPod, KernelFacts, judge_kernel
+
+_SHARE = ClaimResult(request="r", driver="holdfast.dev", pool="node", device="card")
 
 
 @dataclass
@@ -164,7 +172,32 @@ class TwoDoors(OneHolder):
             self.the_watcher_beats(None)
         self._prepare(claim, crash, then)
 
+    def _place(self, claim: _Claim) -> bool:
+        """Let the replicas that *claim* is given now be what it asks for; False: none are left.
+
+        The scheduler gives it shares of a card. Which replicas these are is decided by Prepare.
+        """
+        asked = [len(ids) for resource, ids in claim.wishes if resource == REPLICA]
+        known = self.book.holdings.of_claim(claim.ref.uid)
+        if not asked or known or any(pod.alive for pod in claim.users):
+            return True
+        given = [
+            Given(result=replace(_SHARE, share_id=str(number)), devices=REPLICAS)
+            for number in range(sum(asked))
+        ]
+        found = placed(given, self.book, claim.ref.uid)
+        if isinstance(found, str):
+            return False
+        ids = frozenset(device.name.id for each in found for device in each.devices)
+        others = [each for each in claim.wishes if each[0] != REPLICA]
+        claim.wishes = [*others, (REPLICA, ids)]
+        for pod in claim.users:
+            pod.containers = [Container(*each) for each in claim.wishes]
+        return True
+
     def _prepare(self, claim: _Claim, crash: int | None, then: int | None) -> None:
+        if not self._place(claim):
+            return
         wish = claim.wish()
         try:
             if self._commit(partial(enlist, wish=wish), crash) is not None:

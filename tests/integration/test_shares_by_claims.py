@@ -1,16 +1,22 @@
 """GPUs that claims share: the real daemon, pynvml, an API server and a scheduler."""
 
+import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
 
+from fakes.claimrecord import write_entries
 from fakes.claimstage import DRIVER, NAMESPACE, Claim, ClaimStage, begin, claim_stage
-from fakes.controlplane import CLAIMS, SLICES
+from fakes.controlplane import CLAIMS, NODE, SLICES
 from fakes.opener import opener
 from fakes.stage import end
+from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
+from holdfast.model.kubelet import ClaimEntry, RecordedDevice
 from simulated.cluster.scheduler import CLASSES, PODS, Scheduler
 from simulated.cluster.store import Place, Selector
 from simulated.gpus import SimulatedGpus
@@ -118,6 +124,15 @@ class _Node:
     async def error(self, claim: Claim) -> str:
         return (await self.at.prepare(claim))[claim.name].error
 
+    async def over(self, claim: Claim) -> None:
+        """Let the pod of a claim end, and its claim be free for the scheduler."""
+        assert await self.at.unprepare(claim) == {claim.name: ""}
+        self.scheduler.delete(NAMESPACE, claim.name)
+
+    async def queued(self, claim: Claim) -> bool:
+        rows = await self.at.node.asked("locks") or ()
+        return any(row["state"] == "queued" and row["claimUid"] == claim.uid for row in rows)
+
     async def locks(self) -> dict[str, str]:
         return await self.at.node.locks()
 
@@ -128,14 +143,20 @@ def _replica(number: int) -> str:
 
 @pytest.fixture
 async def node(
-    short_path: Path, driver_root: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    short_path: Path,
+    driver_root: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[_Node]:
+    """A node of a cluster of Kubernetes 1.36, or of the minor version that is asked for."""
+    minor = getattr(request, "param", 36)
     control = short_path / "nvml"
     monkeypatch.setenv(CONTROL, str(control))
     async with claim_stage(
         short_path,
         start=False,
         unprepare_wait="1s",
+        minor=minor,
         tpu={"enabled": False},
         gpu={"driverRoot": str(driver_root), "passDeviceSpecs": True, **_GPU},
         reclaim=_OBSERVE,
@@ -145,7 +166,7 @@ async def node(
         gpus.arrive(1)
         await begin(at)
         made = _Node(at, gpus)
-        await made.until_offered(2)
+        await made.until_offered(2 if minor >= 36 else None)
         yield made
 
 
@@ -190,3 +211,140 @@ async def test_claims_share_a_gpu_and_what_one_leaves_keeps_its_own_share(node: 
     node.ends(works)
     assert await at.unprepare(second, third) == {"second": "", "third": ""}
     assert await node.locks() == {}
+
+
+async def test_more_claims_than_shares_wait_for_whichever_is_free_first(node: _Node) -> None:
+    """A scheduler that errs is no way to a third share."""
+    at = node.at
+    first, second = node.scheduled("first"), node.scheduled("second")
+    await at.prepared(first)
+    await at.prepared(second)
+    third = at.allocate("third", device=_CARD, shareID=str(uuid4()))
+    waiting = asyncio.create_task(at.prepare(third))
+    await at.node.for_some_beats()
+    assert not waiting.done()
+    assert await node.locks() == {_replica(0): "held", _replica(1): "held"}
+    assert await at.unprepare(second) == {"second": ""}
+    assert (await waiting)["third"].error == ""
+    assert await node.locks() == {_replica(0): "held", _replica(1): "held"}
+
+    whole = at.allocate("whole", device=_CARD)
+    waiting = asyncio.create_task(at.prepare(whole))
+    await at.unprepare(third)
+    await at.node.until(lambda: node.queued(whole), "the claim without a share to wait")
+    assert await at.unprepare(first) == {"first": ""}
+    assert (await waiting)["whole"].error == ""
+    assert await node.locks() == {uuid(0): "held"}
+    await node.until_offered(1, tainted=True)
+
+
+async def test_a_claim_may_have_several_shares_and_pods_that_share_one_are_neighbours(
+    node: _Node,
+) -> None:
+    at = node.at
+    shared = at.allocate(
+        "shared", device=_CARD, shareID=str(uuid4()), pods=[str(uuid4()), str(uuid4())]
+    )
+    await at.prepared(shared)
+    pid = node.computes(shared)
+    beside = node.at.allocate("beside", device=_CARD, shareID=str(uuid4()))
+    assert await node.error(beside) == ""
+    node.ends(pid)
+    assert await at.unprepare(shared, beside) == {"shared": "", "beside": ""}
+
+    node.pod("two", count=2)
+    assert node.scheduler.step() == ["two"]
+    two = node.claim("two")
+    answer = (await at.prepare(two))["two"]
+    assert [each.share_id for each in answer.devices] == [
+        each["shareID"] for each in node.results("two")
+    ]
+    assert await node.locks() == {_replica(0): "held", _replica(1): "held"}
+    for each in at.spec(two)["devices"]:
+        paths = {it["path"] for it in each["containerEdits"]["deviceNodes"]}
+        assert "/dev/nvidia0" in paths
+
+
+async def test_an_administrator_is_in_no_shares_way_and_has_none(node: _Node) -> None:
+    at = node.at
+    first = node.scheduled("first")
+    await at.prepared(first)
+    admin = at.allocate("admin", device=_CARD, adminAccess=True)
+    await at.prepared(admin)
+    node.computes(admin)
+    assert await node.locks() == {_replica(0): "held"}
+    second = node.scheduled("second")
+    assert await node.error(second) == ""
+
+
+async def test_shares_that_the_ledger_lost_are_taken_over_from_kubelets_record(node: _Node) -> None:
+    at = node.at
+    first, second = node.scheduled("first"), node.scheduled("second")
+    await at.prepared(first)
+    await at.prepared(second)
+    at.node.kill()
+    shutil.rmtree(at.node.state)
+    write_entries(
+        at.root / "dra_manager_state",
+        [
+            ClaimEntry(
+                claim=ClaimRef(NAMESPACE, ClaimUid(each.uid), each.name),
+                pods=frozenset(map(PodUid, each.pods)),
+                devices={
+                    DRIVER: (RecordedDevice(NODE, _CARD, node.results(each.name)[0]["shareID"]),)
+                },
+            )
+            for each in (first, second)
+        ],
+    )
+    await begin(at)
+    await at.node.until_locks({_replica(0): "held", _replica(1): "held"})
+    assert await at.unprepare(first) == {"first": ""}
+    await at.node.until_locks({_replica(1): "held"})
+
+
+async def test_a_gpu_that_claims_begin_to_share_is_let_go_first_and_the_other_way_round(
+    node: _Node,
+) -> None:
+    at = node.at
+    share = node.scheduled("share")
+    await at.prepared(share)
+    at.node.configure(sharing=_sharing(0))
+    await node.until_offered(None, tainted=True)
+    assert (await at.prepare(share))["share"].error == "", "it keeps what it has"
+    stray = at.allocate("stray", device=_CARD, shareID=str(uuid4()))
+    assert "which is not shared; delete the pod" in await node.error(stray)
+    node.pod("whole")
+    assert node.scheduler.step() == []
+    await node.over(share)
+    await node.until_offered(None)
+    assert node.scheduler.step() == ["whole"]
+    whole = node.claim("whole")
+    await at.prepared(whole)
+    assert await node.locks() == {uuid(0): "held"}
+
+    at.node.configure(sharing=_sharing(2, failRequestsGreaterThanOne=True))
+    await node.until_offered(1, tainted=True)
+    assert (await at.prepare(whole))["whole"].error == ""
+    await node.over(whole)
+    await node.until_offered(2)
+    node.pod("two", count=2)
+    assert node.scheduler.step() == ["two"]
+    assert "maximum request size for shared resources is 1; found 2" in await node.error(
+        node.claim("two")
+    )
+    assert await node.locks() == {}
+
+
+@pytest.mark.parametrize("node", [35], indirect=True)
+async def test_where_the_api_server_knows_no_shares_one_claim_at_a_time_has_the_gpu(
+    node: _Node,
+) -> None:
+    at = node.at
+    only = node.scheduled("only")
+    assert "shareID" not in node.results("only")[0]
+    await at.prepared(only)
+    assert await node.locks() == {uuid(0): "held"}
+    node.pod("next")
+    assert node.scheduler.step() == []
+    assert _CARD in node.offered()

@@ -8,7 +8,7 @@ import pytest
 
 from fakes.controlplane import CLAIMS, NODE, SLICES, ControlPlane, control_plane
 from simulated.cluster.scheduler import CLASSES, PODS, TEMPLATES, Scheduler
-from simulated.cluster.store import Place
+from simulated.cluster.store import Place, RefusedError
 
 DRIVER = "holdfast.dev"
 ONE = {"value": "1"}
@@ -197,3 +197,118 @@ def test_pods_on_a_device_that_is_lost_are_evicted(cluster: Cluster) -> None:
 
     assert cluster.scheduler.evict() == ["a"]
     assert cluster.given("one") == []
+
+
+def shared(shares: int) -> dict[str, Any]:
+    one = {"default": "1", "validValues": ["1"]}
+    return {
+        "name": "gpu",
+        "attributes": {"resource": {"string": "nvidia.com/gpu"}},
+        "allowMultipleAllocations": True,
+        "capacity": {
+            "shares": {"value": str(shares), "requestPolicy": one},
+            "memory": {
+                "value": "80Gi",
+                "requestPolicy": {"default": "0", "validRange": {"min": "0"}},
+            },
+        },
+    }
+
+
+def results(cluster: Cluster, claim: str) -> list[dict[str, Any]]:
+    found = cluster.store.get(Place(kind=CLAIMS, namespace="default", name=claim))
+    given: list[dict[str, Any]] = found["status"]["allocation"]["devices"]["results"]
+    return given
+
+
+@pytest.fixture
+def sharing(cluster: Cluster) -> Cluster:
+    cluster.make(CLASSES, "DeviceClass", "gpus", spec=device_class("nvidia.com/gpu"))
+    found = cluster.store.get(Place(kind=SLICES, name="devices"))
+    found["spec"]["devices"].append(shared(3))
+    cluster.store.update(Place(kind=SLICES, name="devices"), found)
+    return cluster
+
+
+def test_a_shared_device_is_given_to_as_many_claims_as_its_capacity_allows(
+    sharing: Cluster,
+) -> None:
+    for name in ("a", "b", "c", "d"):
+        sharing.claim(name, "gpus")
+        sharing.pod(name, name)
+
+    assert sharing.scheduler.step() == ["a", "b", "c"]
+    given = [each for name in ("a", "b", "c") for each in results(sharing, name)]
+    assert len({each["shareID"] for each in given}) == 3
+    assert [each["consumedCapacity"] for each in given] == [{"shares": "1", "memory": "0"}] * 3
+    sharing.scheduler.delete("default", "b")
+    assert sharing.scheduler.step() == ["d"]
+
+
+def test_one_claim_may_be_given_a_shared_device_several_times(sharing: Cluster) -> None:
+    sharing.claim("two", "gpus", count=2)
+    sharing.claim("two-more", "gpus", count=2)
+    sharing.pod("first", "two")
+    sharing.pod("second", "two-more")
+
+    assert sharing.scheduler.step() == ["first"]
+    assert sharing.given("two") == ["gpu", "gpu"]
+
+
+def test_what_a_claim_asks_of_a_capacity_is_counted_and_bounded(sharing: Cluster) -> None:
+    for name, amounts in (
+        ("half", {"memory": "40Gi"}),
+        ("much", {"memory": "60Gi"}),
+        ("rest", {"memory": "40Gi"}),
+        ("two", {"shares": "2"}),
+        ("other", {"colours": "1"}),
+    ):
+        sharing.claim(name, "gpus", capacity={"requests": amounts})
+        sharing.pod(name, name)
+
+    assert sharing.scheduler.step() == ["half", "rest"]
+
+
+def test_a_device_that_a_claim_has_as_a_whole_is_not_shared(sharing: Cluster) -> None:
+    sharing.claim("whole", "gpus")
+    sharing.pod("first", "whole")
+    sharing.scheduler.step()
+    place = Place(kind=CLAIMS, namespace="default", name="whole")
+    found = sharing.store.get(place)
+    (result,) = found["status"]["allocation"]["devices"]["results"]
+    del result["shareID"], result["consumedCapacity"]
+    sharing.store.update(place, found, subresource="status")
+    sharing.claim("share", "gpus")
+    sharing.pod("second", "share")
+
+    assert sharing.scheduler.step() == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "multiple", "text"),
+    [
+        ({"default": "1"}, False, "allowMultipleAllocations must be true"),
+        ({"validValues": ["1"]}, True, "default: Required value"),
+        ({"default": "2", "validValues": ["1"]}, True, "validValues: Invalid value"),
+        ({"default": "1", "validValues": ["2", "1"]}, True, "validValues: Invalid value"),
+        ({"default": "1", "validValues": ["1", "4"]}, True, "validValues: Invalid value"),
+        ({"default": "0", "validRange": {"min": "1"}}, True, "validRange: Invalid value"),
+        ({"default": "1", "validRange": {"min": "1", "max": "4"}}, True, "validRange: Invalid"),
+        (
+            {"default": "1", "validValues": ["1"], "validRange": {"min": "1"}},
+            True,
+            "only one of validValues and validRange",
+        ),
+    ],
+)
+def test_a_policy_that_the_api_does_not_allow_is_refused(
+    cluster: Cluster, policy: dict[str, Any], multiple: bool, text: str
+) -> None:
+    device: dict[str, Any] = {
+        "name": "gpu",
+        "capacity": {"shares": {"value": "3", "requestPolicy": policy}},
+    }
+    if multiple:
+        device["allowMultipleAllocations"] = True
+    with pytest.raises(RefusedError, match=text):
+        cluster.slice("more", devices=[device])

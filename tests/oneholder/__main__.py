@@ -23,8 +23,8 @@ from holdfast.model.ids import HardwareKey
 T = TypeVar("T")
 
 _WAYS = {WHOLE: "number", REPLICA: "share", HALF: "slice", VFIO: "vfio"}
-_CLAIM = "claim"
-_ASKED = (*_WAYS.values(), _CLAIM)
+_CLAIM, _CLAIMED_SHARE = "claim", "c-share"
+_ASKED = (*_WAYS.values(), _CLAIM, _CLAIMED_SHARE)
 
 _WORLDS = 50
 """Worlds between two looks at how many operations there were."""
@@ -89,7 +89,9 @@ class _Counted(OneHolder):
 def _way(each: Allocation | DeviceLock) -> str:
     """Return how whoever has *each*, or waits for it, has asked."""
     resource = each.device.resource if isinstance(each, DeviceLock) else each.resource
-    return _WAYS[resource] if each.claim is None else _CLAIM
+    if each.claim is not None:
+        return _CLAIMED_SHARE if resource == REPLICA else _CLAIM
+    return _WAYS[resource]
 
 
 class _CountedTwoDoors(_Counted, TwoDoors):

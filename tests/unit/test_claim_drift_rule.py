@@ -13,8 +13,9 @@ from holdfast.model.book.claimdrift import (
 from holdfast.model.book.claims import Wish, end_claim, enlist
 from holdfast.model.book.drift import Disagreement, Drift
 from holdfast.model.dra.passage import enter
-from holdfast.model.ids import BootId, ClaimRef, ClaimUid
+from holdfast.model.ids import BootId, ClaimRef, ClaimUid, DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
+from holdfast.model.replicas import replica_key
 
 _REF = ClaimRef("team", ClaimUid("claim-1"), "one")
 _WISH = Wish(ref=_REF, pods={X: "train"}, devices={WHOLE: silicon(d0="a")})
@@ -140,3 +141,30 @@ def test_a_record_that_cannot_be_read_ends_no_disagreement() -> None:
     assert not claims_undecided(found, None)
     other = replace(found, kind=Drift.HELD_BY_ANOTHER.value)
     assert not claims_undecided(other, replace(_AGREED, entries=None))
+
+
+@pytest.mark.parametrize(
+    ("shares", "kinds"),
+    [
+        (("s1", "s2"), []),
+        (("s1",), [Drift.CLAIM_OTHER_DEVICES.value]),
+        (("s1", "s2", "s3"), [Drift.CLAIM_OTHER_DEVICES.value]),
+    ],
+)
+def test_shares_are_compared_by_how_many_there_are(
+    shares: tuple[str, ...], kinds: list[str]
+) -> None:
+    """Kubelet does not know which replicas they are."""
+    gpu = ResourceName("nvidia.com/gpu")
+    replicas = {DeviceId(f"G::{n}"): frozenset({replica_key("G", n)}) for n in (0, 1, 2)}
+    draft = drafted()
+    two = {id_: keys for id_, keys in replicas.items() if id_ != "G::1"}
+    assert enter(draft, replace(_WISH, devices={gpu: two}), "free") is None
+    recorded = tuple(RecordedDevice("node-1", "gpu-g", share) for share in shares)
+    facts = replace(
+        _AGREED,
+        book=draft.book,
+        entries=(replace(_ENTRY, devices={"holdfast.dev": recorded}),),
+        devices={"gpu-g": tuple(DeviceName(gpu, id_) for id_ in replicas)},
+    )
+    assert _kinds(facts) == kinds

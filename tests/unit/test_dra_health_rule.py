@@ -20,6 +20,9 @@ SHOWN = (
 )
 
 
+SHARED = Advertised(name="gpu", devices=(name("d0"), name("d1")), shared=True)
+
+
 def lock(state: LockState, device: str = "d0", letter: str = "a") -> DeviceLock:
     return DeviceLock(
         device=name(device),
@@ -194,3 +197,17 @@ def test_what_was_last_seen_is_asked_of_the_device_that_is_locked() -> None:
     healths(SHOWN[:1], NODE, book, serves=lambda _resource: True, obstacle=obstacle)
 
     assert asked == [name("d0")]
+
+
+def test_a_device_that_is_shared_is_as_healthy_as_its_best_share() -> None:
+    def of(*locks: DeviceLock) -> DeviceHealth:
+        book = Book(locks={each.device: each for each in locks})
+        (found,) = healths([SHARED], NODE, book, serves=lambda _: True, obstacle=lambda _: "")
+        return found
+
+    left = lock(LockState.RELEASING)
+    assert of() == DeviceHealth(name="gpu", healthy=True)
+    one = of(left)
+    assert one.healthy
+    assert "is not free of" in one.message
+    assert not of(left, lock(LockState.RELEASING, "d1", "b")).healthy

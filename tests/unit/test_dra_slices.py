@@ -9,12 +9,15 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast.discovery.source import Source, Sources
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, pci_key
 from holdfast.model.dra.advertised import Advertised, plain, texts, versions
 from holdfast.model.dra.names import label
 from holdfast.model.dra.resourceslice import (
+    Capacity,
+    RequestPolicy,
     ResourceSlice,
     SliceContent,
     SliceDevice,
@@ -34,6 +37,7 @@ from holdfast.model.dra.slices import (
     writes,
 )
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
+from holdfast.model.replicas import replica_key
 from holdfast.vendors.tpu.adapter import Tpus
 from simulated.cluster.rules import Rules
 
@@ -521,3 +525,48 @@ def test_a_fault_alone_hides_no_device() -> None:
     ill = msgspec.structs.replace(one, faults=(Fault(kind=FaultKind.ILL, text="hot"),))
 
     assert len(offered(contents(facts([ill])))) == 1
+
+
+def shared_gpu(*tainted: int, kept: Kept = EVERYTHING, replicas: int = 3) -> PoolFacts:
+    names = [
+        DeviceName(ResourceName("nvidia.com/gpu"), DeviceId(f"G::{n}")) for n in range(replicas)
+    ]
+    devices = {
+        each: replace(device(0), name=each, keys=frozenset({replica_key("G", n)}))
+        for n, each in enumerate(names)
+    }
+    told = Advertised(
+        name="gpu-g", devices=tuple(names), capacity={"memory": 80 << 30}, shared=True
+    )
+    taints = {names[n]: (HELD,) for n in tainted}
+    return PoolFacts(devices=devices, advertised=(told,), taints=taints, kept=kept)
+
+
+@pytest.mark.parametrize("minor", [34, 35, 36, 37])
+@pytest.mark.parametrize(
+    ("tainted", "shares", "taints"),
+    [((), "3", ()), ((1,), "2", ()), ((0, 2), "1", ()), ((0, 1, 2), "1", (HELD,))],
+)
+def test_a_shared_gpu_is_offered_to_as_many_claims_as_there_are_replicas_left(
+    tainted: tuple[int, ...], shares: str, taints: tuple[Taint, ...], minor: int
+) -> None:
+    found = contents(shared_gpu(*tainted))
+    (gpu,) = offered(found)
+    assert gpu.allow_multiple_allocations
+    assert gpu.taints == taints
+    assert gpu.capacity["shares"] == Capacity(
+        value=shares, request_policy=RequestPolicy(default="1", valid_values=("1",))
+    )
+    # Else the first claim would have all of it.
+    policy = gpu.capacity["memory"].request_policy
+    assert policy is not None
+    assert policy.default == "0"
+    for name, spec in plan(found).create:
+        Rules(36).check(wire(spec, name))
+        kubernetes_validate.validate(wire(spec, name), f"1.{minor}", strict=True)
+
+
+def test_where_taints_are_dropped_a_shared_gpu_is_left_out_once_no_replica_is_left() -> None:
+    kept = Kept(taints=False)
+    assert len(offered(contents(shared_gpu(0, 1, kept=kept)))) == 1
+    assert offered(contents(shared_gpu(0, 1, 2, kept=kept))) == []

@@ -1,5 +1,7 @@
 """What the scheduler is told of GPUs and slices: what NVIDIA's driver tells, and where they are."""
 
+import pytest
+
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.dra.advertised import Advertised
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
@@ -7,6 +9,7 @@ from holdfast.model.nvidia.advertised import advertised_gpus
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuReading, GpuTraits, MigSlice
 from holdfast.model.nvidia.mig import MigStrategy, lay_out
+from holdfast.model.replicas import Sharing
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 MIG = "MIG-00000000-0000-4000-8000-000000000001"
@@ -71,6 +74,31 @@ def test_a_slice_names_its_gpu_and_its_profile() -> None:
     assert found.capacity == {"memory": 9856 << 20}
     expected = {"type": "mig", "parentUUID": UUID, "profile": "1g.10gb", "uuid": MIG}
     assert expected.items() <= told(found).items()
+
+
+@pytest.mark.parametrize(
+    ("renamed", "resource", "type_"),
+    [
+        (False, "nvidia.com/gpu", "gpu"),
+        (True, "nvidia.com/gpu.shared", "gpu.shared"),
+    ],
+)
+def test_replicas_are_one_device_that_is_shared(renamed: bool, resource: str, type_: str) -> None:
+    known = facts(card())
+    shared = {ResourceName("nvidia.com/gpu"): Sharing(replicas=3, renamed=renamed)}
+    devices = gpu_devices(known, shared=shared)
+    (found,) = advertised_gpus(devices, known)
+
+    (whole,) = advertised_gpus(gpu_devices(known), known)
+    assert found.shared
+    assert not whole.shared
+    assert (found.name, found.address, found.capacity) == (
+        whole.name,
+        whole.address,
+        whole.capacity,
+    )
+    assert found.devices == tuple(each.name for each in devices)
+    assert told(found) == {**told(whole), "resource": resource, "type": type_}
 
 
 def test_a_gpu_that_tells_nothing_is_offered_all_the_same() -> None:

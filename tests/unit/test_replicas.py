@@ -306,6 +306,19 @@ def test_without_neighbours_on_the_card_its_memory_counts_for_the_last_replica()
     assert not look.unowned  # the pod may be about to use it
 
 
+def test_every_pod_of_a_claim_is_a_neighbour_and_none_of_one_that_gives_this_replica_back() -> None:
+    both = frozenset({X, Y})
+    beside = _lock("replica/G/0", pod=Y)
+    to = granted_on(keys("replica/G/1"), {beside.device: beside}, pods_of=lambda _lock: both)
+    assert to.neighbours == both
+    mine = _lock("replica/G/1", pod=Y, state=LockState.RELEASING)
+    locks = {each.device: each for each in (beside, mine)}
+    to = granted_on(
+        keys("replica/G/1"), locks, pods_of=lambda lock: both if lock is mine else frozenset({X})
+    )
+    assert not to.neighbours
+
+
 def test_a_neighbour_is_in_the_way_of_the_card_as_a_whole() -> None:
     to = granted_on(keys("gpu/G"), {name("replica/G/0"): _lock("replica/G/0", pod=X)})
     assert to.pods == {X}

@@ -120,9 +120,9 @@ class Preparing:
         """Yield each claim that waits for its devices at *now*, in monotonic seconds."""
         for claim, waits in self._under_way.items():
             record = self._ledger.book.value.claims.get(claim.uid)
-            if record is not None and waits.seen:
+            if waits.seen:
                 yield Waiting(
-                    pods=record.pods,
+                    pods=waits.pods if record is None else record.pods,
                     what=f"claim {claim.namespace}/{claim.name}",
                     why=waits.seen,
                     seconds=now - waits.since,
@@ -161,6 +161,7 @@ class Preparing:
 
     async def _wait(self, asked: ClaimRef, waits: "_Waits") -> Prepared:
         claim = await self._read(asked, waits)
+        waits.pods = frozenset(claim.reserved_for)
         results = results_for(claim, asked, driver=self._driver, pool=self._pool)
         while True:
             changes = Changes([self._ledger.book, self._node.inventory, self._node.stirred])
@@ -304,12 +305,14 @@ class _Waits:
     """What a claim waits for at present, as the reason if that does not end.
 
     `seen` is why its devices could not be used at the last try, empty before there was one; `since`
-    is when it began to wait, in monotonic seconds.
+    is when it began to wait, in monotonic seconds. `pods` use the claim, which is not in the book
+    while there is no share left for it.
     """
 
     def __init__(self, since: float) -> None:
         self.reason = "the node did not answer in time"
         self.seen = ""
+        self.pods: frozenset[PodUid] = frozenset()
         self.since = since
 
 

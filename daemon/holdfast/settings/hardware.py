@@ -203,8 +203,8 @@ class SharedResource(Section, frozen=True):
     """The resource that is shared. Set it to nvidia.com/gpu: MIG slices, TPUs and VFIO devices are
     never shared, nor are GPUs that a rule of `devices` moves to another resource."""
     replicas: Replicas
-    """How many pods may have each GPU at the same time. Choose as many as its memory is enough
-    for: nothing keeps a pod from using all of it."""
+    """How many pods, or claims, may have each GPU at the same time. Choose as many as its memory is
+    enough for: nothing keeps a pod from using all of it."""
     rename: str = ""
     """What replicas are advertised as; empty: the resource's own name. Set it to
     nvidia.com/gpu.shared for what renameByDefault does."""
@@ -220,8 +220,8 @@ class TimeSlicing(Section, frozen=True):
     """Whether shared GPUs are advertised as nvidia.com/gpu.shared. Set it to true so that no pod
     that asks for nvidia.com/gpu gets a shared one."""
     fail_requests_greater_than_one: bool = False
-    """Whether a container that asks for more than one replica is refused. Set it to true because
-    two replicas give a program no more of a GPU than one."""
+    """Whether a container, or a claim, that asks for more than one replica is refused. Set it to
+    true because two replicas give a program no more of a GPU than one."""
     resources: tuple[SharedResource, ...] = ()
     """Which resources are shared, and by how many pods. Empty: none, and each GPU is one pod's. Set
     it for programs that leave a GPU idle most of the time and trust each other."""

@@ -408,6 +408,22 @@ def test_fields_that_the_server_drops_are_told_with_what_is_lost(
     assert {word for word in ("taints: ", "counters: ") if word in found.reason} == lost
 
 
+def test_shares_that_the_server_drops_are_told_where_gpus_are_to_be_shared(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sharing = {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}
+    gates = {"DRADeviceTaints", "DRAPartitionableDevices"}
+    with control_plane(folder, minor=35, gates=gates) as plane:
+        cluster = Cluster(folder, plane, monkeypatch)
+        assert cluster.told()["fields"].level is Level.OK
+        found = cluster.told(sharing=sharing)["fields"]
+        assert found.level is Level.WARN
+        assert "a shared GPU is given to one claim at a time" in found.reason
+        assert "DRAConsumableCapacity" in found.remedy
+        by_plugin = cluster.told(sharing=sharing, gpu={"api": "device-plugin"})["fields"]
+        assert by_plugin.level is Level.OK
+
+
 def test_a_cluster_without_the_api_is_told(cluster: Cluster) -> None:
     cluster.plane.server.be_rude(Rudeness(method="GET", path="resourceslices", code=404))
 

@@ -26,6 +26,8 @@ class Room:
         self._taken: set[_Id] = set()
         self._consumed: Counter[tuple[_Id, str]] = Counter()
         for each in results:
+            if each.get("adminAccess"):
+                continue
             id_ = each["driver"], each["pool"], each["device"]
             if "shareID" not in each:
                 self._taken.add(id_)
