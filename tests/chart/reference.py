@@ -13,21 +13,21 @@ _INTRODUCTION = """\
 
 Every key with its default, and when to change it. `make chart` writes this page from the settings' type: do not edit it. The daemon reads a
 YAML file (`holdfast run --config FILE`, or `HOLDFAST_CONFIG=FILE`; the chart writes `config` of its values there), then the environment, then
-flags. A later source wins over an earlier one:
+flags. A later source overrides an earlier one:
 
     holdfast run --config /etc/holdfast/config.yaml --set gate.wait=10s
 
 `--set KEY=VALUE` takes every key below. `run` also has `--state-dir` (`stateDir`), `--http-port` (`http.port`) and `--log-level`
 (`log.level`). The variables, flags and file of NVIDIA's device plugin are read where they mean the same ([nvidia.md](nvidia.md)); holdfast's
-own win over them. An unknown key, a wrong type or a value that cannot work is refused at the start, with the path of the key. `holdfast
+own override them. An unknown key, a wrong type or a value that cannot work is refused at the start, with the path of the key. `holdfast
 config` prints every setting with its value, `holdfast config --schema` the JSON schema of the file.
 
-The column *change* says how a running daemon takes up another value, once the file, SIGHUP or `holdfast reload` tells of it
+The column *change* says how a running daemon applies another value, after a change of the file, SIGHUP or `holdfast reload`
 ([operations.md](operations.md#change-the-configuration)):
 
 - *live*: at once; nothing restarts.
 - *restart*: the daemon restarts in the same process. Locks stay; it registers with kubelet again.
-- *pod*: mounts and probes depend on it, so that it takes another pod. Until then nothing of the file is taken up.
+- *pod*: mounts and probes depend on it, so a new pod is needed. Until then no change of the file is applied.
 
 A duration is a number of seconds, or text such as `250ms`, `30s`, `1h30m`. In the environment a list is YAML (`[a, b]`) or `a,b`. The
 defaults fit most nodes: to begin, set none.

@@ -218,7 +218,7 @@ async def test_a_sysfs_that_is_not_there_any_more_takes_no_device_away(
     tree.root.sys.rename(tree.root.sys.with_name("elsewhere"))
 
     assert await scanner.scan() is before
-    assert "is no sysfs" in scanner.problem
+    assert "is not a sysfs" in scanner.problem
 
 
 async def test_a_reported_fault_is_published_without_a_scan_and_outlasts_scans(

@@ -65,9 +65,20 @@ async def test_the_chips_are_in_slices_and_one_that_is_still_held_is_tainted(
     (taint,) = chips(at)[at.label(0)]["taints"]
     assert (taint["key"], taint["effect"]) == (f"{DRIVER}/held", "NoSchedule")
     assert "taints" not in chips(at)[at.label(1)]
+    await at.node.until(lambda: _offered(at, 1), "the other chip alone to be offered")
     held.end()
     await ending
     await at.node.until(lambda: "taints" not in chips(at)[at.label(0)], "the taint to go")
+    await at.node.until(lambda: _offered(at, 2), "both chips to be offered")
+
+
+async def _offered(at: ClaimStage, count: int) -> bool:
+    """Tell whether `holdfast status` and `holdfast devices` show so many devices as offered."""
+    status = await at.node.asked("status") or {"resources": []}
+    devices = await at.node.asked("devices") or ()
+    counted = sum(each["offered"] for each in status["resources"])
+    listed = sum(each["offered"] for each in devices)
+    return [counted, listed] == [count, count]
 
 
 async def test_each_kubelet_is_told_of_health_and_finds_the_slices_again(at: ClaimStage) -> None:

@@ -188,7 +188,7 @@ async def test_pods_start_while_the_server_is_away_and_what_was_not_written_is_c
             return f'about="{about}",outcome="failed"' in await asyncio.to_thread(_metrics, port)
 
         await at.node.until(lambda: failed("pod"), "a failure to be counted")
-        assert "cannot tell the cluster" in at.node.log
+        assert "cannot notify the cluster" in at.node.log
         end(left)
         await at.node.running(following)
 
@@ -206,7 +206,7 @@ async def test_what_is_not_allowed_stops_nothing_else(short_path: Path) -> None:
 async def test_without_a_service_account_the_daemon_does_all_the_rest(short_path: Path) -> None:
     async with telling(short_path, dra={"serviceAccount": str(short_path / "none")}) as at:
         await at.node.run(pod("first"))
-        assert "cannot tell the cluster" in at.node.log
+        assert "cannot notify the cluster" in at.node.log
         assert not at.plane.server.requests
 
 

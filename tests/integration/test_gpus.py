@@ -129,7 +129,7 @@ async def test_a_gpu_whose_uuid_is_garbage_is_unhealthy_and_one_whose_name_is_go
         node.gpus.change(1, lambda card: replace(card, name=garbage))
         node.gpus.change(2, lambda card: replace(card, uuid=garbage))
         await node.until_healthy(0, 1, 3)
-        await node.until_said(2, "an answer that is no text")
+        await node.until_said(2, "an answer that is not text")
         made = await node.stage.run(wants("pod", 3))
         assert node.stage.ids(made, GPU) == {uuid(0), uuid(1), uuid(3)}
         node.gpus.change(1, lambda card: replace(card, name="NVIDIA H100 80GB HBM3"))

@@ -96,11 +96,11 @@ def _settings(*, replicas: int) -> dict[str, Any]:
 async def _appear(stage: DraDemo) -> None:
     stage.say("A node with four H100s, and the holdfast daemon. Its settings say how pods ask:")
     stage.add(f"GPU 0 is shared by two pods ({_SHARED}), GPU 1 is one pod's ({_NUMBERED}),")
-    stage.add(f"GPU 2 is divided by MIG ({_SLICE}), and GPU 3 comes by ResourceClaims.")
+    stage.add(f"GPU 2 is divided by MIG ({_SLICE}), and GPU 3 is given by ResourceClaims.")
     for way, count in zip(_WAYS, (1, 2, 1), strict=True):
         await stage.until(partial(_is_offered, stage, way.resource, count), way.resource)
     await stage.until(lambda: len(stage.devices()) == 1, "GPU 3 to be in a ResourceSlice")
-    stage.say("Kubelet has all of the first three, and the scheduler has GPU 3.")
+    stage.say("Kubelet has the first three, and the scheduler has GPU 3.")
 
 
 async def _ask_in_every_way(stage: DraDemo) -> Mapping[str, Pod]:
@@ -131,14 +131,16 @@ async def _follow_in_every_way(stage: DraDemo, former: Mapping[str, Pod]) -> Non
         for way in _WAYS
     }
     following["claim"] = claimant
-    stage.say("All but share-2 are over, and each left a process that has its GPU. Their GPUs are")
-    stage.add("handed on at once, and each next pod is told for whom it waits:")
+    stage.say(
+        "All but share-2 have ended, and each left a process on its GPU. Their GPUs are given"
+    )
+    stage.add("to the next pods at once, and each of these is told which pod it waits for:")
     for name, pod in following.items():
         told = await _told(stage, pod, device if name == "claim" else "", former[name].uid)
         stage.add(f"by {name}: {told.partition(' (releasing)')[0]}")
     for pod in following.values():
         await stage.until_running(pod)
-    stage.say("What was left is ended by every guard, and not before do the next pods start.")
+    stage.say("Every guard agrees, the leftovers are ended, and only then the next pods start.")
     if not all(stage.node.members(pod.uid) == () for pod in former.values()):
         raise StoryError("a pod started beside what another had left")
     for name, pod in following.items():
@@ -163,24 +165,22 @@ async def _told(stage: DraDemo, pod: Pod, device: str, uid: str) -> str:
 async def _end_sharing(stage: DraDemo, node: GpuNode) -> None:
     """Give the shared GPU out whole while two pods have it."""
     stage.configure(**_settings(replicas=0))
-    stage.say(f"The settings change: nobody shares GPU 0 any more, it is to be {_GPU}.")
+    stage.say(f"The settings change: GPU 0 is no longer shared, it becomes {_GPU}.")
     listed = partial(stage.kubelet.devices.endpoints.get, _GPU)
     await stage.until(listed, "the daemon to have taken the settings up")
     pods = [pod for pod in stage.kubelet.active() if pod.spec.name.startswith("share")]
     if not all(node.members(pod.uid) for pod in pods):
         raise StoryError("a pod was ended when the settings changed")
-    stage.say(
-        "It is taken up as they run: kubelet hears of GPU 0 whole, and not that it is healthy."
-    )
+    stage.say("The running daemon applies that: kubelet gets GPU 0 as one device, still Unhealthy.")
     for pod in pods:
         if stage.healthy(_GPU):
             raise StoryError("GPU 0 is offered whole while a pod shares it")
         await _over(stage, pod)
-        stage.say(f"Pod {pod.spec.name} is over.")
+        stage.say(f"Pod {pod.spec.name} has ended.")
     await stage.until(lambda: stage.healthy(_GPU), "GPU 0 to be offered whole")
     whole = await stage.kubelet.submit(_pod("number-4", _GPU, Workload()))
     await stage.until_running(whole)
-    stage.say("The last that shared it is gone. Now GPU 0 is offered, and number-4 has all of it:")
+    stage.say("No pod shares it any more. Now GPU 0 is offered, and number-4 has all of it:")
     await _tell_locks(stage, count=1)
 
 

@@ -160,11 +160,11 @@ async def test_a_failure_is_logged_once_and_its_end_with_the_next_event(scene: S
         scene.wait()
         await scene.clock.advance(400.0)
         told = [each["event"] for each in logged if each["what"] == "Events"]
-        assert told == ["cannot tell the cluster"]
+        assert told == ["cannot notify the cluster"]
         scene.cluster.away = False
         await scene.clock.advance(130.0)
     told = [each["event"] for each in logged if each["what"] == "Events"]
-    assert told == ["cannot tell the cluster", "cluster can be told again"]
+    assert told == ["cannot notify the cluster", "cluster can be notified again"]
 
 
 async def test_an_event_that_fails_and_is_so_no_more_is_dropped(scene: Scene) -> None:

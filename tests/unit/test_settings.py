@@ -247,17 +247,17 @@ def test_what_cannot_be_read_is_refused_with_the_path_of_its_key(
         ),
         (
             {"sharing.timeSlicing.resources": f"[{_GPUS}, {_GPUS}]"},
-            "resources[1].name: nvidia.com/gpu stands twice; leave one of the two out",
+            "resources[1].name: nvidia.com/gpu is there twice; remove one",
         ),
         (
             {
                 "sharing.timeSlicing.resources": "[{name: nvidia.com/gpu, replicas: 2, rename: x}]",
             },
-            "resources[0].rename: 'x' is no name for replicas; use nvidia.com/gpu.shared",
+            "resources[0].rename: 'x' is not a name for replicas; use nvidia.com/gpu.shared",
         ),
         (
             {"tpu.api": "dra", "dra.driverName": "Holdfast"},
-            "dra.driverName: 'Holdfast' is no name of a driver",
+            "dra.driverName: 'Holdfast' is not a valid driver name",
         ),
         (
             {"tpu.api": "dra", "dra.driverName": "a" * 64},
@@ -313,8 +313,8 @@ def test_a_node_may_offer_gpus_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gate: {wait: 1s}\ngate: {wait: 2s}\n", "line 2: the key gate stands twice"),
-        ("gate:\n  wait: 1s\n  wait: 2s\n", "line 3: the key wait stands twice"),
+        ("gate: {wait: 1s}\ngate: {wait: 2s}\n", "line 2: the key gate is there twice"),
+        ("gate:\n  wait: 1s\n  wait: 2s\n", "line 3: the key wait is there twice"),
         ("gate: [\n", "line 2: "),
         ("- a\n", "it must be a mapping of keys to values"),
         ("stateDir: !!python/object:os.system x\n", "line 1: could not determine a constructor"),
@@ -328,7 +328,7 @@ def test_a_node_may_offer_gpus_and_nothing_else() -> None:
         ("a: 1:" + "1:" * 300 + "0.5\n", "more characters)' is no float"),
         ("withholdAfter: " + "9" * 5000, "more characters)' is no int"),
         ("#" * (1 << 20) + "\n", "it is longer than 1048576 bytes"),
-        ("gate: {wait: 1s}\n" * 2, "line 2: the key gate stands twice"),
+        ("gate: {wait: 1s}\n" * 2, "line 2: the key gate is there twice"),
     ],
 )
 def test_a_file_that_is_no_sound_yaml_is_refused_with_the_line(

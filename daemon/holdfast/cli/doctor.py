@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.options import load_settings, with_config, with_output, with_set, with_state
-from holdfast.cli.tables import say, show_json
+from holdfast.cli.tables import passing, say, show_json
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:  # no other command needs them
@@ -50,6 +50,7 @@ def _folder(_context: click.Context, _option: click.Parameter, root: Path) -> Pa
     help="A handler that a RuntimeClass of the cluster uses; the node must have it. Repeatable.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 also for a WARN.")
+@click.option("--all", "every", is_flag=True, help="Also show what each check that is OK found.")
 @with_config
 @with_set
 @with_state
@@ -63,8 +64,9 @@ def doctor(
     state_dir: Path | None,
     output: str,
     strict: bool,
+    every: bool,
 ) -> None:
-    """Find what is wrong with this node, and say what to do.
+    """Show what is wrong with this node, failures first, and what to do.
 
     Exits with 1 for a FAIL. Changes nothing on the node.
     """
@@ -89,7 +91,7 @@ def doctor(
     else:
         told = ", ".join(f"{counts[level]} {level.value}" for level in Level)
         where = "" if str(root) == "/" else f"; read only files below {root}"
-        say(*_lines(found), told + where)
+        say(told + where, *(_all_lines(found) if every else _lines(found)))
     if counts[Level.FAIL] or (strict and counts[Level.WARN]):
         raise click.exceptions.Exit(1)
 
@@ -112,11 +114,24 @@ def _settings(config: Path | None, changes: dict[str, str]) -> tuple["Settings",
     return settings, check.ok(source)
 
 
-def _lines(found: Iterable["Finding"]) -> Iterator[str]:
+def _lines(found: Iterable["Finding"]) -> list[str]:
+    """Return what is wrong, failures first, then the names of the checks that are OK."""
+    from holdfast.doctor.finding import Level  # noqa: PLC0415 - no other command needs it
+
+    wrong = sorted(
+        (each for each in found if each.level is not Level.OK),
+        key=lambda each: each.level is not Level.FAIL,
+    )
+    well = [f"{each.area} {each.check}" for each in found if each.level is Level.OK]
+    return [*_all_lines(wrong), "", *passing(dict.fromkeys(well))]
+
+
+def _all_lines(found: Iterable["Finding"]) -> Iterator[str]:
+    """Yield each of *found* below the heading of its area, with its remedy."""
     for area, findings in groupby(found, key=lambda finding: finding.area):
+        yield ""
         yield area
         for finding in findings:
             yield f"  {finding.level.value:<4}  {finding.check}: {finding.reason}"
             if finding.remedy:
                 yield _INDENT + finding.remedy
-        yield ""

@@ -2,7 +2,7 @@
 
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -101,11 +101,17 @@ def status_lines(report: Row, *, every: bool = False) -> list[str]:
     if every:
         lines += map(check_line, passed)
     elif passed:
-        # Wrapped between names only.
-        names = ", ".join(printable(each["name"]).replace(" ", _NO_BREAK) for each in passed)
-        wrapped = textwrap.wrap(f"ok     {names}", width=_WIDTH, subsequent_indent=" " * 7)
-        lines += (line.replace(_NO_BREAK, " ") for line in wrapped)
+        lines += passing(each["name"] for each in passed)
     return lines
+
+
+def passing(names: Iterable[str]) -> list[str]:
+    """Return the names of what is well as one paragraph, broken between names only."""
+    text = ", ".join(printable(each).replace(" ", _NO_BREAK) for each in names)
+    wrapped = textwrap.wrap(
+        f"ok     {text}", width=_WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False
+    )
+    return [line.replace(_NO_BREAK, " ") for line in wrapped]
 
 
 def _heading(report: Row, *, failed: int) -> str:

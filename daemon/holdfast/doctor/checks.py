@@ -61,7 +61,7 @@ def examine(node: Node) -> Iterator[Finding]:
             yield from findings(node)
         except (PermissionError, HostError) as error:
             yield Check(area, "rights").warn(
-                f"the rest of this area cannot be told: {_text(error)}",
+                f"the rest of this area cannot be checked: {_text(error)}",
                 remedy="run the doctor as root, in a pod with the daemon's capabilities",
             )
         except Exception as error:  # noqa: BLE001 - one area's bug must not hide the others' findings

@@ -39,7 +39,7 @@ def device_findings(node: Node) -> Iterator[Finding]:
             names = [str(each.name.id) for each in devices if rule.matches(each)]
             yield _RULES.ok(f"{rule} is for {some(names)}")
         elif _may_be_for_slices(rule):
-            yield _RULES.ok(f"{rule}: whether a slice matches is told by `holdfast status`")
+            yield _RULES.ok(f"{rule}: `holdfast status` shows whether a slice matches")
         else:
             yield _RULES.warn(
                 idle[rule.place],

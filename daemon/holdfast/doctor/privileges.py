@@ -91,10 +91,10 @@ def _finding(need: Need, found: Privileges, *, certain: bool) -> Finding:
     check = Check("privileges", need.check)
     has = need.has(found)
     if has:
-        return check.ok(f"{need.privilege} is as it should be")
+        return check.ok(f"{need.privilege} is as needed")
     if has is None:
         return check.warn(
-            f"cannot tell whether {need.privilege} is as it should be; without it, {need.lost}",
+            f"cannot tell whether {need.privilege} is as needed; without it, {need.lost}",
             remedy="run the doctor as root on the host, or in the daemon's own container",
         )
     seen = f" ({found.label})" if need.check == "confinement" else ""

@@ -102,7 +102,7 @@ class Unpreparing:
                     "claim unprepared, and its devices are not free yet",
                     claim=str(claim),
                     reason=reason,
-                    next="they are given to nobody before they are",
+                    next="no pod gets them until they are free",
                 )
                 return ""
             if now >= until:

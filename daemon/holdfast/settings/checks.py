@@ -132,8 +132,8 @@ def _dra(settings: Settings) -> Iterator[str]:
     dra = settings.dra
     if not (_DRIVER.fullmatch(dra.driver_name) and len(dra.driver_name) <= _LONGEST_DRIVER):
         yield (
-            f"dra.driverName: {dra.driver_name!r} is no name of a driver; take a DNS name of at "
-            f"most {_LONGEST_DRIVER} lower-case characters that begins with a letter"
+            f"dra.driverName: {dra.driver_name!r} is not a valid driver name; take a DNS name of "
+            f"at most {_LONGEST_DRIVER} lower-case characters that begins with a letter"
         )
     for key, text in {
         "dra.kubeletRoot": dra.kubelet_root,
@@ -228,7 +228,7 @@ def _sharing(settings: Settings) -> Iterator[str]:
     for place, each in enumerate(resources):
         where = f"{path}[{place}]"
         if each.name in seen:
-            yield f"{where}.name: {each.name} stands twice; leave one of the two out"
+            yield f"{where}.name: {each.name} is there twice; remove one"
         seen.add(each.name)
         if each.name in unshared:
             yield f"{where}.name: TPUs and VFIO devices are never shared; leave {each.name} out"
@@ -240,7 +240,7 @@ def _sharing(settings: Settings) -> Iterator[str]:
         elif each.name != _GPU:
             yield f"{where}.name: there is no {each.name!r} that can be shared; {_GPU} can be"
         if each.rename not in {"", renamed(_GPU)}:
-            yield f"{where}.rename: {each.rename!r} is no name for replicas; use {renamed(_GPU)}"
+            yield f"{where}.rename: {each.rename!r} is not a name for replicas; use {renamed(_GPU)}"
 
 
 def _times(settings: Settings) -> Iterator[str]:

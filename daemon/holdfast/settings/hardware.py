@@ -58,7 +58,7 @@ class Tpu(Section, frozen=True):
 class Gpu(Section, frozen=True):
     """NVIDIA GPUs. They are advertised once the driver shows them.
 
-    Settings that NVIDIA's device plugin has too are called as there (nvidia.md).
+    Settings that NVIDIA's device plugin has too have the same names (nvidia.md).
     """
 
     enabled: bool = True
@@ -266,7 +266,7 @@ class Pool(Section, frozen=True):
     """By which API pods get the pool's devices, as `tpu.api` says. Change it on a drained node."""
 
     def spec(self) -> PoolSpec:
-        """Return the rule that discovery goes by."""
+        """Return the rule that discovery follows."""
         return PoolSpec(
             resource=ResourceName(self.resource_name),
             devices=self.devices,
@@ -307,14 +307,14 @@ class DeviceSettings(Section, frozen=True):
     """A rule for some devices. Of each device the first rule that matches it counts.
 
     A rule that only has `match` keeps its devices from the rules after it. A device that a pod has
-    is let go first: it leaves its resource when its pod is over.
+    is affected later: it leaves its resource when its pod has ended.
     """
 
     match: Match
     """Which devices the rule is for. Set at least one key of it."""
     exclude: bool = False
     """Whether the devices are left out: no pod is given them, they are in no ResourceSlice, and who
-    uses them is not looked at. Set it to true for a GPU that is not for pods."""
+    uses them is not watched. Set it to true for a GPU that is not for pods."""
     resource: str = ""
     """The resource name that the devices get instead of their own, such as `example.com/debug`.
     Set it to reserve devices for the pods that ask for that name. All devices of one name must be
@@ -337,7 +337,7 @@ class DeviceSettings(Section, frozen=True):
     tests."""
 
     def rule(self, place: int) -> DeviceRule:
-        """Return the rule that discovery goes by; it is number *place* of the list."""
+        """Return the rule that discovery follows; it is number *place* of the list."""
         return DeviceRule(
             place=f"devices[{place}]",
             exclude=self.exclude,

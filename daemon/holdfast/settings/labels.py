@@ -4,7 +4,7 @@ from holdfast.settings.types import Section
 
 
 class Labels(Section, frozen=True):
-    """Node labels that tell of the node's GPUs and TPUs.
+    """Node labels that describe the node's GPUs and TPUs.
 
     They are written to a file, which node-feature-discovery puts on the node: holdfast needs no
     rights in the cluster for it.

@@ -50,8 +50,8 @@ class Host(Section, frozen=True):
     at another place."""
     run: str = "/run"
     """The node's /run, where container runtimes keep the state of what they run: it shows whether a
-    sandbox (gVisor, Kata) is at work. Change it when the node's /run is mounted at another
-    place."""
+    sandbox (gVisor, Kata) still runs a container. Change it when the node's /run is mounted at
+    another place."""
 
     def folders(self) -> dict[str, Path]:
         """Return each folder by the name of its key."""
@@ -71,7 +71,7 @@ class Question(Section, frozen=True):
     """The longest time without a question while any device is locked, in case an event was missed.
     Lower it to notice the end of a pod sooner where events are unreliable."""
     settle: Duration = Duration(1)
-    """How long to wait after kubelet has written its checkpoint by itself, before it is asked: its
+    """How long to wait after kubelet has written its checkpoint unasked, before it is asked: its
     writes come in bursts. Raise it on nodes that start and end many pods at once."""
     timeout: Interval = Interval(5)
     """How long kubelet may take for one answer. Then it counts as down, and nothing is concluded
@@ -115,22 +115,22 @@ class Discovery(Section, frozen=True):
     Lower it when the daemon notices a change of the hardware too late."""
     held_check: Interval = Interval(1)
     """How often the drivers of devices in use are checked, 64 each time: the kernel sends no event
-    when somebody begins to take a driver away. Raise it to save CPU time."""
+    when somebody begins to unbind a driver. Raise it to save CPU time."""
     debounce: Duration = Duration(0.02)
     """How long to wait after a kernel event before the hardware is read, because events come in
     bursts. Raise it when one change of the hardware makes the daemon read it many times."""
 
 
 class Allocate(Section, frozen=True):
-    """The answer to kubelet's Allocate, and how long it may stand unused."""
+    """The answer to kubelet's Allocate, and how long it may stay unused."""
 
     commit_timeout: Interval = Interval(2)
     """How long an answer waits until it is safely on disk, below 10 s because kubelet admits no
     other pod meanwhile. After this time the answer is sent without it, and the container's start
     waits for the disk instead. Raise it on nodes with a slow disk."""
     pending_timeout: Interval = Interval(60)
-    """How long an answer may wait until kubelet's checkpoint says for which pod it was. Then it is
-    over, and its devices are free for others. Raise it when kubelet takes longer to write."""
+    """How long an answer may wait until kubelet's checkpoint says for which pod it was. Then it
+    expires, and its devices are free for others. Raise it when kubelet takes longer to write."""
 
 
 class Gate(Section, frozen=True):
@@ -164,7 +164,7 @@ class Retry(Section, frozen=True):
 
 
 class Reclaim(Section, frozen=True):
-    """How a device is taken back from a pod that is over.
+    """How a device is taken back from a pod that has ended.
 
     Processes are ended only under every guard of guards.md. A longer grace is always safe: it only
     makes the next pod wait longer.
@@ -180,7 +180,7 @@ class Reclaim(Section, frozen=True):
     checkpoint gets lost; lower it to free devices sooner."""
     orphan_grace: Duration = Duration(30)
     """How long a process must have been an orphan before it may be ended. It begins when
-    letGoGrace is over and the container runtime has let go of the pod too. Raise it when programs
+    letGoGrace is over and the container runtime has dropped the pod too. Raise it when programs
     need longer to shut down by themselves; lower it to free devices sooner."""
     evidence_age: Interval = Interval(1)
     """How old kubelet's last answer may be when a signal is sent. A short time is safer. Raise it
@@ -237,8 +237,8 @@ class Named(Section, frozen=True):
     """Settings by name: documents in a folder, of which a label of the node picks one.
 
     A document has keys of this page, or is a file of NVIDIA's device plugin (`version: v1`). It
-    wins over the file; the environment and flags win over it. The keys of this section and
-    `stateDir` belong in the file alone. The chart sets them from `config.map` and the like.
+    overrides the file; the environment and flags override it. The keys of this section and
+    `stateDir` can be set only in the file. The chart sets them from `config.map` and the like.
     """
 
     folder: str = ""
@@ -246,15 +246,15 @@ class Named(Section, frozen=True):
     Set it where nodes need different settings."""
     labels: tuple[str, ...] = ("holdfast.dev/config", "nvidia.com/device-plugin.config")
     """The node's labels that name its document; the first that has a value counts. They are read
-    from the API server, and a change is taken up like one of the file. An empty list reads none.
+    from the API server, and a change is applied like one of the file. An empty list reads none.
     Change it when your nodes have another label."""
     default: str = ""
     """The document of nodes without a label. Set it where that is not the one that
     fallbackStrategies find."""
     fallback_strategies: tuple[Literal["named", "single", "empty"], ...] = ("named", "single")
-    """What counts without label and default, tried in this order. named: the document `default`.
-    single: the only one there is. empty: none, the file alone. Where none of them finds one the
-    configuration cannot be used. Add empty for nodes that need no document."""
+    """Which document is used without label and default, tried in this order. named: the document
+    `default`. single: the only one there is. empty: none, only the file. If none of them finds one,
+    the configuration cannot be used. Add empty for nodes that need no document."""
 
 
 class Dra(Section, frozen=True):
@@ -277,13 +277,13 @@ class Dra(Section, frozen=True):
     one in kubeletRoot. Set it where that folder is not mounted: the chart sets a path below
     /proc/1/root, because the folder has the volumes of every pod."""
     service_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
-    """The folder with the token and the CA by which the API server is asked. Change it when they
+    """The folder with the token and the CA for requests to the API server. Change it when they
     are mounted at another place."""
     unprepare_wait: Duration = Duration(120)
     """How long the end of a claim may wait for its devices to be free. The pod stays Terminating
-    for that time, and nobody else in the cluster is given its devices. After it the claim is over,
-    and the devices are withheld until they are free. Raise it where leftover processes take longer
-    to end."""
+    for that time, and no other claim in the cluster gets its devices. After it the claim ends for
+    kubelet, and the devices are withheld until they are free. Raise it where leftover processes
+    take longer to end."""
     evict_lost: bool = False
     """Whether pods are deleted whose device is gone, such as a GPU that fell off the bus: its taint
     is then NoExecute, and Kubernetes' device-taint-eviction controller deletes them, unless they
@@ -295,9 +295,9 @@ class Dra(Section, frozen=True):
 
 
 class Events(Section, frozen=True):
-    """What the cluster is told: Events that `kubectl describe` shows, and a condition of the node.
+    """Events that `kubectl describe` shows, and a condition of the node.
 
-    The API server is asked by the token and under the node's name that `dra` has.
+    They are written with the token and the node's name of the section `dra`.
     """
 
     enabled: bool = False
@@ -311,11 +311,11 @@ class Drift(Section, frozen=True):
     """When it is reported that the ledger, kubelet and the kernel disagree."""
 
     settle: Duration = Duration(30)
-    """How long a disagreement must stand before it is reported: most pass in a moment. Raise it
+    """How long a disagreement must last before it is reported: most pass in a moment. Raise it
     when short ones raise alerts on slow nodes."""
     beat: Interval = Interval(60)
-    """How often the three are compared while nothing changes. Lower it to hear sooner of a
-    disagreement that no event announces."""
+    """How often the three are compared while nothing changes. Lower it to notice a disagreement
+    sooner that no event announces."""
 
 
 class Settings(Section, frozen=True):

@@ -1,4 +1,4 @@
-"""The settings of what tells how the daemon is: logs, probes, metrics and the history."""
+"""The settings of logs, probes, metrics and the history."""
 
 from typing import Literal
 
@@ -43,7 +43,7 @@ class Liveness(Section, frozen=True):
 
 
 class Readiness(Section, frozen=True):
-    """What /readyz asks for in addition to a daemon that works."""
+    """What /readyz checks in addition to a daemon that works."""
 
     require_devices: bool = False
     """Whether a node without any device counts as not ready. By default it is ready and says so: a

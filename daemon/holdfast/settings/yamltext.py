@@ -74,7 +74,7 @@ def _read(file: Path) -> bytes:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, of which plain YAML would take the last.
+    """Refuses a key that is there twice, of which plain YAML would take the last.
 
     It also refuses what grows without bound when its aliases are followed.
     """
@@ -110,7 +110,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise _refused(f"the key {key.value} stands twice", key)
+                    raise _refused(f"the key {key.value} is there twice", key)
                 seen.add(key.value)
         return dict(super().construct_mapping(node, deep))
 

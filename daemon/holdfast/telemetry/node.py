@@ -77,7 +77,7 @@ class NodeMetrics:
         )
         self._reloads = Counter(
             "holdfast_configuration_reloads",
-            "Changes of the configuration since the start by what came of them: live (taken up at "
+            "Changes of the configuration since the start, by outcome: live (applied at "
             "once), refused (it cannot be used).",
             ["outcome"],
             registry=registry,

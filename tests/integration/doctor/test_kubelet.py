@@ -33,7 +33,7 @@ def test_a_kubelet_in_order_has_nothing_to_mend(node: NodeTree) -> None:
     told = node.told()
 
     assert told.bad("kubelet") == {}
-    assert "tells of 1 pods with devices" in told.of("kubelet", "checkpoint")["reason"]
+    assert "has 1 pods with devices" in told.of("kubelet", "checkpoint")["reason"]
     assert "so it was not asked" in told.of("kubelet", "kubelet-socket")["reason"]
 
 

@@ -10,6 +10,7 @@ from holdfast.app.watches.own_sockets import PING
 from holdfast.app.wiring.parts import Parts
 from holdfast.control.server import Handler
 from holdfast.model.book.byhand import device_meant
+from holdfast.model.ids import DeviceName
 from holdfast.telemetry.board import Board
 from holdfast.telemetry.readyz import check_rows
 
@@ -21,7 +22,7 @@ def handlers(parts: Parts, board: Board) -> dict[str, Handler]:
         return reports.device_reports(
             parts.scanner.inventory.value,
             parts.ledger.book.value,
-            parts.offering.offers.value,
+            _offered(parts),
             {id_: notes for each in parts.sources for id_, notes in each.notes().items()},
         )
 
@@ -60,6 +61,17 @@ def handlers(parts: Parts, board: Board) -> dict[str, Handler]:
     }
 
 
+def _offered(parts: Parts) -> frozenset[DeviceName]:
+    """Return the devices that kubelet, or with DRA the scheduler, may give to a pod."""
+    to_kubelet = frozenset(
+        DeviceName(resource, each.id)
+        for resource, devices in parts.offering.offers.value.devices.items()
+        for each in devices
+        if each.healthy
+    )
+    return to_kubelet if parts.dra is None else to_kubelet | parts.dra.offered()
+
+
 def _status(parts: Parts, board: Board) -> reports.Report:
     board.publish(readiness(parts))
     inventory = parts.scanner.inventory.value
@@ -69,9 +81,7 @@ def _status(parts: Parts, board: Board) -> reports.Report:
         "bootId": parts.host.boot,
         "checks": check_rows(board.readiness),
         "noDevices": not (inventory.devices or inventory.left_out),
-        "resources": reports.resource_reports(
-            inventory, parts.ledger.book.value, parts.offering.offers.value
-        ),
+        "resources": reports.resource_reports(inventory, parts.ledger.book.value, _offered(parts)),
         "claims": claim_reports(parts.ledger.book.value),
         "drift": reports.drift_reports(parts.drift.standing),
         "byHand": reports.mark_reports(parts.ledger.book.value.marks),

@@ -1,6 +1,6 @@
 """What the daemon tells the command line about itself, as plain dictionaries."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import asdict
@@ -10,7 +10,6 @@ from holdfast.model.book.book import Book
 from holdfast.model.book.drift import Disagreement
 from holdfast.model.book.locks import DeviceLock, LockState, Move
 from holdfast.model.book.marks import Marks, why_withheld
-from holdfast.model.book.offers import Offers
 from holdfast.model.devices import Device, Inventory, LeftOut, told_of
 from holdfast.model.gate.waiting import missing, why_queued
 from holdfast.model.ids import DeviceName, PodUid
@@ -27,18 +26,14 @@ Report = dict[str, Any]
 def device_reports(
     inventory: Inventory,
     book: Book,
-    offers: Offers,
+    offered: Container[DeviceName],
     notes: Mapping[str, tuple[str, ...]],
 ) -> list[Report]:
     """Return one report for each device, with its lock's state and pod.
 
-    *notes* are reasons by device id that make nothing Unhealthy, such as what cannot be seen.
+    *offered* are those that kubelet or the scheduler may give to a pod. *notes* are reasons by
+    device id that make nothing Unhealthy, such as what cannot be seen.
     """
-    offered = {
-        DeviceName(resource, each.id): each.healthy
-        for resource, devices in offers.devices.items()
-        for each in devices
-    }
     reports = []
     for device in inventory.devices:
         lock = book.lock_on(device.keys)
@@ -48,7 +43,7 @@ def device_reports(
                 "id": device.name.id,
                 "model": device.model,
                 "health": "Healthy" if device.healthy else "Unhealthy",
-                "offered": offered.get(device.name, False),
+                "offered": device.name in offered,
                 "reasons": [
                     *(fault.text for fault in device.faults),
                     *told_of(device.name.id, notes),
@@ -181,14 +176,16 @@ def release_report(seen: Shown, *, patience: float) -> Report:
     }
 
 
-def resource_reports(inventory: Inventory, book: Book, offers: Offers) -> list[Report]:
+def resource_reports(
+    inventory: Inventory, book: Book, offered: Container[DeviceName]
+) -> list[Report]:
     """Return one report for each resource: how many devices, and how many of which kind."""
     return [
         {
             "name": resource,
             "devices": len(inventory.of(resource)),
             "healthy": sum(device.healthy for device in inventory.of(resource)),
-            "offered": sum(each.healthy for each in offers.of(resource)),
+            "offered": sum(device.name in offered for device in inventory.of(resource)),
             "locked": sum(book.lock_on(each.keys) is not None for each in inventory.of(resource)),
         }
         for resource in inventory.resources

@@ -116,12 +116,12 @@ class Notices:
                 written = await act()
             except ApiServerError as error:
                 if str(error) != problem:
-                    log.warning("cannot tell the cluster", what=what, reason=str(error))
+                    log.warning("cannot notify the cluster", what=what, reason=str(error))
                 problem = str(error)
                 await self._clock.sleep(next(pauses))
             else:
                 if written and problem:
-                    log.info("cluster can be told again", what=what)
+                    log.info("cluster can be notified again", what=what)
                     problem = ""
                     pauses = backoff(_FIRST_PAUSE, _LAST_PAUSE)
             await self._clock.sleep(_BEAT)

@@ -60,7 +60,7 @@ def cluster_events(parts: "Parts") -> "ClusterEvents | None":
     try:
         return ClusterEvents(parts)
     except ApiServerError as error:
-        log.warning("cannot tell the cluster", what="Events", reason=str(error))
+        log.warning("cannot notify the cluster", what="Events", reason=str(error))
         return None
 
 

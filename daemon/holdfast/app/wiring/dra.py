@@ -34,7 +34,7 @@ from holdfast.kubelet.folder import FolderWatch
 from holdfast.model.book.claimdrift import ClaimDriftFacts
 from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.leaving import LeavingFacts, why_driver_stays
-from holdfast.model.ids import PodUid
+from holdfast.model.ids import DeviceName, PodUid
 from holdfast.model.node.readiness import Check
 from holdfast.names import PLUGINS, PLUGINS_REGISTRY
 from holdfast.runtime.watched import Watched
@@ -152,6 +152,13 @@ class Dra:
         """Return the devices that the scheduler knows of."""
         parts = self._parts
         return parts.sources.told(parts.scanner.inventory.value, parts.naming.is_dra)
+
+    def offered(self) -> frozenset[DeviceName]:
+        """Return the devices that the scheduler may allocate: the server has them untainted."""
+        untainted = set(self.publisher.offered or ())
+        return frozenset(
+            name for each in self.advertised() if each.name in untainted for name in each.devices
+        )
 
     def drift_facts(self) -> ClaimDriftFacts:
         """Return what the ledger and kubelet say of claims."""

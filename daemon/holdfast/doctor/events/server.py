@@ -29,8 +29,8 @@ def server_findings(node: Node) -> Iterator[Finding]:
         _SERVER,
         find,
         unchecked="rights",
-        without="nobody is told anything: set config.events.enabled: true",
-        until="nobody is told anything",
+        without="no Event is written: set config.events.enabled: true",
+        until="no Event is written",
     )
 
 

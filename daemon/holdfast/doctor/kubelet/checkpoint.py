@@ -54,7 +54,7 @@ def checkpoint_findings(folder: Path, settings: Settings) -> Iterator[Finding]:
         return
     pods = len({entry.pod for entry in contents.entries})
     yield _CHECKPOINT.ok(
-        f"{path} tells of {pods} pods with devices; only kubelet can check its checksum"
+        f"{path} has {pods} pods with devices; only kubelet can check its checksum"
     )
     yield from _strangers(contents, settings)
     yield _version(folder, contents, settings)
@@ -92,7 +92,7 @@ def claim_findings(node: Node) -> Iterator[Finding]:
         )
     else:
         pods = len({pod for each in claims for pod in each.pods})
-        yield _CLAIM_STATE.ok(f"{path} tells of {len(claims)} claims that {pods} pods use")
+        yield _CLAIM_STATE.ok(f"{path} has {len(claims)} claims that {pods} pods use")
 
 
 def _claim_state(node: Node) -> Path:

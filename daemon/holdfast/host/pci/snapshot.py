@@ -29,7 +29,7 @@ class Snapshot:
         """
         if not sysfs.is_there:
             raise HostError(
-                f"{root.sys} is no sysfs: it has no folder bus; mount the node's /sys there, or "
+                f"{root.sys} is not a sysfs: it has no folder bus; mount the node's /sys there, or "
                 "set host.sys"
             )
         self._root = root

@@ -285,7 +285,7 @@ def _health(on: Context, driver: DriverWatch, rules: GpuRules) -> GpuHealthWatch
     checks = xid_checks(gpu.disable_health_checks, gpu.enable_health_checks)
     if checks.malformed:
         log.warning(
-            "some words name no Xid and are left out",
+            "words that name no Xid are ignored",
             words=list(checks.malformed),
             where="gpu.disableHealthChecks or gpu.enableHealthChecks",
         )

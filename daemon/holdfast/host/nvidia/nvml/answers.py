@@ -85,7 +85,7 @@ def error_name(error: Exception) -> str:
     if isinstance(error, pynvml.NVMLError):
         return _CODES.get(error.value, f"error {error.value}")
     if isinstance(error, UnicodeDecodeError):
-        return "an answer that is no text"
+        return "an answer that is not text"
     return "an answer that makes no sense"
 
 
@@ -116,7 +116,7 @@ def address(info: Any) -> PciAddress:  # noqa: ANN401 - a structure of pynvml
     text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
     found = _ADDRESS.fullmatch(text.lower())
     if found is None:
-        raise ValueError(f"{text!r} is no PCI address")
+        raise ValueError(f"{text!r} is not a PCI address")
     return PciAddress(f"{int(found['domain'], 16):04x}:{found['rest']}")
 
 

@@ -226,7 +226,7 @@ class Nvml:
         wait: then no GPU's events are known.
         """
         if self._events is None:
-            raise HostError("cannot wait for GPUs' events: nobody has subscribed to any")
+            raise HostError("cannot wait for GPUs' events: there is no subscription")
         try:
             data = pynvml.nvmlEventSetWait_v2(self._events, int(timeout * 1000))
         except pynvml.NVMLError as error:
