@@ -18,7 +18,7 @@ from holdfast.model.devices import Inventory
 from holdfast.model.ids import ResourceName
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from holdfast.settings.labels import Labels
+from holdfast.settings.cluster import Labels
 from manual_clock import ManualClock
 from waiting import until
 

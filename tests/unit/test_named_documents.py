@@ -9,8 +9,8 @@ import yaml
 from holdfast.errors import SettingsError
 from holdfast.names import CONFIG_LABEL
 from holdfast.settings import Settings, load
+from holdfast.settings.cluster import Named
 from holdfast.settings.named import choice, label_in, remember_label, remembered_label
-from holdfast.settings.sections import Named
 
 _OURS, _THEIRS = "holdfast.dev/config", "nvidia.com/device-plugin.config"
 

@@ -202,16 +202,8 @@ class Gate:
             for device, verdict in zip(devices, shown, strict=True)
         ]
         _check_free(devices, verdicts, caller)
-        unverified = [each.reason for each in verdicts if each.freedom is Freedom.UNKNOWN]
-        if self._reader.view.value.unreadable:
-            unverified.append(
-                "kubelet's checkpoint, which says whose container it is, cannot be read"
-            )
-        evidence = (
-            f"gate passed, unverified: {unverified[0]}"
-            if unverified
-            else (f"gate passed: {verdicts[0].reason}" if verdicts else "gate passed")
-        )
+        unverified = _unverified(verdicts, checkpoint=not self._reader.view.value.unreadable)
+        evidence = _evidence(verdicts, unverified)
         start.doing = "the start could not be recorded in time"
         reason = await self._record(lambda draft: enter(draft, passage, caller, evidence))
         if reason is not None:
@@ -312,6 +304,21 @@ class Gate:
             return await self._ledger.apply(decide)
         except (LedgerError, LaneStuckError) as error:
             raise Wait(StartOutcome.LEDGER, f"the start cannot be recorded: {error}") from error
+
+
+def _unverified(verdicts: Sequence[Verdict], *, checkpoint: bool) -> str:
+    """Return the first thing that could not be read; *checkpoint*: kubelet's could be."""
+    unknown = [each.reason for each in verdicts if each.freedom is Freedom.UNKNOWN]
+    if not checkpoint:
+        unknown.append("kubelet's checkpoint, which says whose container it is, cannot be read")
+    return unknown[0] if unknown else ""
+
+
+def _evidence(verdicts: Sequence[Verdict], unverified: str) -> str:
+    """Return what the history says of a start that passes."""
+    if unverified:
+        return f"gate passed, unverified: {unverified}"
+    return f"gate passed: {verdicts[0].reason}" if verdicts else "gate passed"
 
 
 def _check_free(devices: tuple[Device, ...], verdicts: Sequence[Verdict], caller: Caller) -> None:

@@ -70,14 +70,7 @@ async def run(
     state = Path(settings.state_dir)
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
-        instance = stack.enter_context(contextlib.closing(InstanceLock(state)))
-        plugins = stack.enter_context(
-            contextlib.closing(PluginFolderLock(Path(settings.kubelet.plugin_dir)))
-        )
-        if plugins.problem:
-            log.warning(
-                "cannot lock the plugin folder against a second daemon", reason=plugins.problem
-            )
+        locks = _lock(settings, stack)
         board, metrics = Board(), Metrics(stalls)
         stall = Watched[float](settings.liveness.loop_stall)
         if settings.http.port:
@@ -94,7 +87,7 @@ async def run(
             host.lanes["ledger"],
             clock=clock,
             boot=host.boot,
-            locks=(instance, plugins),
+            locks=locks,
         )
         stack.push_async_callback(ledger.close)
         parts = Parts(
@@ -116,11 +109,7 @@ async def run(
         board.down("scanning the node for the first time")
         await _first_facts(parts)
         _listen(parts, stack)
-        stack.push_async_callback(parts.registrar.close)
-        if parts.dra is not None:
-            stack.push_async_callback(parts.dra.close)
-        if parts.events is not None:
-            stack.push_async_callback(parts.events.server.close)
+        _close_at_end(parts, stack)
         stack.callback(board.down, "stopping")
         async with Supervisor() as supervisor:
             _start(parts, supervisor, board, metrics)
@@ -132,6 +121,26 @@ async def run(
             why = "asked to stop" if orders.stop else "restarting with the changed configuration"
             log.info("stopping", reason=f"{why}; locks stay")
     return not orders.stop
+
+
+def _lock(settings: Settings, stack: AsyncExitStack) -> tuple[InstanceLock, PluginFolderLock]:
+    """Keep a second daemon from the state folder and the plugin folder until *stack* ends."""
+    instance = stack.enter_context(contextlib.closing(InstanceLock(Path(settings.state_dir))))
+    plugins = stack.enter_context(
+        contextlib.closing(PluginFolderLock(Path(settings.kubelet.plugin_dir)))
+    )
+    if plugins.problem:
+        log.warning("cannot lock the plugin folder against a second daemon", reason=plugins.problem)
+    return instance, plugins
+
+
+def _close_at_end(parts: Parts, stack: AsyncExitStack) -> None:
+    """Have *stack* close what kubelet and the API server are connected to."""
+    stack.push_async_callback(parts.registrar.close)
+    if parts.dra is not None:
+        stack.push_async_callback(parts.dra.close)
+    if parts.events is not None:
+        stack.push_async_callback(parts.events.server.close)
 
 
 def _stuck(parts: Parts) -> Iterator[str]:
@@ -199,17 +208,19 @@ def _listen(parts: Parts, stack: AsyncExitStack) -> None:
 def _start(parts: Parts, supervisor: Supervisor, board: Board, metrics: Metrics) -> None:
     supervisor.start("plugin folder", parts.folder.run())
     supervisor.start("offering", parts.offering.run())
-    supervisor.start("drift", parts.drift.run())
+    supervisor.start("drift", parts.watches.drift.run())
     supervisor.start("registrar", parts.registrar.run())
     supervisor.start("kubelet's checkpoint", parts.reader.run())
     supervisor.start("discovery", parts.scanner.run())
     for source in parts.sources:
         supervisor.start(f"adapter {source.name}", source.run())
     supervisor.start("watcher", parts.watcher.run())
-    supervisor.start("memory", parts.memory.run(lambda: parts.kernel.holders, metrics.memory))
+    supervisor.start(
+        "memory", parts.watches.memory.run(lambda: parts.kernel.holders, metrics.memory)
+    )
     supervisor.start("leaked sandboxes", parts.leaks.run())
-    supervisor.start("own sockets", parts.sockets.run())
-    supervisor.start("node labels", parts.labels.run())
+    supervisor.start("own sockets", parts.watches.sockets.run())
+    supervisor.start("node labels", parts.watches.labels.run())
     supervisor.start("readiness", _publish(parts, board, metrics))
     supervisor.start("housekeeping", _keep_house(parts))
     for name, task in parts.dra.tasks() if parts.dra is not None else ():

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from holdfast.errors import SettingsError
 from holdfast.names import CONFIG_LABEL
-from holdfast.settings.sections import Named, Settings
+from holdfast.settings.cluster import Named
+from holdfast.settings.sections import Settings
 
 _DEFAULT = "default"
 """The document that the fallback strategy `named` means."""

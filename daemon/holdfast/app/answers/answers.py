@@ -30,7 +30,7 @@ def handlers(parts: Parts, board: Board) -> dict[str, Handler]:
         devices, book = parts.scanner.inventory.value.devices, parts.ledger.book.value
         found = await parts.look.scan(devices, book.locks)
         held = {name: each.holders or () for name, each in found.items()}
-        return reports.holder_reports(held, book, await parts.memory.of_holders(held))
+        return reports.holder_reports(held, book, await parts.watches.memory.of_holders(held))
 
     async def history(question: object) -> list[reports.Report]:
         wanted = question if isinstance(question, dict) else {}
@@ -83,7 +83,7 @@ def _status(parts: Parts, board: Board) -> reports.Report:
         "noDevices": not (inventory.devices or inventory.left_out),
         "resources": reports.resource_reports(inventory, parts.ledger.book.value, _offered(parts)),
         "claims": claim_reports(parts.ledger.book.value),
-        "drift": reports.drift_reports(parts.drift.standing),
+        "drift": reports.drift_reports(parts.watches.drift.standing),
         "byHand": reports.mark_reports(parts.ledger.book.value.marks),
         "rules": reports.rule_reports(inventory),
     }

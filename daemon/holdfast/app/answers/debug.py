@@ -64,7 +64,9 @@ def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
             "folder": as_json(parts.folder.state.value),
             "registrations": as_json(parts.registrar.registrations.value),
             "offers": as_json(parts.offering.offers.value),
-            "sockets": as_json(parts.sockets.known(tuple(parts.offering.offers.value.devices))),
+            "sockets": as_json(
+                parts.watches.sockets.known(tuple(parts.offering.offers.value.devices))
+            ),
         },
         "cdi": as_json(parts.specs.published),
         "gate": {
@@ -94,7 +96,8 @@ def debug_state(parts: Parts, board: Board) -> dict[str, Any]:
             for name, lane in parts.host.lanes.items()
         },
         "drift": [
-            {"since": since, **as_json(each)} for each, since in parts.drift.standing.items()
+            {"since": since, **as_json(each)}
+            for each, since in parts.watches.drift.standing.items()
         ],
         "adapters": {each.name: as_json(each.state()) for each in parts.sources},
     }

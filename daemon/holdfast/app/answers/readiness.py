@@ -41,7 +41,7 @@ def _facts(parts: Parts) -> ReadinessFacts:
         now=parts.clock.monotonic(),
         resources=offered,
         kubelet=registrations(parts),
-        sockets=parts.sockets.known(offered),
+        sockets=parts.watches.sockets.known(offered),
         checkpoint_readable=view.readable,
         # A node that never had a pod with devices has no checkpoint yet: no reason to stay unready.
         checkpoint_missing=parts.folder.state.value.checkpoint is None,
@@ -61,7 +61,7 @@ def _facts(parts: Parts) -> ReadinessFacts:
         configuration=parts.live.refused,
         document=parts.live.document,
         node_label=parts.live.unread(),
-        labels=parts.labels.problem,
+        labels=parts.watches.labels.problem,
         looked=watcher.looked.is_set(),
         watch=Known(
             at=watcher.compared_at,

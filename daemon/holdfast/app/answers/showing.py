@@ -63,7 +63,7 @@ def show(parts: Parts, metrics: Metrics) -> None:
     for device, found in parts.kernel.holders.items():
         holders[device.resource] = holders.get(device.resource, 0) + len(found)
     metrics.node.show_holders(holders)
-    metrics.node.show_drift(each.kind for each in parts.drift.standing)
+    metrics.node.show_drift(each.kind for each in parts.watches.drift.standing)
 
 
 def show_ledger(parts: Parts, metrics: Metrics) -> None:

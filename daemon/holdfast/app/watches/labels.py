@@ -15,7 +15,7 @@ from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
-from holdfast.settings.labels import Labels
+from holdfast.settings.cluster import Labels
 
 T = TypeVar("T")
 

@@ -69,39 +69,7 @@ class Dra:
             lane=host.lanes["cdi"],
         )
         claims = ClaimsOnServer(self.server)
-        self.door = ClaimDoor(
-            Preparing(
-                driver=self.driver,
-                pool=self.node,
-                claims=claims,
-                ledger=parts.ledger,
-                node=Node(
-                    inventory=parts.scanner.inventory,
-                    advertised=self.advertised,
-                    serves=parts.naming.is_dra,
-                    look=parts.gate.look,
-                    looked=parts.watcher.looked,
-                    obstacle=parts.watcher.obstacle,
-                    at_work=parts.resetter.at_work,
-                    grant=Granting(parts.sources).grant,
-                    refuses=lambda shares: parts.sources.of(shares).refuses(shares),
-                    stirred=parts.watcher.nudges,
-                ),
-                specs=self.specs,
-                clock=parts.clock,
-            ),
-            Unpreparing(
-                ledger=parts.ledger,
-                view=parts.reader.view,
-                ask=parts.reader.ask,
-                specs=self.specs,
-                obstacle=parts.watcher.obstacle,
-                nudges=parts.watcher.nudges,
-                clock=parts.clock,
-                patience=parts.live.dra.part(lambda now: now.unprepare_wait),
-            ),
-            clock=parts.clock,
-        )
+        self.door = self._door(claims)
         service = ClaimServer(self.door)
         health = HealthServer(
             pool=self.node,
@@ -225,6 +193,42 @@ class Dra:
         await self.registrar.close()
         await self.server.close()
         await self._slices.close()
+
+    def _door(self, claims: ClaimsOnServer) -> ClaimDoor:
+        parts = self._parts
+        return ClaimDoor(
+            Preparing(
+                driver=self.driver,
+                pool=self.node,
+                claims=claims,
+                ledger=parts.ledger,
+                node=Node(
+                    inventory=parts.scanner.inventory,
+                    advertised=self.advertised,
+                    serves=parts.naming.is_dra,
+                    look=parts.gate.look,
+                    looked=parts.watcher.looked,
+                    obstacle=parts.watcher.obstacle,
+                    at_work=parts.resetter.at_work,
+                    grant=Granting(parts.sources).grant,
+                    refuses=lambda shares: parts.sources.of(shares).refuses(shares),
+                    stirred=parts.watcher.nudges,
+                ),
+                specs=self.specs,
+                clock=parts.clock,
+            ),
+            Unpreparing(
+                ledger=parts.ledger,
+                view=parts.reader.view,
+                ask=parts.reader.ask,
+                specs=self.specs,
+                obstacle=parts.watcher.obstacle,
+                nudges=parts.watcher.nudges,
+                clock=parts.clock,
+                patience=parts.live.dra.part(lambda now: now.unprepare_wait),
+            ),
+            clock=parts.clock,
+        )
 
     def _publisher(self, slices: NodeSlices) -> Publisher:
         parts = self._parts

@@ -10,19 +10,15 @@ from holdfast.allocation.cdi import CdiSpecs, SpecWriter
 from holdfast.allocation.gate import Gate
 from holdfast.allocation.granting import Granting
 from holdfast.allocation.preference import Preference
-from holdfast.app.watches.drift import DriftWatch
-from holdfast.app.watches.labels import LabelWatch
-from holdfast.app.watches.memory import MemoryWatch
-from holdfast.app.watches.own_sockets import OwnSockets
 from holdfast.app.wiring.doors import cluster_events, is_silent, second_door, something_offered
 from holdfast.app.wiring.hosts import Hosts
 from holdfast.app.wiring.lacks import lacks
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.app.wiring.naming import Naming
+from holdfast.app.wiring.watches import Watches
 from holdfast.discovery.scanner import Scanner
 from holdfast.discovery.source import Source, Sources
 from holdfast.host.cgroup.cgroups import Cgroups
-from holdfast.host.cgroup.memory import MemoryReader
 from holdfast.host.cgroup.runtimestate import RuntimeFiles
 from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.files.kernelfile import device_number
@@ -99,7 +95,8 @@ class Parts:
         self._build_kubelet_side()
         self._build_reclaim()
         self._build_allocation(called)
-        self._build_watches()
+        self._build_leaks()
+        self.watches = Watches(self, self._preference)
         self.dra = second_door(self)
         self.events = cluster_events(self)
 
@@ -314,7 +311,7 @@ class Parts:
             ),
         )
 
-    def _build_watches(self) -> None:
+    def _build_leaks(self) -> None:
         self.leaks = LeakedSandboxes(
             ledger=self.ledger,
             inventory=self.scanner.inventory,
@@ -326,29 +323,6 @@ class Parts:
             clock=self.clock,
             settings=self.live.reclaim,
             mode_of=self.naming.mode_of,
-        )
-        self.drift = DriftWatch(
-            ledger=self.ledger,
-            view=self.reader.view,
-            inventory=self.scanner.inventory,
-            offers=self.offering.offers,
-            kernel=self.kernel,
-            preference=self._preference,
-            clock=self.clock,
-            settings=self.live.drift,
-            pending_timeout=self.live.allocate.part(lambda now: now.pending_timeout),
-            claims=lambda: None if self.dra is None else self.dra.drift_facts(),
-        )
-        self.memory = MemoryWatch(
-            MemoryReader(self.host.root), lane=self.host.lanes["pods"], clock=self.clock
-        )
-        self.sockets = OwnSockets(self.registrar, Path(self.settings.state_dir), clock=self.clock)
-        self.labels = LabelWatch(
-            self.live.labels,
-            labels=self.sources.labels,
-            inventory=self.scanner.inventory,
-            open_lane=self.host.open_lane,
-            clock=self.clock,
         )
 
     @property

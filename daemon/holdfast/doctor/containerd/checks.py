@@ -102,17 +102,23 @@ def config_findings(facts: ContainerdFacts) -> Iterator[Finding]:
 
 def table_findings(facts: ContainerdFacts) -> Iterator[Finding]:
     """Yield whether containerd reads each table from where it is."""
+    wrong = [*_misread(facts), *_lost(facts)]
+    yield from wrong
+    yield from _newer_files(facts)
+    if not wrong:
+        yield _TABLES.ok("containerd reads every table of runtimes")
+
+
+def _misread(facts: ContainerdFacts) -> Iterator[Finding]:
+    """Yield why containerd does not read a table, or nothing of it."""
     files = facts.configuration.files
-    bad = False
     if facts.major == 1 and files[0].version > OLD_VERSION:
-        bad = True
         yield _TABLES.fail(
             f"{files[0].path} has version = {files[0].version}, and containerd {facts.version} "
             "knows none above 2",
             remedy=f'write it with version = 2 and tables of plugins."{OLD}", {_RESTART}',
         )
     for ignored in ignored_tables(files, major=facts.major or 1):
-        bad = True
         silently = (
             "ignores it silently" if "." in ignored.plugin else "ignores it or does not start"
         )
@@ -127,23 +133,18 @@ def table_findings(facts: ContainerdFacts) -> Iterator[Finding]:
             f"({OLD}: 2, {NEW}: 3), {_RESTART}",
             fails=facts.major is not None,
         )
-    newer = [file for file in files[1:] if file.version > files[0].version]
-    for file in newer:
-        yield _TABLES.warn(
-            f"{file.path} has version = {file.version}, above that of {files[0].path} "
-            f"({files[0].version}): some containerd 2.x (2.3.4) refuse to start with it",
-            remedy=f"give {files[0].path} the same version, with the tables of it, {_RESTART}",
-        )
     if facts.cri.disabled_in:
-        bad = True
         yield _TABLES.fail(
             f"{facts.cri.disabled_in} turns off the part of containerd that kubelet speaks to "
             "(disabled_plugins)",
             remedy=f"remove cri from disabled_plugins, {_RESTART}",
         )
-    lost = lost_runtimes(files) if (facts.major or 1) == 1 else ()
+
+
+def _lost(facts: ContainerdFacts) -> Iterator[Finding]:
+    """Yield whether containerd 1.x loses runtimes of a file to a later one."""
+    lost = lost_runtimes(facts.configuration.files) if (facts.major or 1) == 1 else ()
     if lost:
-        bad = True
         sure = "" if facts.major else ", unless it is containerd 2.x, which merges them,"
         yield _IMPORTS.warn_or_fail(
             f'a later file replaces the whole table plugins."{OLD}"{sure} so that '
@@ -151,8 +152,17 @@ def table_findings(facts: ContainerdFacts) -> Iterator[Finding]:
             remedy=f"write all runtimes in one file, or use containerd 2.x, {_RESTART}",
             fails=facts.major is not None,
         )
-    if not bad:
-        yield _TABLES.ok("containerd reads every table of runtimes")
+
+
+def _newer_files(facts: ContainerdFacts) -> Iterator[Finding]:
+    first, *others = facts.configuration.files
+    for file in others:
+        if file.version > first.version:
+            yield _TABLES.warn(
+                f"{file.path} has version = {file.version}, above that of {first.path} "
+                f"({first.version}): some containerd 2.x (2.3.4) refuse to start with it",
+                remedy=f"give {first.path} the same version, with the tables of it, {_RESTART}",
+            )
 
 
 def handler_findings(facts: ContainerdFacts, handlers: tuple[str, ...]) -> Iterator[Finding]:
