@@ -1,4 +1,4 @@
-"""What a container is given: the nodes of its devices, and what its programs expect besides."""
+"""What a container is given: the nodes of its devices, and what else its programs expect."""
 
 from collections.abc import Callable
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """Devices that a driver tells of, in the order that kubelet is to see."""
+    """Devices that a driver lists, in the order that kubelet is to see."""
 
     resources: tuple[ResourceName, ...] = ()
     devices: tuple[Device, ...] = ()
@@ -64,7 +64,7 @@ class Source:
         return ()
 
     def found(self) -> Found:
-        """Return the devices that a driver told of; `Context.look_again` says that they changed."""
+        """Return the devices that a driver listed; `Context.look_again` says that they changed."""
         return Found()
 
     async def prepare(self, inventory: Inventory) -> Inventory:
@@ -111,7 +111,7 @@ class Source:
         )
 
     def labels(self, inventory: Inventory) -> Mapping[str, str]:
-        """Return the node labels that tell of this hardware: keys with their domain, any text.
+        """Return the node labels of this hardware: keys with their domain, any text.
 
         It may read files. The text becomes a value as `model.node.labels.label_value` makes it.
         node-feature-discovery refuses keys of kubernetes.io and of the domains below it.
@@ -129,7 +129,7 @@ class Source:
         return preferred(devices, choice)
 
     def advertised(self, devices: Sequence[Device]) -> "Iterable[Advertised]":
-        """Return what the scheduler is told of *devices*, in their order: one entry for each.
+        """Return what the scheduler is told about *devices*, in their order: one entry for each.
 
         Groups that a claim can be given as one device follow them. Names never change.
         """
@@ -138,7 +138,7 @@ class Source:
         return map(plain, devices)
 
     def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
-        """Return what an answer of ours promises to the vendor's own container runtime.
+        """Return what an answer to Allocate promises to the vendor's own container runtime.
 
         It is kept as `CheckpointEntry.promised_ids` for `breach`. It must be quick, and pure.
         """
@@ -225,11 +225,11 @@ class Sources:
         return answers
 
     def labels(self, inventory: Inventory) -> Mapping[str, str]:
-        """Return the node labels that tell of all hardware."""
+        """Return the node labels of all hardware."""
         return {key: text for each in self for key, text in each.labels(inventory).items()}
 
     def advertised(self, devices: Iterable[Device]) -> "tuple[Advertised, ...]":
-        """Return what the scheduler is told of *devices*, single ones before groups of them."""
+        """Return what the scheduler is told about *devices*, single ones before groups of them."""
         found: dict[str, list[Device]] = {}
         for device in devices:
             found.setdefault(device.source, []).append(device)
@@ -239,7 +239,7 @@ class Sources:
     def told(
         self, inventory: Inventory, serves: Callable[[ResourceName], bool]
     ) -> "tuple[Advertised, ...]":
-        """Return what the scheduler is told of those devices whose resource DRA *serves*."""
+        """Return what the scheduler is told about those devices whose resource DRA *serves*."""
         # Groups are made of what is beside each other on the node, whatever it is called.
         hardware = inventory.hardware or inventory.devices
         told = self.advertised(each for each in hardware if serves(each.name.resource))
@@ -250,7 +250,7 @@ class Sources:
         return tuple(as_assigned(told, inventory))
 
     def promised(self, variables: Mapping[str, str], mounts: Sequence[str]) -> tuple[str, ...]:
-        """Return what an answer of ours promises to vendors' own container runtimes."""
+        """Return what an answer to Allocate promises to vendors' own container runtimes."""
         return tuple(id_ for each in self for id_ in each.promised(variables, mounts))
 
 

@@ -45,7 +45,7 @@ class SliceMirror:
         """Why the server cannot be read; empty while it can."""
 
     def stored(self, slice_: ResourceSlice) -> None:
-        """Take *slice_*, which a write of ours returned, for what the server has.
+        """Take *slice_*, which our own write returned, for what the server has.
 
         Unless the watch has come past it: the slice may have been deleted since.
         """

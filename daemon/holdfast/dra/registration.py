@@ -67,7 +67,7 @@ class DriverRegistrar:
     ) -> None:
         """Serve *services* on dra.sock in *plugins*, the folder of *driver* alone.
 
-        Kubelet is told of it on a socket in *registry*, its plugins_registry.
+        Kubelet finds it by a socket in *registry*, its plugins_registry.
         """
         self.registration: Watched[Registration] = Watched(Registration(since=clock.wall()))
         self._driver = driver
@@ -173,7 +173,7 @@ class DriverRegistrar:
         )
 
     async def _over(self, before: Told) -> str:
-        """Return, with the reason, when kubelet has to be told of us once more.
+        """Return, with the reason, when we have to register with kubelet once more.
 
         *before* is what it had said before we served.
         """

@@ -1,4 +1,4 @@
-"""Unprepares one claim: the end that kubelet tells of, and the wait until its devices are free."""
+"""Unprepares one claim: the end that kubelet asks for, and the wait until its devices are free."""
 
 import contextlib
 from collections.abc import Callable

@@ -33,7 +33,7 @@ class Offering:
         """Withhold what is RELEASING for longer than *withhold_after* seconds.
 
         Resources that are served *elsewhere*, by DRA, are on no list. While pods still have some
-        of their devices, kubelet is sent a list without any: else it would not tell of their end.
+        of their devices, kubelet is sent a list without any: else it would not show their end.
         """
         self._ledger = ledger
         self._inventory = inventory

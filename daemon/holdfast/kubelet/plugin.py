@@ -226,7 +226,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
             raise
         except HoldfastError as error:
             code, text = _code_of(error), str(error)
-            if not isinstance(error, GateRefusedError):  # the gate has told of it, with more
+            if not isinstance(error, GateRefusedError):  # the gate has logged it, with more
                 log.warning("kubelet call refused", call=call, resource=self.resource, reason=text)
         except Exception as error:
             if isinstance(error, TimeoutError) and patience.expired():

@@ -85,7 +85,7 @@ class ViewReader:
         `active` tells whether locks are held, so that the slow questions are worth asking;
         `promised` reads what vendors' adapters understand of an answer, on the lane;
         `offered` returns once there is a list to send, without which nothing makes kubelet write.
-        While `silent`, no pod has a device of ours by the device plugin, and none is offered: then
+        While `silent`, no pod has our devices by the device plugin, and none is offered: then
         kubelet's checkpoint need be neither there nor written to name none.
         The checkpoint is read, and kubelet's socket dialled, on *lane*.
         """
@@ -138,7 +138,7 @@ class ViewReader:
             return None
 
     async def run(self) -> None:
-        """Follow the checkpoint and ask questions, for ever."""
+        """Follow the checkpoint and ask questions until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_file(), name="checkpoint")
             group.create_task(self._ask_when_settled(), name="questions after a write")

@@ -7,7 +7,7 @@ from grpc import aio
 LARGEST_MESSAGE = 16 << 20
 """The most that is read of one message, in bytes.
 
-Many times what kubelet tells of a full node: one that says more must not end us for memory.
+Many times what kubelet sends about a full node: a longer message must not exhaust our memory.
 """
 
 _OPTIONS: tuple[tuple[str, str | int], ...] = (

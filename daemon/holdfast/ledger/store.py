@@ -185,7 +185,7 @@ class Store:
         self._place = disk.Place(self._path.with_name(FILE + suffix) for suffix in _FILES)
 
     def _gone(self) -> tuple[str, ...]:
-        """Return the names of ours that lead nowhere; raise LedgerLostError for another's file."""
+        """Return which of our file names lead nowhere; raise LedgerLostError for another's file."""
         try:
             strayed = self._place.strayed()
         except OSError as error:
@@ -308,7 +308,7 @@ def _put_in_place(half: Path, path: Path) -> None:
 
 
 def _upgrade(version: int) -> str:
-    """Return the one transaction that makes a ledger of *version* one of ours; 0: an empty file."""
+    """Return the one transaction that brings a ledger of *version* to ours; 0: an empty file."""
     folder = Path(__file__).parent
     return "\n".join(
         (

@@ -264,7 +264,7 @@ class Inventory(Struct, frozen=True, kw_only=True, dict=True):
 def with_faults(
     devices: Iterable[Device], reported: Mapping[str, tuple[Fault, ...]]
 ) -> tuple[Device, ...]:
-    """Return *devices*, each with what is *reported* of it besides what it shows itself."""
+    """Return *devices*, each with what is *reported* about it added to what it shows itself."""
     return tuple(
         replace(device, faults=(*device.faults, *found))
         if (found := _counting(device, told_of(device.name.id, reported)))
@@ -280,7 +280,7 @@ def _counting(device: Device, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
 
 
 def told_of(id_: DeviceId, told: Mapping[str, tuple[_Told, ...]]) -> tuple[_Told, ...]:
-    """Return what is *told* of a device by its id; of a replica, what is told of its card too."""
+    """Return the notes on a device by its id; for a replica, also those on its card."""
     ids = dict.fromkeys((id_, parted(id_)[0]))
     return tuple(each for name in ids for each in told.get(name, ()))
 

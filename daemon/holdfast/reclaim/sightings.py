@@ -21,7 +21,7 @@ from holdfast.runtime.turns import Turns
 
 _AT_MOST = 8
 _PAUSE = 10.0
-"""Seconds after which a cgroup is read again although the kernel told of no change, a few at a
+"""Seconds after which a cgroup is read again although the kernel reported no change, a few at a
 time. Kubelet's own list of pods, asked for once a minute, does not depend on events either."""
 
 
@@ -57,7 +57,7 @@ class PodSightings:
         self._watched: dict[PodUid, _Watch] = {}
         self._seen: dict[PodUid, PodSighting] = {}
         self._announced: set[PodUid] = set()
-        """Of which what was seen holds until the kernel tells of a change."""
+        """What was seen of these holds until the kernel reports a change."""
         self._turns: Turns[PodUid] = Turns(clock, at_most=_AT_MOST, pause=_PAUSE)
 
     async def sight(

@@ -11,7 +11,7 @@ log = structlog.get_logger(__name__)
 
 
 class TaskEndedError(Exception):
-    """A task that was to run for ever returned; that is a bug."""
+    """A task that was to run until it is cancelled returned; that is a bug."""
 
 
 class Supervisor:

@@ -1,4 +1,4 @@
-"""Which of several named documents a node goes by, by the rules of NVIDIA's config-manager."""
+"""Which of several named documents a node uses, by the rules of NVIDIA's config-manager."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -92,7 +92,7 @@ def remembered_label(state_dir: str) -> str | None:
 
 
 def remember_label(state_dir: str, value: str) -> None:
-    """Keep the label's value: a start goes by it, also while the API server cannot be reached.
+    """Keep the label's value: a start uses it, also while the API server cannot be reached.
 
     Raise OSError where it cannot be written.
     """

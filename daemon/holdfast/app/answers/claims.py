@@ -1,4 +1,4 @@
-"""What the command line is told of claims, as plain dictionaries."""
+"""The answers to the command line about claims, as plain dictionaries."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from holdfast.model.use.holders import Holder
 
 
 def claim_reports(book: Book) -> list[dict[str, Any]]:
-    """Return one report for each claim that has or waits for a device: what, with whom, for whom.
+    """Return one report for each claim that has or waits for a device: its pods, what it waits for.
 
     `adminDevices` are those that it uses beside whoever has them (adminAccess). `waits` says what
     it waits for, or why its devices are not free yet.
@@ -33,7 +33,7 @@ def claim_reports(book: Book) -> list[dict[str, Any]]:
 
 
 def claim_report(uid: ClaimUid | None, book: Book) -> dict[str, Any]:
-    """Return what is told of the claim that has or waits for a device; null without one."""
+    """Return the fields of the claim that has or waits for a device; null without one."""
     record = None if uid is None else book.claims.get(uid)
     return {
         "claim": None if record is None else str(record.ref),

@@ -16,7 +16,7 @@ def readiness(parts: Parts) -> tuple[Check, ...]:
 
 
 def registrations(parts: Parts) -> dict[ResourceName, Registration]:
-    """Return each resource's registration, including those that kubelet was not told of yet."""
+    """Return each resource's registration, including those that kubelet does not know yet."""
     known = parts.registrar.registrations.value
     return dict.fromkeys(parts.offering.offers.value.devices, Registration()) | dict(known)
 

@@ -195,7 +195,7 @@ def resource_reports(
 def rule_reports(inventory: Inventory) -> list[Report]:
     """Return one report for each device that a rule of the settings leaves out or will, and why.
 
-    A rule that does nothing is told of without a device.
+    A rule that does nothing has a report without a device.
     """
     told = [(str(each.device.name), each.reason) for each in inventory.left_out]
     told += [(str(each.name), each.leaving) for each in inventory.devices if each.leaving]

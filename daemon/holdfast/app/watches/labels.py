@@ -1,4 +1,4 @@
-"""Keeps the node labels true: what the adapters tell of their hardware, in one file."""
+"""Keeps the node labels up to date: what the adapters know about their hardware, in one file."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Which of the two doors, the device plugin and DRA, this daemon serves, and whom else it tells."""
+"""Which API this daemon serves, the device plugin or DRA or both, and whether it writes Events."""
 
 import os
 from collections.abc import Callable
@@ -74,7 +74,7 @@ async def something_offered(
 
 
 def is_silent(settings: Settings, offers: Offers, book: Book) -> bool:
-    """Tell whether nothing of ours comes by the device plugin: all of it is behind claims."""
+    """Tell whether no device comes by the device plugin: all of them come by claims."""
     if not settings.has_dra() or offers.devices:
         return False
     plugins = [each.claim is None for each in book.allocations.values()]

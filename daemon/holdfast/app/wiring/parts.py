@@ -86,7 +86,7 @@ class Parts:
         called: Called,
         count: Count,
     ) -> None:
-        """Build everything; *called* is told of kubelet's calls, *count* of hardware events."""
+        """Build everything; *called* gets kubelet's calls, *count* hardware events."""
         self.live, self.host, self.ledger, self.clock = live, host, ledger, clock
         self.lacks = lacks(self.settings, host.root)
         """What the daemon may not do although its settings ask for it."""
@@ -342,9 +342,9 @@ class Parts:
         return SpecWriter(folder, lane=self.host.lanes["cdi"])
 
     async def _prepared(self, found: Inventory) -> Inventory:
-        """Write the CDI specs of what discovery *found* before anybody is told of it.
+        """Write the CDI specs of what discovery *found* before it is published.
 
-        And where its cards are: a lock of a card must exclude what else gives the card away.
+        Record where its cards are, too: a lock of a card excludes all that gives the card away.
         """
         await self.ledger.apply_if_changing(partial(place, found=found.cards))
         await self.specs.publish(found)

@@ -163,7 +163,7 @@ def _read(file: ConfigFile, root: ConfigFile, major: int) -> tuple[str, ...]:
         if file.version > OLD_VERSION:
             return (NEW,)
         return (NEW, OLD) if file.version == OLD_VERSION else (NEW, OLD, _FIRST)
-    # 1.x goes by the version of the first file alone.
+    # 1.x uses only the version of the first file.
     return (OLD,) if root.version >= OLD_VERSION else (_FIRST,)
 
 

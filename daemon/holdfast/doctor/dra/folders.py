@@ -1,4 +1,4 @@
-"""Checks kubelet's folders of DRA drivers, and the sockets of ours in them."""
+"""Checks kubelet's folders of DRA drivers, and holdfast's sockets in them."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -142,7 +142,7 @@ class GpuUses:
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """What NVML told of one GPU or slice; an `Answer` to a look at the node."""
+    """What NVML reported about one GPU or slice; an `Answer` to a look at the node."""
 
     device: Device
     use: GpuUse

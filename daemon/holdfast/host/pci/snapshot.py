@@ -102,7 +102,7 @@ class Snapshot:
         return frozenset(f.address for f in self.functions.values() if self.grantable(f))
 
     def _left_behind(self, function: PciFunction) -> bool:
-        """Tell whether *function* must have been on VFIO though no scan of ours saw it there.
+        """Tell whether *function* must have been on VFIO though no scan saw it there.
 
         The kernel keeps a group's number only while a member is on VFIO, so a group that has one
         with nobody on VFIO has a member that is being removed.

@@ -41,7 +41,7 @@ class Answer(Protocol):
 
 
 Ask = Callable[[Iterable[Device]], Awaitable[Mapping[DeviceName, Answer]]]
-"""Asks drivers who uses those devices that a driver tells of; no device is left out by mistake."""
+"""Asks drivers who uses the devices of kind DRIVER; no device is left out by mistake."""
 
 
 async def _no_driver(_devices: Iterable[Device]) -> Mapping[DeviceName, Answer]:

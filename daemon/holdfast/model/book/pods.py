@@ -27,7 +27,7 @@ class PodSighting(Struct, frozen=True, kw_only=True):
 def note_pods(
     draft: Draft, view: KubeletView, sightings: Mapping[PodUid, PodSighting], boot: BootId
 ) -> None:
-    """Write down what *view* and *sightings* tell of the pods in the book; forget all others."""
+    """Write down what *view* and *sightings* show of the pods in the book; forget all others."""
     book = draft.book
     needed = {each.pod for each in book.allocations.values()}
     needed |= {lock.pod for lock in book.locks.values()}

@@ -1,1 +1,1 @@
-"""The rules of Dynamic Resource Allocation: claims, and what the scheduler is told of devices."""
+"""The rules of Dynamic Resource Allocation: claims, and what is published about devices."""

@@ -50,11 +50,11 @@ def hand_over(
 ) -> tuple[tuple[Handed, ...], Prepared]:
     """Return what the spec of *claim* has to have, and what kubelet is to be answered.
 
-    Variables tell of all devices of a request: a container that has one has them all. Of several
+    Variables name all devices of a request: a container that has one has them all. Of several
     CDI devices with the same variable the last one's counts. So containers with the whole claim
-    are given one more, after all others, whose variables tell of all devices of the claim. But a
+    are given one more, after all others, whose variables name all devices of the claim. But a
     variable cannot be taken back: where the whole claim would be without one that a request has,
-    as TPU chips can be, such containers are told of the last request alone.
+    as TPU chips can be, such containers learn of the last request only.
     """
     handed: dict[str, Handed] = {}
     prepared: list[PreparedDevice] = []

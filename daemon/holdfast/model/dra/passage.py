@@ -109,7 +109,7 @@ def by_resource(
 
 
 def why_not_yet(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> str | None:
-    """Return whom *claim* waits for by the book, or None when it has the locks of all of *keys*."""
+    """Return what *claim* waits for by the book, or None when it has the locks of all of *keys*."""
     if not keys:  # it has adminAccess alone: nothing that a person withholds is given to it
         return None
     mine = book.holdings.of_claim(claim)
@@ -136,7 +136,7 @@ def is_prepared(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> bo
 
 
 def enter(draft: Draft, wish: Wish, evidence: str) -> str | None:
-    """Write down that the claim is prepared; or return whom it waits for.
+    """Write down that the claim is prepared; or return what it waits for.
 
     *evidence* says what the kernel showed and goes into the history.
     """

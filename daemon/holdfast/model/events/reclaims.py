@@ -1,4 +1,4 @@
-"""Which leftovers were ended: from the moves of locks to what the node is told of them."""
+"""Which leftovers were ended: from the moves of locks to what Events say about them."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,7 +9,7 @@ from holdfast.model.book.locks import LockState, Move
 from holdfast.model.ids import DeviceName
 
 REMEMBERED = 600.0
-"""Seconds for which it is tried to tell of a device that was reclaimed."""
+"""Seconds for which an Event about a reclaimed device is tried to be written."""
 
 _RECLAIM = frozenset({LockState.RECLAIMING, LockState.QUARANTINED})
 

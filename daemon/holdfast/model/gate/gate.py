@@ -118,7 +118,7 @@ def arrive(draft: Draft, passage: Passage, caller: Caller) -> None:
 
 
 def enter(draft: Draft, passage: Passage, caller: Caller, evidence: str) -> str | None:
-    """Let *caller* pass: take its locks and write the start down; or return whom it waits for.
+    """Let *caller* pass: take its locks and write the start down; or return what it waits for.
 
     *evidence* says what the kernel showed and goes into the history. An entry in the checkpoint
     re-creates an Allocation that the book does not have: after a reboot kubelet replays its old

@@ -10,7 +10,7 @@ from holdfast.model.ids import HardwareKey, PodUid
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    """A container start, or a claim, that has waited for `seconds`: for what of whom, and why."""
+    """A container start, or a claim, that has waited for `seconds`: for which device, and why."""
 
     pods: frozenset[PodUid]
     what: str

@@ -103,7 +103,7 @@ def streams(facts: ReadinessFacts) -> Iterator[Check]:
 
 
 def dra(facts: ReadinessFacts) -> Iterator[Check]:
-    """Kubelet has the DRA driver registered, and the scheduler is told of its devices."""
+    """Kubelet has the DRA driver registered, and the scheduler has its devices."""
     yield from facts.dra
 
 

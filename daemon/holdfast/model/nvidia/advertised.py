@@ -1,4 +1,4 @@
-"""What the scheduler is told of GPUs and their MIG slices, as NVIDIA's DRA driver does."""
+"""What the scheduler is told about GPUs and their MIG slices, as NVIDIA's DRA driver does."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby

@@ -33,7 +33,7 @@ class GpuRules(Struct, frozen=True, kw_only=True):
 
 
 class Bystander(Enum):
-    """What a process is that has to do with a GPU and is in nobody's way."""
+    """Why a process that has to do with a GPU keeps it from no pod."""
 
     MONITOR = "a monitoring agent"
     MPS = "the MPS server"
@@ -44,7 +44,7 @@ class Bystander(Enum):
 
 
 class GpuSight(Struct, frozen=True, kw_only=True):
-    """What NVML showed of a GPU besides processes that are in the way.
+    """What NVML showed of a GPU, apart from processes that are in the way.
 
     `problem` says why it could not be asked. `ended` are pids that it names and that are no
     processes any more. `memory` is in use and no bystander's, in bytes, None where NVML does not
@@ -105,7 +105,7 @@ class Granted(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """Everybody that has to do with a GPU, sorted: `holders` are in the way, others are told of."""
+    """All that have to do with a GPU, sorted: `holders` are in the way, others are only named."""
 
     holders: tuple[Holder, ...] = ()
     sight: GpuSight = field(default_factory=GpuSight)
@@ -114,7 +114,7 @@ class Found(Struct, frozen=True, kw_only=True):
 def uuids(device: Device) -> tuple[str, ...]:
     """Return what NVML has to be asked for *device*: its own UUID first, then its slices'.
 
-    A GPU in MIG mode does not tell of the processes on its slices.
+    A GPU in MIG mode does not show the processes on its slices.
     """
     whole = sorted({card_of(key) for key in device.keys if key.startswith(_GPU) or is_replica(key)})
     slices = sorted(key.split("/", 3)[-1] for key in device.keys if key.startswith(_MIG))

@@ -1,4 +1,4 @@
-"""What NVML tells of a node's GPUs, as values; the driver itself is behind host.nvidia.nvml."""
+"""What NVML reports of a node's GPUs, as values; the driver itself is behind host.nvidia.nvml."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -100,7 +100,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 
 class GpuTraits(Struct, frozen=True, kw_only=True):
-    """What a GPU is besides its name, in NVIDIA's words; what is not told is empty."""
+    """What a GPU is, apart from its name, in NVIDIA's words; unknown values are empty."""
 
     brand: str = ""
     architecture: str = ""
@@ -178,7 +178,7 @@ class GpuEvent(Struct, frozen=True, kw_only=True):
 
 
 class GpuCondition(Struct, frozen=True, kw_only=True):
-    """What NVML tells of a GPU's state besides events; None: not supported, or not told."""
+    """What NVML reports of a GPU's state, apart from events; None: not supported or unknown."""
 
     remap_failed: bool | None = None
     remap_pending: bool | None = None

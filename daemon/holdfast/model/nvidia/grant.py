@@ -35,7 +35,7 @@ class DeviceList(Enum):
 
 
 class DeviceIds(Enum):
-    """By what it is told of each."""
+    """How it is told which these are."""
 
     UUID = "uuid"
     INDEX = "index"

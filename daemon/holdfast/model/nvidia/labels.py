@@ -130,7 +130,7 @@ def _of_fabric(gpus: Sequence[Gpu]) -> dict[str, str]:
 
 
 def _of_hypervisor(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
-    """Return what virtual GPUs tell of the driver outside; nothing without any."""
+    """Return what virtual GPUs show of the driver outside; nothing without any."""
     told = [vgpu_host(known.configs.get(gpu.pci or "", b"")) for gpu in gpus]
     hosts = [each for each in told if each is not None]
     traits = (known.facts.traits.get(gpu.uuid) for gpu in gpus)
@@ -156,7 +156,7 @@ def _labelled(
 
 
 def _of_gpus(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
-    """Return what is told of the model that most of *gpus* are, on a tie of the first."""
+    """Return the labels of the model that most of *gpus* are, on a tie of the first."""
     models = Counter(gpu.name for gpu in gpus)
     model, count = models.most_common(1)[0]
     alike = [gpu for gpu in gpus if gpu.name == model]
@@ -179,7 +179,7 @@ def _of_gpus(gpus: Sequence[Gpu], known: GpuLabelFacts) -> dict[str, str]:
 def _of_slices(
     gpus: Sequence[Gpu], parts: Sequence[GpuPart], known: GpuLabelFacts
 ) -> dict[str, str]:
-    """Return what is told of each kind of slice that is advertised.
+    """Return the labels of each kind of slice that is advertised.
 
     Under strategy single its keys are those of whole GPUs; where nothing is advertised although
     GPUs are in MIG mode, the labels say so as NVIDIA's do.

@@ -1,4 +1,4 @@
-"""What a virtual GPU tells of the hypervisor's driver, in its PCI configuration space.
+"""What a virtual GPU shows of the hypervisor's driver, in its PCI configuration space.
 
 NVIDIA's vGPU manager puts it there for the guest, in a vendor specific capability, as GPU feature
 discovery (v0.20) reads it. The PCI Local Bus Specification 3.0 has the list of capabilities.
@@ -26,7 +26,7 @@ class VgpuHost(Struct, frozen=True, kw_only=True):
 
 
 def vgpu_host(config: bytes) -> VgpuHost | None:
-    """Return what *config* tells of the hypervisor; None if it is not that of a virtual GPU.
+    """Return what *config* shows of the hypervisor; None if it is not that of a virtual GPU.
 
     Only the first 64 bytes can be read without the right to administer the system. They have no
     capabilities.

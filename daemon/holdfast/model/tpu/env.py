@@ -119,7 +119,7 @@ def _misfit(topology: str, on_host: int) -> str:
 
 
 def _slice_variables(generation: TpuGeneration, chips: int, facts: TpuHostFacts) -> dict[str, str]:
-    """Return what a worker that has all chips of its host is told of its slice."""
+    """Return what a worker that has all chips of its host is told about its slice."""
     variables: dict[str, str] = {}
     sides = None if facts.topology is None else parse_topology(facts.topology)
     alone = False

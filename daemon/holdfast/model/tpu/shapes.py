@@ -1,4 +1,4 @@
-"""What the scheduler is told of TPU chips, and of the groups of them that libtpu can use."""
+"""What the scheduler is told about TPU chips, and about the groups of them that libtpu can use."""
 
 from collections.abc import Iterator, Sequence
 

@@ -124,7 +124,7 @@ class Gpus(WithoutDriver):
         )
 
     def found(self) -> Found:
-        """Return the GPUs and slices that NVML told of, in its order."""
+        """Return the GPUs and slices that NVML lists, in its order."""
         driver = self._driver
         if not driver.ever_read:
             return Found(unseen=RESOURCES)
@@ -187,13 +187,13 @@ class Gpus(WithoutDriver):
         return self._preference.preferred(devices, choice)
 
     def advertised(self, devices: Sequence[Device]) -> "tuple[Advertised, ...]":
-        """Return GPUs and slices with what NVML tells of them."""
+        """Return GPUs and slices with what NVML reports about them."""
         from holdfast.model.nvidia.advertised import advertised_gpus  # noqa: PLC0415 - as in the base
 
         return advertised_gpus(devices, self._driver.facts.value)
 
     def labels(self, inventory: Inventory) -> Mapping[str, str]:
-        """Return what NVIDIA's GPU feature discovery tells of the GPUs."""
+        """Return what NVIDIA's GPU feature discovery says about the GPUs."""
         if not self._driver.ever_read:
             return {}
         from holdfast.model.nvidia.labels import GpuLabelFacts, gpu_labels  # noqa: PLC0415 - rare

@@ -106,7 +106,7 @@ class GpuHealthWatch:
         self._publish()
 
     async def run(self) -> None:
-        """Follow the GPUs, for ever."""
+        """Follow the GPUs until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._poke_now_and_then())
