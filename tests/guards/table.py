@@ -535,7 +535,7 @@ GUARDS = (
         name="gpu-on-vfio",
         why="nobody has the PCI function of a GPU by VFIO while another pod has the GPU, a slice or a "
         "replica of it, nor the other way round",
-        edits=(Edit(_REPLICA_RULE, "    if places.of:", "    if False:"),),
+        edits=(Edit(_REPLICA_RULE, "        elif key in functions:", "        elif False:"),),
         tests=(
             f"{_PLACES}::test_who_asks_for_the_same_hardware_by_the_other_driver_waits_until_it_is_free",
         ),

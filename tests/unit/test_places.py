@@ -203,6 +203,33 @@ def test_two_who_have_a_card_and_its_function_already_do_not_wait_for_each_other
     assert {lock.pod for lock in draft.locks.values()} == {Y}
 
 
+def test_what_others_have_elsewhere_leaves_a_card_where_it_is_found() -> None:
+    draft = drafted()
+    allocated({DeviceId("H"): keys("gpu/H")}, pod=X, active=True)(draft)
+    allocated(FUNCTION, resource=VFIO, pod=Y, active=True)(draft)
+    settle(draft)
+    place(draft, {"G": AT, "H": ELSEWHERE})
+    assert where(draft) == {"G": AT, "H": ELSEWHERE}
+
+
+def test_a_card_that_moved_to_where_another_has_its_function_is_nowhere_until_that_is_over() -> (
+    None
+):
+    draft = drafted()
+    place(draft, {"G": ELSEWHERE})
+    allocated(CARD, pod=X, active=True)(draft)
+    second = allocated(FUNCTION, resource=VFIO, pod=Y, active=True)(draft)
+    settle(draft)
+    place(draft, HERE)
+    assert not where(draft)
+    draft.end(second, "over")
+    place(draft, HERE)
+    assert not where(draft)
+    draft.move(name(AT, VFIO), LockState.FREE, "free")
+    place(draft, HERE)
+    assert where(draft) == HERE
+
+
 def test_the_locks_of_a_former_version_exclude_as_soon_as_the_card_is_found() -> None:
     book = book_of(allocated(CARD, pod=X, active=True))
     draft = drafted(book)

@@ -77,22 +77,30 @@ def is_replica(key: HardwareKey) -> bool:
 
 
 def card_of(key: HardwareKey) -> str:
-    """Return the card that *key* is of, empty for hardware that is never shared."""
+    """Return the card that *key* is of, empty for hardware that is no part of a card."""
     return key.split("/", 2)[1] if key.startswith(_OF_CARDS) else ""
 
 
 def sides_of(keys: Collection[HardwareKey], places: Places = NOWHERE) -> set[Side]:
     """Return the sides that *keys* are on; none for hardware that can be had in one way only."""
-    sides = {(card_of(key), is_replica(key)) for key in keys if key.startswith(_OF_CARDS)}
-    if places.of:
-        sides |= {(places.of[card], True) for card, _ in sides if card in places.of}
-        sides |= {(key, False) for key in keys if key in places.functions}
+    of, functions = places.of, places.functions
+    sides: set[Side] = set()
+    for key in keys:
+        if key.startswith(_OF_CARDS):
+            card = card_of(key)
+            sides.add((card, is_replica(key)))
+            if card in of:
+                sides.add((of[card], True))
+        elif key in functions:
+            sides.add((key, False))
     return sides
 
 
 def rivals(keys: Collection[HardwareKey], places: Places = NOWHERE) -> set[Side]:
     """Return the sides that *keys* exclude."""
-    return {(what, not which) for what, which in sides_of(keys, places)}
+    sides = sides_of(keys, places)
+    # Each beat asks this of every device, and most can be had in one way only.
+    return {(what, not which) for what, which in sides} if sides else sides
 
 
 def clash(

@@ -17,15 +17,12 @@ def place(draft: Draft, found: Mapping[str, PciAddress]) -> None:
     over: each would wait for the other's end otherwise.
     """
     known = draft.book.kept.get(CARDS, {})
+    if all(known.get(card) == at for card, at in found.items()):
+        return
     taken = frozenset(found.values())
     stay = {card: at for card, at in known.items() if card not in found and at not in taken}
-    new = {
-        card: str(at)
-        for card, at in found.items()
-        if known.get(card) == at or _can_be_one(draft, card, at)
-    }
-    if known != stay | new:
-        draft.keep(CARDS, stay | new)
+    new = {card: str(at) for card, at in found.items() if _can_be_one(draft, card, at)}
+    draft.keep(CARDS, stay | new)
 
 
 def on_vfio(
@@ -34,7 +31,7 @@ def on_vfio(
     """Return the PCI functions of the cards of *keys*, if all are on a VFIO driver; else none."""
     of = book.holdings.places.of
     cards = {card for key in keys if (card := card_of(key))}
-    if not cards or not all(card in of for card in cards):
+    if not all(card in of for card in cards):
         return ()
     functions = pci_addresses(frozenset(of[card] for card in cards))
     vfio = frozenset(function for each in inventory.devices for function in each.functions)
@@ -45,5 +42,5 @@ def _can_be_one(draft: Draft, card: str, address: PciAddress) -> bool:
     """Tell whether nobody has the function at *address* while another has *card*."""
     key = pci_key(address)
     locks = draft.locks.values()
-    of_card = [lock for lock in locks if any(card_of(each) == card for each in lock.keys)]
+    of_card = [lock for lock in locks if card in map(card_of, lock.keys)]
     return all(same_holder(each, lock) for lock in locks if key in lock.keys for each in of_card)
