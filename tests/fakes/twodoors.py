@@ -66,8 +66,6 @@ class _Claim:
     users: list[_ClaimPod] = field(default_factory=list)
     """The pods that it is reserved for, since it was last unprepared."""
     former: list[_ClaimPod] = field(default_factory=list)
-    over_at: float | None = None
-    """When it was last unprepared, and that was answered."""
 
     @property
     def pods(self) -> list[_ClaimPod]:
@@ -277,7 +275,6 @@ class TwoDoors(OneHolder):
             return  # kubelet asks again, for as long as it gets no answer
         claim.former += claim.users
         claim.users = []
-        claim.over_at = self.now
 
     @rule(data=st.data())
     @precondition(lambda self: any(each.former and not each.users for each in self.claims))
@@ -287,7 +284,7 @@ class TwoDoors(OneHolder):
         record = self.book.claims.get(claim.ref.uid)
         if (
             record is None
-            or self.now - (claim.over_at or 0) >= REMEMBERED
+            or self.now - (record.over_at or self.now) >= REMEMBERED
             or record.boot != (f"boot-{self.boots}")
         ):
             return

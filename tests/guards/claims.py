@@ -34,6 +34,35 @@ CLAIM_GUARDS = (
         tests=(f"{_AT_THE_DOOR}::test_unprepare_ends_the_prepare_that_waits",),
     ),
     Guard(
+        name="claim-share",
+        why="a share is a replica that nobody has, and no two shares are the same one",
+        edits=(
+            Edit(
+                "daemon/holdfast/model/dra/shares.py",
+                "return not (on_it or locked or book.marks.on(device.keys))",
+                "return True",
+            ),
+        ),
+        tests=(
+            "tests/unit/test_shares.py::test_a_share_is_the_first_replica_that_nobody_has",
+            "tests/unit/test_shares.py::test_a_claim_waits_for_no_certain_replica_when_none_is_left",
+        ),
+    ),
+    Guard(
+        name="share-neighbours",
+        why="each pod of a claim that has a share is a neighbour, and none that gives one back",
+        edits=(
+            Edit(
+                "daemon/holdfast/model/nvidia/free.py",
+                "if lock.started for pod in pods_of(lock)",
+                "if lock.started for pod in _pod_of(lock)",
+            ),
+        ),
+        tests=(
+            "tests/unit/test_replicas.py::test_every_pod_of_a_claim_is_a_neighbour_and_none_of_one_that_gives_this_replica_back",
+        ),
+    ),
+    Guard(
         name="admin-own",
         why="a pod with adminAccess is in the way on a GPU that it was given to itself as well",
         edits=(
