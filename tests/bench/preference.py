@@ -19,6 +19,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.placement import GpuTopology
+from holdfast.model.nvidia.slice_placement import SlicePolicy
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.preference import GpuPreference
 from holdfast.vendors.tpu.adapter import Tpus
@@ -121,7 +122,13 @@ def _figure(ledger: Ledger, asked: _Asked, *, n: int) -> Figure:
     preference = Preference(
         ledger=ledger,
         inventory=Watched(inventory),
-        sources=Sources([Tpus(), Pools([]), _Gpus(GpuPreference(Watched(asked.topology)))]),
+        sources=Sources(
+            [
+                Tpus(),
+                Pools([]),
+                _Gpus(GpuPreference(Watched(asked.topology), Watched(SlicePolicy.DISTRIBUTED))),
+            ]
+        ),
     )
     (resource,) = inventory.resources
     return Figure(

@@ -20,6 +20,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.model.devices import Inventory
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings
 from holdfast.settings.hardware import SharedResource, Sharing, TimeSlicing
 from holdfast.vendors.context import Context
@@ -106,7 +107,7 @@ async def _read(
     """Return an adapter that has read the GPUs of *node* once."""
     seen = asyncio.Event()
 
-    def open_lane(name: str, deadline: float) -> Lane:
+    def open_lane(name: str, deadline: Watched[float]) -> Lane:
         return lanes.enter_context(contextlib.closing(Lane(name, deadline=deadline)))
 
     def look_again() -> None:
@@ -115,14 +116,15 @@ async def _read(
 
     gpus = Gpus(
         Context(
-            settings=settings,
+            settings=Watched(settings),
             root=node.root,
             boot=BOOT,
             ledger=ledger,
             clock=SystemClock(),
             open_lane=open_lane,
             spec_writer=lambda prefix, joint: SpecWriter(
-                SpecFolder(node.root.run, prefix=prefix, joint=joint), lane=open_lane("cdi", 5.0)
+                SpecFolder(node.root.run, prefix=prefix, joint=joint),
+                lane=open_lane("cdi", Watched(5.0)),
             ),
             answers=tuple,
             look_again=look_again,

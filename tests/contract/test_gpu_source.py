@@ -12,6 +12,7 @@ from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
 from holdfast.model.nvidia.gpu import DriverState, GpuLinks, GpuReading, GpuTraits, GpuUse
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.driver import DriverWatch
 from manual_clock import ManualClock
 
@@ -76,7 +77,12 @@ async def driver(tmp_path: Path) -> AsyncIterator[Driver]:
     library, lane = Library(), Lane("nvml", deadline=30.0)
     clock = ManualClock()
     source = DriverWatch(
-        NvidiaFiles(root), lambda _: library, lane=lane, clock=clock, look=5.0, rescan=30.0
+        NvidiaFiles(root),
+        lambda _: library,
+        lane=lane,
+        clock=clock,
+        look=Watched(5.0),
+        rescan=Watched(30.0),
     )
     yield Driver(tmp_path / "proc/driver/nvidia", library, source, clock)
     lane.close(patience=5.0)

@@ -19,6 +19,7 @@ from holdfast.model.devices import DeviceKind
 from holdfast.model.use.free import Freedom, Opened, judge_kernel
 from holdfast.model.use.holders import Grip
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from simulated.nvml import GIB, Slice, cards, uuid
 
 UNKNOWN = 999
@@ -120,7 +121,7 @@ async def test_idle_memory_is_never_learned_from_a_gpu_that_a_pod_had(gpus: OneG
 
 
 def uses_of(lane: Lane, nvml: Nvml | None, **more: Any) -> GpuUses:
-    return GpuUses(lane, lambda: nvml, rules=RULES, **more)
+    return GpuUses(lane, lambda: nvml, rules=Watched(RULES), **more)
 
 
 async def test_what_was_idle_under_a_former_driver_says_nothing_under_the_next(

@@ -128,10 +128,10 @@ async def _follow(library: Path, folder: Path, boot: BootId, disabled: str) -> N
         lane=lane,
         clock=clock,
         boot=boot,
-        checks=xid_checks(disabled),
+        checks=Watched(xid_checks(disabled)),
         load=lambda: (folder / "load").stat().st_mtime_ns if (folder / "load").exists() else None,
-        users=GpuUsers(HolderScan(HostRoot.under()).named, rules=RULES),
-        times=_TIMES,
+        users=GpuUsers(HolderScan(HostRoot.under()).named, rules=Watched(RULES)),
+        times=Watched(_TIMES),
     )
     heard: list[int] = []
 

@@ -145,7 +145,7 @@ async def gpus_on(folder: Path, nvml: Nvml) -> AsyncIterator[OneGpu]:
     uses = GpuUses(
         lane,
         lambda: nvml,
-        rules=RULES,
+        rules=Watched(RULES),
         monotonic=clock,
     )
     found = OneGpu(node, Look(node.root, scan, uses.ask), control, clock)

@@ -134,6 +134,19 @@ class Stage(simulated.stage.Stage):
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
+    async def reload(self, **changes: Any) -> None:
+        """Have the daemon take up *changes* of its settings, which all are live."""
+        self.configure(**changes)
+
+        async def taken_up() -> bool:
+            answer = await self.asked("reload")
+            assert not answer["problem"]
+            assert "restart" not in answer["changed"]
+            return not answer["changed"]
+
+        await self.until(taken_up, "the file to be taken up")
+        assert "ListAndWatch stream closed" not in self.log
+
     async def kill_and_start(self) -> None:
         """End the daemon as a crash does, and return when kubelet has the next one's devices."""
         self.kill()

@@ -24,6 +24,8 @@ from simulated.node import SimulatedNode
 _LIVE = [path for path in known_paths() if take_up(path) is TakeUp.LIVE]
 _OTHERWISE: Mapping[str, object] = {
     "devices": [{"resource": "example.com/x", "api": "dra", "match": {"index": 0}}],
+    "gpu.disableHealthChecks": "79",
+    "gpu.enableHealthChecks": "79",
     "labels.folder": "/srv/features.d",
     "labels.enabled": True,
 }
@@ -45,6 +47,8 @@ def _another(path: str) -> object:
         return next(each for each in get_args(kind) if each != value)
     if isinstance(value, bool):
         return not value
+    if isinstance(value, tuple):
+        return [*value, "another"]
     assert isinstance(value, int | float), path
     return value + 1
 

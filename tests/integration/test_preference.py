@@ -48,7 +48,7 @@ class _Gpus(Source):
 
 
 def _by(topology: Watched[GpuTopology], slices: SlicePolicy = SlicePolicy.DISTRIBUTED) -> Sources:
-    return Sources([_Gpus(GpuPreference(topology, slices))])
+    return Sources([_Gpus(GpuPreference(topology, Watched(slices)))])
 
 
 @pytest.fixture

@@ -1,30 +1,21 @@
 """On a running daemon the new value of a live key counts from the reload on, and no stream ends."""
 
 import asyncio
+import subprocess
 from pathlib import Path
 from typing import Any
 
-from fakes.stage import Stage, pod, stage
+from msgspec.structs import replace
+
+from fakes.gpustage import wants
+from fakes.stage import pod, stage
 from holdfast.app.daemon import _pulse
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.runtime.watched import Watched
 from holdfast.settings import convert
 from holdfast.telemetry.board import Board
+from simulated.nvml import uuid
 from waiting import until
-
-
-async def reload(node: Stage, **changes: Any) -> None:
-    """Have *node* take up *changes*, which all are live."""
-    node.configure(**changes)
-
-    async def taken_up() -> bool:
-        answer = await node.asked("reload")
-        assert not answer["problem"]
-        assert "restart" not in answer["changed"]
-        return not answer["changed"]
-
-    await node.until(taken_up, "the file to be taken up")
-    assert "ListAndWatch stream closed" not in node.log
 
 
 async def test_what_is_in_release_is_withheld_by_another_patience(short_path: Path) -> None:
@@ -37,10 +28,10 @@ async def test_what_is_in_release_is_withheld_by_another_patience(short_path: Pa
         await node.until_locks({chip: "releasing"})
         assert len(node.healthy()) == 2
 
-        await reload(node, withholdAfter="10ms")
+        await node.reload(withholdAfter="10ms")
         await node.until(lambda: chip not in node.healthy(), "the chip to be withheld")
 
-        await reload(node, withholdAfter="1h")
+        await node.reload(withholdAfter="1h")
         await node.until(lambda: len(node.healthy()) == 2, "the chip to be offered again")
 
 
@@ -52,7 +43,7 @@ async def test_an_answer_that_is_nobodys_is_over_after_another_time(short_path: 
         await node.allocate(chip)
         await node.until_locks({chip: "held"})
 
-        await reload(node, allocate={"pendingTimeout": "10ms"})
+        await node.reload(allocate={"pendingTimeout": "10ms"})
         await node.until_free()
 
 
@@ -63,7 +54,7 @@ async def test_a_history_that_may_be_shorter_is_cut_at_once(short_path: Path) ->
             await node.until_free()
         assert len(await node.asked("history", limit=1000)) > 1
 
-        await reload(node, history={"perDevice": 1})
+        await node.reload(history={"perDevice": 1})
 
         async def cut() -> bool:
             return len(await node.asked("history", limit=1000)) == 1
@@ -87,3 +78,73 @@ async def test_the_probes_go_by_a_shorter_patience_only_once_the_loop_has_shown_
     assert at_beats[:2] == [3600.0, 3600.0]
     pulse.cancel()
     await asyncio.gather(pulse, return_exceptions=True)
+
+
+async def test_other_rules_for_gpus_count_at_once(gpu_stage: Any) -> None:
+    async with gpu_stage(healthQuiet="1h") as node:
+        node.gpus.arrive(3)
+        await node.until_healthy(0, 1, 2)
+        gpu = node.stage.settings["gpu"]
+        node.gpus.xid(uuid(1), 79)
+        node.gpus.xid(uuid(2), 63)
+        await node.until_healthy(0)
+
+        # What is heard of, and for how long.
+        gpu = {**gpu, "disableHealthChecks": "79, nonsense"}
+        await node.stage.reload(gpu=gpu)
+        await node.until_healthy(0, 1)
+        assert "words that name no Xid" in node.stage.log
+        gpu = {**gpu, "healthQuiet": "10ms"}
+        await node.stage.reload(gpu=gpu)
+        await node.until_healthy(0, 1, 2)
+        node.gpus.xid(uuid(0), 79)
+        node.gpus.xid(uuid(1), 48)
+        await node.until_healthy(0, 2)
+        gpu = {**gpu, "enableHealthChecks": "79"}
+        await node.stage.reload(gpu=gpu)
+        node.gpus.xid(uuid(0), 79)
+        await node.until_healthy(2)
+
+        # Who may keep one open.
+        with subprocess.Popen(["sleep", "600"]) as agent:
+            node.stage.node.add_process(agent.pid, "/system.slice")
+            uses = (("compute", agent.pid, 1 << 30),)
+            node.gpus.change(2, lambda card: replace(card, processes=uses))
+            waits = await node.stage.submit(wants("behind-the-agent", 1))
+            await node.stage.waiting(waits, f"pid {agent.pid}")
+            await node.stage.reload(gpu={**gpu, "monitors": ["sleep"]})
+            await node.stage.running(waits)
+            agent.kill()
+
+
+async def test_a_driver_is_looked_for_and_listed_after_another_time(gpu_stage: Any) -> None:
+    async with gpu_stage(look="1h", rescan="1h") as node:
+        gpu = node.stage.settings["gpu"]
+        node.gpus.arrive(2)
+        await node.stage.reload(gpu={**gpu, "look": "50ms"})
+        await node.until_healthy(0, 1)
+        node.gpus.show(replace(node.gpus.stub, cards=node.gpus.stub.cards[:1]))
+        await node.stage.reload(gpu={**gpu, "look": "50ms", "rescan": "50ms"})
+        await node.until_healthy(0)
+
+
+async def test_more_than_one_replica_can_be_refused_at_once(gpu_stage: Any) -> None:
+    slices: dict[str, Any] = {"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}
+    async with gpu_stage(others={"sharing": {"timeSlicing": slices}}) as node:
+        node.gpus.arrive(1)
+        await node.stage.until(lambda: len(node.healthy()) == 2, "two replicas")
+        slices = {**slices, "failRequestsGreaterThanOne": True}
+        await node.stage.reload(sharing={"timeSlicing": slices})
+        refused = await node.stage.kubelet.submit(wants("greedy", 2))
+        assert "maximum request size for shared resources is 1; found 2" in refused.message
+
+
+async def test_the_labels_of_gke_come_and_go(short_path: Path) -> None:
+    (short_path / "features.d").mkdir()
+    wanted = {"enabled": True, "folder": str(short_path / "features.d")}
+    async with stage(short_path, chips=1, own_process=True, labels=wanted) as node:
+        file = short_path / "features.d/holdfast"
+        await node.until(file.exists, "the labels")
+        assert "cloud.google.com" not in file.read_text()
+        await node.reload(labels={**wanted, "gkeKeys": True})
+        await node.until(lambda: "cloud.google.com" in file.read_text(), "the labels of GKE")

@@ -22,6 +22,7 @@ from holdfast.model.reclaim.runtime_state import RuntimeState
 from holdfast.model.use.free import KernelFacts, Opened
 from holdfast.model.use.holders import Grip, Holder, Scan
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from kills.kernel import INIT, NODE, Kernel, Process
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class InlineLane(Lane):
     """Runs each call at once; the daemon can be killed before any of them."""
 
     def __init__(self) -> None:
-        self.name, self.deadline = "inline", 30.0
+        self.name, self._deadline = "inline", Watched(30.0)
         self.calls_left: int | None = None
 
     @property

@@ -477,7 +477,9 @@ def test_the_preferred_replicas(policy: SlicePolicy, size: int, wanted: set[str]
         for number in range(3)
     ]
     free = tuple(DeviceId(id_) for id_ in ("A::2", "B::0", "B::1", "B::2"))
-    preference = GpuPreference(Watched(GpuTopology()), policy)
+    followed = Watched(next(each for each in SlicePolicy if each is not policy))
+    preference = GpuPreference(Watched(GpuTopology()), followed)
+    followed.set(policy)
     choice = Choice(available=free, size=size, must_include=(), avoid=())
     assert set(preference.preferred(devices, choice)) == wanted
 

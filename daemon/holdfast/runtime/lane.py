@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from holdfast.errors import LaneStuckError
+from holdfast.runtime.watched import Watched
 
 T = TypeVar("T")
 
@@ -23,9 +24,9 @@ class Lane:
     A call that has started cannot be recalled: one with an effect checks its fence first.
     """
 
-    def __init__(self, name: str, *, deadline: float) -> None:
+    def __init__(self, name: str, *, deadline: float | Watched[float]) -> None:
         self.name = name
-        self.deadline = deadline
+        self._deadline = deadline if isinstance(deadline, Watched) else Watched(deadline)
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._closed = False
         self._current: _Timed | None = None
@@ -33,6 +34,11 @@ class Lane:
         """How long the last finished call took, in seconds. May be read from any thread."""
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
         self._thread.start()
+
+    @property
+    def deadline(self) -> float:
+        """How long a call may take that begins now, in seconds."""
+        return self._deadline.value
 
     @property
     def stuck_since(self) -> float | None:

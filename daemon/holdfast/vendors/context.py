@@ -13,18 +13,20 @@ from holdfast.model.ids import BootId
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings
 
 
 class Context(Struct, frozen=True, kw_only=True):
     """The parts of the daemon that an adapter may use; the callables are for the event loop."""
 
-    settings: Settings
+    settings: Watched[Settings]
+    """Take a `part` of it for what is read while the daemon runs (settings.reloading)."""
     root: HostRoot
     boot: BootId
     ledger: Ledger
     clock: Clock
-    open_lane: Callable[[str, float], Lane]
+    open_lane: Callable[[str, Watched[float]], Lane]
     """Opens a lane for calls that can block: its name, and its deadline in seconds."""
     spec_writer: Callable[[str, str], SpecWriter]
     """Returns what writes the CDI specs of a vendor: the beginning of the files' names, and what

@@ -45,7 +45,7 @@ class LabelWatch:
         *,
         labels: Callable[[Inventory], Mapping[str, str]],
         inventory: Watched[Inventory],
-        open_lane: Callable[[str, float], Lane],
+        open_lane: Callable[[str, Watched[float]], Lane],
         clock: Clock,
     ) -> None:
         """Write what *labels* returns of each *inventory*; it is called on a lane of its own."""
@@ -116,5 +116,5 @@ class LabelWatch:
     async def _on_lane(self, call: Callable[[], T]) -> T:
         # Its own: a disk that hangs must not hold up what pods depend on.
         if self._lane is None:
-            self._lane = self._open_lane("labels", _DEADLINE)
+            self._lane = self._open_lane("labels", Watched(_DEADLINE))
         return await self._lane.run(call)

@@ -9,6 +9,7 @@ from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.model.ids import BootId
 from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
 from holdfast.settings import Settings
 
 _LANES = {
@@ -33,7 +34,7 @@ class Hosts(Struct, frozen=True, kw_only=True):
     pidfds: Pidfds
     lanes: dict[str, Lane]
 
-    def open_lane(self, name: str, deadline: float) -> Lane:
+    def open_lane(self, name: str, deadline: Watched[float]) -> Lane:
         """Return a new lane, of which every call may take *deadline* seconds."""
         if name in self.lanes:
             raise ValueError(f"cannot open lane {name}: there is one already")

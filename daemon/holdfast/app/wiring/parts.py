@@ -117,7 +117,7 @@ class Parts:
             self._spec_writer(settings.kubelet.socket_prefix, "_"), wanted=self._names_wanted
         )
         context = Context(
-            settings=settings,
+            settings=self.live.in_use,
             root=host.root,
             boot=host.boot,
             ledger=self.ledger,

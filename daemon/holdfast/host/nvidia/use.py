@@ -45,7 +45,7 @@ class GpuUses:
         lane: Lane,
         source: Callable[[], "Nvml | None"],
         *,
-        rules: GpuRules,
+        rules: Watched[GpuRules],
         book: Callable[[], Book] = Book,
         load: Callable[[], str] = str,
         kept: Mapping[str, IdleMemory] | None = None,
@@ -99,8 +99,9 @@ class GpuUses:
         locks: Mapping[DeviceName, DeviceLock],
     ) -> KernelFacts:
         """Return *facts* of *device*, with only those holders that block its release."""
-        to, now, rules = self._granted(device, locks), self._monotonic(), self._rules.idle
-        found = sort(use, facts.holders or (), named, to, self._rules)
+        to, now, every = self._granted(device, locks), self._monotonic(), self._rules.value
+        rules = every.idle
+        found = sort(use, facts.holders or (), named, to, every)
         level = follow(self._level(device), unused(found, to), now=now, rules=rules)
         self._remember(device, level)
         found = with_level(found, level, now=now, rules=rules)
@@ -118,7 +119,7 @@ class GpuUses:
             self._unknown_since.pop(device.name, None)
             return to
         now = self._monotonic()
-        if now - self._unknown_since.setdefault(device.name, now) < self._rules.idle.deadline:
+        if now - self._unknown_since.setdefault(device.name, now) < self._rules.value.idle.deadline:
             return to
         return replace(to, pods=to.pods - {None})
 

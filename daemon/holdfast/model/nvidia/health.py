@@ -203,7 +203,7 @@ def place_of(uuid: str, gpus: Iterable[Gpu]) -> tuple[str, Place]:
 
 
 def restored(state: GpuState, boot: BootId, now: float, checks: XidChecks) -> GpuState:
-    """Return what still counts of a state that was kept over a restart of the daemon.
+    """Return what counts of a state that was kept over a restart, or judged by other *checks*.
 
     *boot* is this boot, and *now* the seconds since it. A moment of another boot, or of the time of
     day, which older ledgers have, counts as now: its quiet period begins anew.

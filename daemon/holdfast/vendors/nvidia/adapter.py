@@ -1,6 +1,7 @@
 """Looks for NVIDIA's driver. Nothing else of this adapter is loaded before the kernel has it."""
 
 from holdfast.discovery.source import Source
+from holdfast.runtime.changes import pause
 from holdfast.vendors.context import Context
 from holdfast.vendors.nvidia.withoutdriver import WithoutDriver
 
@@ -10,12 +11,12 @@ class _Waiting(WithoutDriver):
 
     async def run(self) -> None:
         """Put the whole adapter in its place once the kernel has the driver."""
-        gpu = self._on.settings.gpu
-        if not gpu.enabled:
+        if not self._on.settings.value.gpu.enabled:
             await super().run()
+        look = self._on.settings.part(lambda now: now.gpu.look)
         # One stat of /proc, which never blocks: most nodes do this forever.
         while not _has_driver(self._on):
-            await self._on.clock.sleep(gpu.look)
+            await pause(self._on.clock, look, float)
         from holdfast.vendors.nvidia.gpus import Gpus  # noqa: PLC0415 - memory
 
         gpus = Gpus(self._on)
@@ -27,7 +28,7 @@ def nvidia(on: Context) -> Source:
     """Return the adapter of GPUs; where the node never had the driver, one that looks for it."""
     # What was known of GPUs counts before their driver is there again.
     known = any(topic.startswith("nvidia/") for topic in on.ledger.book.value.kept)
-    if not on.settings.gpu.enabled or not (known or _has_driver(on)):
+    if not on.settings.value.gpu.enabled or not (known or _has_driver(on)):
         return _Waiting(on)
     from holdfast.vendors.nvidia.gpus import Gpus  # noqa: PLC0415 - memory
 

@@ -19,6 +19,7 @@ from holdfast.model.nvidia.grant import Imex
 from holdfast.model.nvidia.mig import GpuLayout, MigStrategy, lay_out, with_known
 from holdfast.model.nvidia.placement import GpuTopology
 from holdfast.model.nvidia.roots import DriverFacts, RootFacts, device_root
+from holdfast.runtime.changes import pause
 from holdfast.runtime.clock import Clock, backoff
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -67,9 +68,9 @@ class DriverWatch:
         *,
         lane: Lane,
         clock: Clock,
-        look: float,
+        look: Watched[float],
         strategy: MigStrategy = MigStrategy.NONE,
-        rescan: float,
+        rescan: Watched[float],
         imex: Imex = Imex.UNWANTED,
         known: Mapping[str, PciAddress] | None = None,
     ) -> None:
@@ -135,26 +136,26 @@ class DriverWatch:
         await self.refresh()
 
     async def run(self) -> None:
-        """Look for ever."""
-        retries = backoff(_FIRST_RETRY, self._rescan)
+        """Look until cancelled."""
+        retries = backoff(_FIRST_RETRY, self._rescan.value)
         while True:
             state = await self.refresh()
             if state is DriverState.READY:
-                retries = backoff(_FIRST_RETRY, self._rescan)
+                retries = backoff(_FIRST_RETRY, self._rescan.value)
                 await self._rest()
             elif state is DriverState.ABSENT:
-                # One stat of /proc, which never blocks: most nodes do this for ever.
+                # One stat of /proc, which never blocks.
                 while not self._files.present:
-                    await self._clock.sleep(self._look)
+                    await pause(self._clock, self._look, float)
             else:
-                await self._clock.sleep(min(next(retries), self._look))
+                await pause(self._clock, self._look, partial(min, next(retries)))
 
     async def _rest(self) -> None:
         """Wait for the next reading; a driver container that stops leaves no time to wait for."""
-        end = self._monotonic() + self._rescan
-        while (left := end - self._monotonic()) > 0:
+        began = self._monotonic()
+        while (left := began + self._rescan.value - self._monotonic()) > 0:
             if not self._ready:
-                await self._clock.sleep(left)
+                await pause(self._clock, self._rescan, float)
             elif not self._files.ready:
                 return
             else:

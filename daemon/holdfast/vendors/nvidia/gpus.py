@@ -41,9 +41,10 @@ from holdfast.model.nvidia.names import Described
 from holdfast.model.nvidia.promise import gpu_breach, gpu_names_in
 from holdfast.model.nvidia.sharing import why_too_many
 from holdfast.model.nvidia.slice_placement import SlicePolicy
-from holdfast.model.nvidia.xids import labels_of, xid_checks
+from holdfast.model.nvidia.xids import XidChecks, labels_of, xid_checks
 from holdfast.model.replicas import parted
 from holdfast.runtime.changes import Changes
+from holdfast.runtime.watched import Watched
 from holdfast.settings.hardware import Gpu
 from holdfast.vendors.context import Context
 from holdfast.vendors.nvidia.driver import DriverWatch
@@ -73,8 +74,9 @@ class Gpus(WithoutDriver):
         self._ledger = on.ledger
         self._clock = on.clock
         self._since = int(on.clock.wall())
-        gpu = on.settings.gpu
-        lane = on.open_lane("nvml", gpu.call_timeout)
+        live = on.settings.part(lambda now: now.gpu)
+        gpu = live.value
+        lane = on.open_lane("nvml", live.part(lambda now: now.call_timeout))
         files = self._files = NvidiaFiles(
             on.root,
             driver_root=gpu.driver_root_seen,
@@ -83,11 +85,10 @@ class Gpus(WithoutDriver):
         )
         self._rules = _grant_rules(gpu)
         _tell_of_features(gpu)
-        self._shared = on.settings.sharing.by_resource()
-        use_rules = GpuRules(
-            monitors=gpu.monitors,
-            displays=gpu.displays,
-            idle=IdleRules(slack=gpu.memory_slack_mib << 20, deadline=gpu.memory_deadline),
+        self._shared = on.settings.part(lambda now: now.sharing.by_resource())
+        use_rules = live.part(_use_rules)
+        self._checks = live.part(
+            lambda now: xid_checks(now.disable_health_checks, now.enable_health_checks)
         )
         kept = Kept(on.ledger, "nvidia/health", GpuState).value
         self._kept_idle = Kept(on.ledger, "nvidia/idle", IdleMemory)
@@ -96,9 +97,9 @@ class Gpus(WithoutDriver):
             _nvml,
             lane=lane,
             clock=on.clock,
-            look=gpu.look,
+            look=live.part(lambda now: now.look),
             strategy=MigStrategy(gpu.mig_strategy),
-            rescan=gpu.rescan,
+            rescan=live.part(lambda now: now.rescan),
             imex=_imex(gpu),
             known={uuid: state.pci for uuid, state in kept.items() if state.pci is not None},
         )
@@ -110,10 +111,11 @@ class Gpus(WithoutDriver):
             load=lambda: f"{on.boot} {self._driver.load}",
             kept=self._kept_idle.value,
         )
-        self._health = _health(on, self._driver, use_rules)
+        self._health = _health(on, live, self._driver, self._checks, use_rules)
         self._health.observe = self._count
         self._preference = GpuPreference(
-            self._driver.topology, SlicePolicy(gpu.shared_devices_allocation_policy)
+            self._driver.topology,
+            live.part(lambda now: SlicePolicy(now.shared_devices_allocation_policy)),
         )
         self._specs = GpuSpecs(
             on.spec_writer(CDI_VENDOR, "-"),
@@ -129,7 +131,7 @@ class Gpus(WithoutDriver):
         if not driver.ever_read:
             return Found(unseen=RESOURCES)
         locks = {name: lock.keys for name, lock in self._ledger.book.value.locks.items()}
-        devices = gpu_devices(driver.facts.value, locks, self._shared, self._on.taken)
+        devices = gpu_devices(driver.facts.value, locks, self._shared.value, self._on.taken)
         # Pods may still have some under a name that nothing is advertised by any more.
         former = {lock.resource for lock in locks} & RENAMED
         names = sorted({each.name.resource for each in devices} | former)
@@ -180,7 +182,7 @@ class Gpus(WithoutDriver):
 
     def refuses(self, devices: Sequence[Device]) -> str:
         """Return why a container cannot have several replicas, where that is not wanted."""
-        return why_too_many(devices, self._shared)
+        return why_too_many(devices, self._shared.value)
 
     def preferred(self, devices: Sequence[Device], choice: Choice) -> tuple[DeviceId, ...]:
         """Return GPUs that are near each other, or slices as the policy says."""
@@ -203,12 +205,12 @@ class Gpus(WithoutDriver):
             GpuLabelFacts(
                 gpus=gpus,
                 facts=self._driver.facts.value,
-                strategy=MigStrategy(self._on.settings.gpu.mig_strategy),
+                strategy=MigStrategy(self._on.settings.value.gpu.mig_strategy),
                 machine=self._files.machine,
                 classes={gpu.pci: self._files.pci_class(gpu.pci) for gpu in gpus if gpu.pci},
                 configs={gpu.pci: self._files.pci_config(gpu.pci) for gpu in gpus if gpu.pci},
                 since=self._since,
-                sharing=self._shared,
+                sharing=self._shared.value,
                 left_out=frozenset(parted(each.device.name.id)[0] for each in inventory.left_out),
             )
         )
@@ -256,6 +258,7 @@ class Gpus(WithoutDriver):
             tasks.create_task(self._driver.run(), name="gpus")
             tasks.create_task(self._follow_health(), name="health of gpus")
             tasks.create_task(self._report(), name="faults of gpus")
+            tasks.create_task(self._tell_malformed(), name="settings of gpus")
             idle = keep_idle(self._uses.idle, self._kept_idle, clock=self._clock)
             tasks.create_task(idle, name="idle memory of gpus")
             while True:
@@ -272,6 +275,15 @@ class Gpus(WithoutDriver):
         async for _ in self._health.faults.follow():
             self._on.report()
 
+    async def _tell_malformed(self) -> None:
+        async for checks in self._checks.follow():
+            if checks.malformed:
+                log.warning(
+                    "words that name no Xid are ignored",
+                    words=list(checks.malformed),
+                    where="gpu.disableHealthChecks or gpu.enableHealthChecks",
+                )
+
     def _indexes(self) -> Mapping[DeviceId, str]:
         """Return the index of each GPU and slice that is advertised, as NVML has it today."""
         return {part.name.id: part.index for part in self._driver.facts.value.layout.parts}
@@ -280,27 +292,33 @@ class Gpus(WithoutDriver):
         self._on.count(*labels_of(event, condemns=condemns))
 
 
-def _health(on: Context, driver: DriverWatch, rules: GpuRules) -> GpuHealthWatch:
-    gpu = on.settings.gpu
-    checks = xid_checks(gpu.disable_health_checks, gpu.enable_health_checks)
-    if checks.malformed:
-        log.warning(
-            "words that name no Xid are ignored",
-            words=list(checks.malformed),
-            where="gpu.disableHealthChecks or gpu.enableHealthChecks",
-        )
+def _health(
+    on: Context,
+    live: Watched[Gpu],
+    driver: DriverWatch,
+    checks: Watched[XidChecks],
+    rules: Watched[GpuRules],
+) -> GpuHealthWatch:
     return GpuHealthWatch(
         _nvml,
         readings=driver.reading,
         ledger=on.ledger,
         # Its own, because one GPU may hang forever.
-        lane=on.open_lane("gpu health", gpu.call_timeout / 2),
+        lane=on.open_lane("gpu health", live.part(lambda now: now.call_timeout / 2)),
         clock=on.clock,
         boot=on.boot,
         checks=checks,
         load=lambda: driver_load(on.root),
         users=GpuUsers(HolderScan(on.root).named, book=lambda: on.ledger.book.value, rules=rules),
-        times=HealthTimes(beat=gpu.health_beat, quiet=gpu.health_quiet),
+        times=live.part(lambda now: HealthTimes(beat=now.health_beat, quiet=now.health_quiet)),
+    )
+
+
+def _use_rules(gpu: Gpu) -> GpuRules:
+    return GpuRules(
+        monitors=gpu.monitors,
+        displays=gpu.displays,
+        idle=IdleRules(slack=gpu.memory_slack_mib << 20, deadline=gpu.memory_deadline),
     )
 
 
@@ -342,7 +360,7 @@ def _described(on: Context, files: NvidiaFiles, rules: GpuGrantRules, facts: Gpu
     from holdfast.host.nvidia.needs import NvidiaDriver  # noqa: PLC0415
     from holdfast.model.nvidia.cdi import Feature, SpecRules, described  # noqa: PLC0415
 
-    gpu = on.settings.gpu
+    gpu = on.settings.value.gpu
     features = frozenset(each for each in Feature if each in gpu.cdi_feature_flags)
     driver = NvidiaDriver(
         on.root, files, modes=rules.modes, more=Feature.MORE_LIBRARIES in features

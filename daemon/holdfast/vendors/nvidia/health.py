@@ -33,6 +33,7 @@ from holdfast.model.nvidia.health import (
 )
 from holdfast.model.nvidia.xid_records import GpuObservation, XidRecord
 from holdfast.model.nvidia.xids import XidChecks
+from holdfast.runtime.changes import Changes, pause
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
@@ -43,6 +44,8 @@ if TYPE_CHECKING:  # it loads NVML
     from holdfast.host.nvidia.nvml import Nvml
 
 log = structlog.get_logger(__name__)
+
+_LONG = 3600.0
 
 
 class GpuHealthWatch:
@@ -62,10 +65,10 @@ class GpuHealthWatch:
         lane: Lane,
         clock: Clock,
         boot: BootId,
-        checks: XidChecks,
+        checks: Watched[XidChecks],
         load: Callable[[], int | None] = lambda: None,
         users: GpuUsers,
-        times: HealthTimes,
+        times: Watched[HealthTimes],
     ) -> None:
         """Begin with what the ledger remembers; *source* makes an NVML of a library's name.
 
@@ -86,7 +89,7 @@ class GpuHealthWatch:
         self._states = {
             uuid: left
             for uuid, state in self._kept.value.items()
-            if (left := restored(state, boot, clock.uptime(), checks))
+            if (left := restored(state, boot, clock.uptime(), checks.value))
             != GpuState(uuid=uuid, boot=boot)
         }
         self._reading = GpuReading()
@@ -97,7 +100,9 @@ class GpuHealthWatch:
         self._look_wanted = asyncio.Event()
         self._save_wanted = asyncio.Event()
         self._save_wanted.set()  # what was dropped must not be back after the next restart
-        self._ears = GpuEars(source, event=self.hear, heard=self._heard, wait=times.event_wait)
+        self._ears = GpuEars(
+            source, event=self.hear, heard=self._heard, wait=times.value.event_wait
+        )
         self.health: Watched[Mapping[str, GpuHealth]] = Watched({})
         self.faults: Watched[Mapping[str, tuple[Fault, ...]]] = Watched({})
         """The same, without the notes, for the inventory."""
@@ -112,6 +117,7 @@ class GpuHealthWatch:
                 tasks.create_task(self._poke_now_and_then())
                 tasks.create_task(self._look_when_wanted())
                 tasks.create_task(self._save_when_wanted())
+                tasks.create_task(self._go_by_settings())
                 async for reading in self._readings.follow():
                     self._follow(reading)
         finally:
@@ -120,13 +126,13 @@ class GpuHealthWatch:
     def hear(self, event: GpuEvent) -> None:
         """Take note of *event*; that of a GPU which is not known yet is kept for when it is."""
         event = placed(event, self._reading.gpus)
-        counts = event.kind is GpuEventKind.XID and self._checks.watches(event.xid)
+        counts = event.kind is GpuEventKind.XID and self._checks.value.watches(event.xid)
         self.observe(event, counts)
         now = self._clock.uptime()
         if counts and event.uuid:
             self._states.setdefault(event.uuid, GpuState(uuid=event.uuid, boot=self._boot))
         for uuid, state in self._states.items():
-            after = after_event(state, event, now, self._checks)
+            after = after_event(state, event, now, self._checks.value)
             if len(after.xids) > len(state.xids):
                 log.warning("GPU reported an error", gpu=uuid, reason=after.xids[-1].text)
             self._states[uuid] = after
@@ -165,7 +171,7 @@ class GpuHealthWatch:
                 if placed_at != state.pci:
                     self._save_wanted.set()
                 self._states[gpu.uuid] = replace(state, pci=placed_at)
-        hears = reading.state is DriverState.READY and uuids and self._checks.listening
+        hears = reading.state is DriverState.READY and uuids and self._checks.value.listening
         self._ears.want(
             Wanted(library=reading.library, uuids=uuids, generation=self._generation)
             if hears
@@ -183,15 +189,28 @@ class GpuHealthWatch:
 
     async def _poke_now_and_then(self) -> None:
         while True:
-            await self._clock.sleep(self._times.beat)
+            await pause(self._clock, self._times, lambda times: times.beat)
             self._look_wanted.set()
+
+    async def _go_by_settings(self) -> None:
+        """Judge what is known anew whenever a setting changes."""
+        while True:
+            changes = Changes([self._checks, self._times])
+            await changes.wait(_LONG)
+            now, checks = self._clock.uptime(), self._checks.value
+            self._states = {
+                uuid: restored(state, self._boot, now, checks)
+                for uuid, state in self._states.items()
+            }
+            self._follow(self._reading)  # whether events are listened to may have changed, too
+            self._save_wanted.set()
 
     async def _look_when_wanted(self) -> None:
         while True:
             await self._look_wanted.wait()
             self._look_wanted.clear()
             await self._look_at_all()
-            await self._clock.sleep(self._times.breath)
+            await self._clock.sleep(self._times.value.breath)
 
     async def _look_at_all(self) -> None:
         if self._ears.overdue:
@@ -228,7 +247,9 @@ class GpuHealthWatch:
         before = self._states.get(uuid)
         if before is None:
             return
-        after = after_observation(before, observed, self._clock.uptime(), quiet=self._times.quiet)
+        after = after_observation(
+            before, observed, self._clock.uptime(), quiet=self._times.value.quiet
+        )
         self._states[uuid] = after
         for record in before.xids:
             if not any(
@@ -292,7 +313,7 @@ class GpuHealthWatch:
             self._states[uuid] = replace(state, unmonitored=reason)
 
     def _publish(self) -> None:
-        found = healths(self._states, self._reading.gpus, conditions=self._checks.conditions)
+        found = healths(self._states, self._reading.gpus, conditions=self._checks.value.conditions)
         before = self.health.value
         self.health.set(found)
         self.faults.set({uuid: health.faults for uuid, health in found.items() if health.faults})
@@ -310,4 +331,4 @@ class GpuHealthWatch:
             except HoldfastError as error:
                 log.warning("cannot save the health of GPUs", reason=str(error))
                 self._save_wanted.set()
-            await self._clock.sleep(self._times.breath)
+            await self._clock.sleep(self._times.value.breath)

@@ -16,6 +16,7 @@ from holdfast.model.nvidia.health import GpuState
 from holdfast.model.nvidia.xid_records import GpuObservation, Place
 from holdfast.model.nvidia.xids import Cure
 from holdfast.model.use.holders import Holder
+from holdfast.runtime.watched import Watched
 
 if TYPE_CHECKING:  # it loads NVML
     from holdfast.host.nvidia.nvml import Nvml
@@ -45,7 +46,7 @@ class GpuUsers:
         named: Callable[[int], Holder | None],
         *,
         book: Callable[[], Book] = Book,
-        rules: GpuRules,
+        rules: Watched[GpuRules],
     ) -> None:
         """Describe a pid by *named*, which blocks; None where nothing is known of it."""
         self._named = named
@@ -65,7 +66,7 @@ class GpuUsers:
         holder = self._named(pid)
         if holder is None:
             return True
-        return bystander(replace(holder, grips=grips_of(ways)), to, self._rules) is None
+        return bystander(replace(holder, grips=grips_of(ways)), to, self._rules.value) is None
 
 
 def observe(

@@ -14,9 +14,7 @@ from holdfast.runtime.watched import Watched
 class GpuPreference:
     """Answers from the topology that was read last, and asks nobody."""
 
-    def __init__(
-        self, topology: Watched[GpuTopology], slices: SlicePolicy = SlicePolicy.DISTRIBUTED
-    ) -> None:
+    def __init__(self, topology: Watched[GpuTopology], slices: Watched[SlicePolicy]) -> None:
         """Prefer by *topology*: which GPUs are near each other, and which slices are of one GPU.
 
         *slices* says from which GPU the next MIG slice is taken.
@@ -34,7 +32,7 @@ class GpuPreference:
         }
         if any(device.name.id in parents for device in devices):
             ids = tuple(device.name.id for device in devices)
-            return preferred_slices(ids, parents, self._slices, choice)
+            return preferred_slices(ids, parents, self._slices.value, choice)
         return self._board(devices).preferred(choice)
 
     def _board(self, devices: Sequence[Device]) -> GpuBoard:

@@ -18,6 +18,7 @@ from holdfast.model.tpu.env import TpuHostFacts, environment, resolve
 from holdfast.model.tpu.env_file import TpuEnvFile, parse_tpu_env
 from holdfast.model.tpu.generations import GENERATIONS, TPU_RESOURCE, TpuGeneration
 from holdfast.model.vfio.pools import PoolSpec, pool_variables
+from holdfast.runtime.watched import Watched
 from holdfast.vendors.context import Context
 from holdfast.vendors.tpu.chips import tpu_devices
 from holdfast.vendors.vfio.pools import pool_devices
@@ -43,7 +44,7 @@ class Tpus(Source):
         pools: Sequence[PoolSpec] = (),
         configured: TpuHostFacts | None = None,
         generation: str = "",
-        gke_keys: bool = False,
+        gke_keys: Watched[bool] | None = None,
         from_file: Callable[[], TpuEnvFile] = TpuEnvFile,
     ) -> None:
         """Advertise chips as *resource*, and with them the functions of *pools*, of that name too.
@@ -56,7 +57,7 @@ class Tpus(Source):
         self._pools = pools
         self._configured = configured or TpuHostFacts()
         self._generation = generation
-        self._gke_keys = gke_keys
+        self._gke_keys = gke_keys or Watched(False)
         self._from_file = from_file
         self._notes: dict[str, tuple[str, ...]] = {}
 
@@ -133,7 +134,7 @@ class Tpus(Source):
             configured=self._configured,
             from_file=self._from_file().facts,
         )
-        return tpu_labels(generation, chips=len(offered), facts=facts, gke=self._gke_keys)
+        return tpu_labels(generation, chips=len(offered), facts=facts, gke=self._gke_keys.value)
 
     def advertised(self, devices: Sequence[Device]) -> "tuple[Advertised, ...]":
         """Return the chips, and the shapes that they make."""
@@ -148,14 +149,15 @@ class _NoTpus(Source):
 
 def tpus(on: Context) -> Source:
     """Return the adapter of TPU chips; where the settings want none, one that finds none."""
-    tpu = on.settings.tpu
+    settings = on.settings.value
+    tpu = settings.tpu
     if not tpu.enabled:
         return _NoTpus()
     file = Path(tpu.env_file) if tpu.env_file else tpu_env_path(on.root)
     resource = ResourceName(tpu.resource_name)
     return Tpus(
         resource,
-        pools=[pool.spec() for pool in on.settings.pools if pool.resource_name == resource],
+        pools=[pool.spec() for pool in settings.pools if pool.resource_name == resource],
         configured=TpuHostFacts(
             topology=tpu.topology or None,
             accelerator_type=tpu.accelerator_type or None,
@@ -164,7 +166,7 @@ def tpus(on: Context) -> Source:
             vbar_url=tpu.vbar_url or None,
         ),
         generation=tpu.generation,
-        gke_keys=on.settings.labels.gke_keys,
+        gke_keys=on.settings.part(lambda now: now.labels.gke_keys),
         from_file=lambda: read_tpu_env(file),
     )
 

@@ -41,11 +41,12 @@ class Pools(Source):
 
 def pools(on: Context) -> Source:
     """Return the adapter of the pools that the settings name, but for the TPU adapter's."""
-    tpu = on.settings.tpu
+    settings = on.settings.value
+    tpu = settings.tpu
     return Pools(
         [
             pool.spec()
-            for pool in on.settings.pools
+            for pool in settings.pools
             if not (tpu.enabled and pool.resource_name == tpu.resource_name)
         ]
     )
