@@ -1,4 +1,4 @@
-"""Whatever files a running daemon took up, it ends as one that was started with the last."""
+"""Whatever a running daemon took up, it ends as one that was started with what there is last."""
 
 import asyncio
 import shutil
@@ -10,16 +10,20 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fakes.stage import POOL, Stage, pod, stage
+from fakes.controlplane import control_plane
+from fakes.namednode import Cluster
+from fakes.stage import POOL, Stage, pod
+from holdfast.names import CONFIG_LABEL
 
 _POOL = {"pools": [{"resourceName": POOL, "devices": ["1ae0:0063"]}]}
 _LIVE: list[dict[str, Any]] = [
-    {"gate": {"wait": "2s"}},
-    {"reclaim": {"mode": "observe"}},
+    {"gate": {"wait": "2s", "exclusiveOpen": False}},
+    {"reclaim": {"mode": "observe", "foreignScan": "30s"}},
     {"log": {"level": "debug"}},
     {"discovery": {"rescan": "1s"}, "readiness": {"requireDevices": True}},
-    {"withholdAfter": "20s", "history": {"perDevice": 10}},
+    {"withholdAfter": "20s", "history": {"perDevice": 10}, "liveness": {"loopStall": "20s"}},
     {"allocate": {"commitTimeout": "1s", "pendingTimeout": "50s"}},
+    {"gpu": {"look": "1s", "monitors": ["agent"], "disableHealthChecks": "79"}},
 ]
 _RESTART: list[dict[str, Any]] = [
     _POOL,
@@ -30,52 +34,101 @@ _REFUSED: list[dict[str, Any]] = [
     {"stateDir": "/srv/elsewhere"},
     {"http": {"port": 65536}},
 ]
+_DOCUMENTS = ("default", "other")
+_GOOD = [{}, *_LIVE, *_RESTART]
 
-_files = st.lists(st.sampled_from([{}, *_LIVE, *_RESTART, *_REFUSED]), min_size=1, max_size=4)
-_last = st.sampled_from([{}, *_LIVE, *_RESTART])
+_Step = tuple[str, Any]
+"""``file`` and its keys, the name of a document and its keys, or ``label`` and the document."""
+
+
+def _texts(contents: list[dict[str, Any]]) -> st.SearchStrategy[_Step]:
+    return st.tuples(st.sampled_from(["file", *_DOCUMENTS]), st.sampled_from(contents))
+
+
+_steps = st.lists(
+    st.one_of(
+        _texts([*_GOOD, *_REFUSED]),
+        st.tuples(st.just("label"), st.sampled_from([*_DOCUMENTS, "nowhere"])),
+    ),
+    min_size=1,
+    max_size=5,
+)
+_last = st.fixed_dictionaries(
+    {
+        "file": st.sampled_from(_GOOD),
+        "label": st.sampled_from(_DOCUMENTS),
+        **{name: st.sampled_from(_GOOD) for name in _DOCUMENTS},
+    }
+)
 
 
 @settings(deadline=None, max_examples=6, suppress_health_check=list(HealthCheck))
-@example([_REFUSED[1], _LIVE[1]], _POOL)
-@example([_POOL, _REFUSED[0]], {})
-@given(_files, _last)
-def test_any_sequence_of_files_ends_as_a_start_with_the_last_and_no_lock_is_lost(
-    files: list[dict[str, Any]], last: dict[str, Any]
+@example(
+    [("file", _REFUSED[1]), ("file", _LIVE[1])],
+    {"file": _POOL, "label": "default", "default": {}, "other": {}},
+)
+@example(
+    [("other", _REFUSED[0]), ("label", "other"), ("label", "nowhere"), ("file", _LIVE[0])],
+    {"file": {}, "label": "other", "default": _RESTART[1], "other": _POOL},
+)
+@given(_steps, _last)
+def test_any_sequence_ends_as_a_start_with_what_there_is_last_and_no_lock_is_lost(
+    steps: list[_Step], last: dict[str, Any]
 ) -> None:
     folder = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
     try:
-        asyncio.run(_story(folder, [*files, last]))
+        asyncio.run(_story(folder, [*steps, *last.items()]))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _story(folder: Path, files: list[dict[str, Any]]) -> None:
-    async with stage(folder, chips=2, own_process=True) as node:
-        holder = await node.run(pod("holder"))
-        locks = dict.fromkeys(node.ids(holder), "held")
-        await node.until_locks(locks)
-        base = dict(node.settings)
-        for changes in files:
-            node.settings = {**base, **changes}
-            node.config.write_text(yaml.safe_dump(node.settings))
-            await _settled(node)
+async def _story(folder: Path, steps: list[_Step]) -> None:
+    with control_plane(folder) as plane:
+        cluster = Cluster(plane, folder / "named")
+        for name in _DOCUMENTS:
+            cluster.document(name)
+        cluster.label(ours="default")
+        async with cluster.daemon(folder, chips=2) as node:
+            holder = await node.run(pod("holder"))
+            locks = dict.fromkeys(node.ids(holder), "held")
             await node.until_locks(locks)
-        reloaded = await _state(node)
+            base = dict(node.settings)
+            for what, content in steps:
+                await _change(node, cluster, base, what, content)
+                await _settled(node)
+                await node.until_locks(locks)
+            reloaded = await _state(node)
 
-        await node.kill_and_start()
-        await node.until_locks(locks)
-        assert await _state(node) == reloaded
-        assert node.orphans(holder), "its program runs on"
+            await node.kill_and_start()
+            await node.until_locks(locks)
+            assert await _state(node) == reloaded
+            assert node.orphans(holder), "its program runs on"
+
+
+async def _change(
+    node: Stage, cluster: Cluster, base: dict[str, Any], what: str, content: Any
+) -> None:
+    if what == "file":
+        node.settings = {**base, **content}
+        node.config.write_text(yaml.safe_dump(node.settings))
+    elif what == "label":
+        cluster.label(ours=content)
+        remembered = node.state / CONFIG_LABEL
+        await node.until(
+            lambda: remembered.exists() and content in remembered.read_text(), "the label"
+        )
+    else:
+        cluster.document(what, **content)
 
 
 async def _settled(node: Stage) -> None:
-    """Return when the daemon goes by the file as it is now, or has refused it."""
+    """Return when the daemon goes by what there is now, or has refused it."""
 
     async def so() -> bool:
         answer = await node.asked("reload")
         return answer is not None and (not answer["changed"] or bool(answer["problem"]))
 
-    await node.until(so, "the file to be taken up or refused")
+    await node.until(so, "the change to be taken up or refused")
 
 
 async def _state(node: Stage) -> dict[str, Any]:
@@ -86,6 +139,7 @@ async def _state(node: Stage) -> dict[str, Any]:
     )
     return {
         "settings": (await node.asked("debug"))["settings"],
+        "document": await node.problem("configuration"),
         "resources": {each: node.healthy(each) for each in resources},
         "locks": await node.owners(),
     }

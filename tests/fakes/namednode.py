@@ -1,0 +1,60 @@
+"""A cluster of one node that goes by the document that its label names."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fakes.controlplane import EVENTS, NODE, NODES, ControlPlane
+from fakes.stage import Stage, stage
+from simulated.cluster.store import Place, Selector
+
+_NODE = Place(kind=NODES, name=NODE)
+_LABEL, _THEIRS = "holdfast.dev/config", "nvidia.com/device-plugin.config"
+
+
+class Cluster:
+    """An API server with one node, and the folder in which its ConfigMap is mounted."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.plane, self.folder = plane, folder
+        folder.mkdir()
+
+    def label(self, **labels: str) -> None:
+        """Give the node these labels alone."""
+        node = self.plane.store.get(_NODE)
+        keys = {"ours": _LABEL, "theirs": _THEIRS}
+        node["metadata"]["labels"] = {keys[each]: value for each, value in labels.items()}
+        self.plane.store.update(_NODE, node)
+
+    def document(self, name: str, **content: Any) -> None:
+        """Write a document as a whole."""
+        draft = self.folder / f"..{name}"
+        draft.write_text(yaml.safe_dump(content))
+        draft.rename(self.folder / name)
+
+    def refusals(self) -> list[str]:
+        """Return what Events say of configurations that cannot be used."""
+        found, _ = self.plane.store.find(Place(kind=EVENTS, namespace="default"), Selector())
+        return [each["message"] for each in found if each["reason"] == "ConfigurationRefused"]
+
+    @asynccontextmanager
+    async def daemon(self, folder: Path, *, chips: int = 1) -> AsyncIterator[Stage]:
+        """Yield a node whose daemon goes by the documents."""
+        environment = {
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(self.plane.server.port),
+            "NODE_NAME": NODE,
+        }
+        async with stage(
+            folder,
+            chips=chips,
+            own_process=True,
+            environment=environment,
+            named={"folder": str(self.folder)},
+            events={"enabled": True},
+            dra={"serviceAccount": str(self.plane.account)},
+        ) as node:
+            yield node
