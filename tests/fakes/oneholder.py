@@ -33,7 +33,7 @@ from holdfast.model.book.places import place
 from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.queue import settle
 from holdfast.model.book.reconcile import Observed, changes_with_time, reconcile
-from holdfast.model.devices import Device, Identity, pci_key, places_of
+from holdfast.model.devices import Device, Identity, pci_key
 from holdfast.model.gate.gate import Passage, arrive, enter, who_calls, why_wait
 from holdfast.model.ids import (
     BootId,
@@ -67,6 +67,7 @@ VFIO = ResourceName("example.com/vfio")
 _CARD, _TOP, _BOTTOM = HardwareKey("gpu/G"), HardwareKey("mig/G/1"), HardwareKey("mig/G/2")
 _SHARED = {DeviceId(f"r{n}"): frozenset({replica_key("G", n)}) for n in range(3)}
 _ADDRESS = PciAddress("0000:3b:00.0")
+_FUNCTION = frozenset({pci_key(_ADDRESS)})
 _FOUND = inventory(
     {
         # The card G is there whole, as halves, shared and on VFIO: as if all of that just changed.
@@ -80,7 +81,7 @@ _FOUND = inventory(
             DeviceId("h5"): frozenset({_BOTTOM}),
         },
         REPLICA: _SHARED,
-        VFIO: {DeviceId("v0"): frozenset({pci_key(_ADDRESS), HardwareKey("pci/0000:3b:00.1")})},
+        VFIO: {DeviceId("v0"): _FUNCTION | {HardwareKey("pci/0000:3b:00.1")}},
     }
 )
 _NODE = replace(
@@ -93,7 +94,6 @@ _NODE = replace(
     ),
 )
 REPLICAS = _NODE.of(REPLICA)
-_PLACES = places_of(_NODE.cards)
 _KEYS = {device.name: device.keys for device in _NODE.devices}
 WISHES = st.lists(
     st.sampled_from(
@@ -130,7 +130,11 @@ def devices_of(
 
 def excludes(one: frozenset[HardwareKey], other: frozenset[HardwareKey]) -> bool:
     """Tell whether two pods must not have *one* and *other* at the same time."""
-    return clash(one, other, _PLACES)
+    by_driver = any(map(card_of, one)), any(map(card_of, other))
+    by_vfio = not _FUNCTION.isdisjoint(one), not _FUNCTION.isdisjoint(other)
+    # Of the one card that there is.
+    crosswise = (by_driver[0] and by_vfio[1]) or (by_vfio[0] and by_driver[1])
+    return crosswise or clash(one, other)
 
 
 def is_on(opened: frozenset[HardwareKey], keys: frozenset[HardwareKey]) -> bool:

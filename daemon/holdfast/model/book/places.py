@@ -31,7 +31,7 @@ def on_vfio(
     """Return the PCI functions of the cards of *keys*, if all are on a VFIO driver; else none."""
     of = book.holdings.places.of
     cards = {card for key in keys if (card := card_of(key))}
-    if not all(card in of for card in cards):
+    if not cards or not all(card in of for card in cards):
         return ()
     functions = pci_addresses(frozenset(of[card] for card in cards))
     vfio = frozenset(function for each in inventory.devices for function in each.functions)
