@@ -106,7 +106,10 @@ SETTINGS_GUARDS = (
     Guard(
         name="reload-whole",
         why="a configuration that cannot be used changes nothing, and ends no daemon",
-        edits=(Edit(_RELOAD, "except SettingsError as error:", "except TimeoutError as error:"),),
+        edits=(
+            Edit(_RELOAD, "except SettingsError as error:", "except TimeoutError as error:"),
+            Edit(_RELOAD, "except Exception as error:", "except TimeoutError as error:"),
+        ),
         tests=(
             f"{_RELOADS}::test_a_file_that_cannot_be_used_changes_nothing_and_is_told",
             f"{_RELOADS}::test_a_file_that_is_gone_changes_nothing_and_is_told",

@@ -180,6 +180,13 @@ def test_another_reason_or_device_or_pod_has_a_minute_of_its_own() -> None:
     assert due(others, history, AT + 1.0) == others
 
 
+def test_what_was_never_tried_comes_first_then_what_was_tried_longest_ago() -> None:
+    history = written(notice(0), at=AT + 1.0, failed=True)
+    history |= written(notice(1), failed=True)
+    found = due([notice(0), notice(1), notice(2)], history, AT + 100.0)
+    assert found == (notice(2), notice(1), notice(0))
+
+
 def test_a_node_writes_no_more_than_thirty_in_a_minute() -> None:
     many = [notice(number) for number in range(40)]
     first = due(many, {}, AT)

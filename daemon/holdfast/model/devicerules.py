@@ -61,9 +61,14 @@ def assigned(found: Inventory, rules: Sequence[DeviceRule], had: Had) -> Invento
     return _Assignment(found, rules, had).inventory()
 
 
+def rule_for(device: Device, rules: Sequence[DeviceRule]) -> DeviceRule | None:
+    """Return the rule that counts for *device*, which is the first that matches it."""
+    return next((each for each in rules if each.matches(device)), None)
+
+
 def taken(device: Device, rules: Sequence[DeviceRule]) -> bool:
     """Tell whether a rule takes *device* out of the resource under which it was found."""
-    rule = next((each for each in rules if each.matches(device)), None)
+    rule = rule_for(device, rules)
     if rule is None:
         return False
     return rule.exclude or rule.resource not in {None, device.name.resource}
@@ -106,7 +111,7 @@ class _Assignment:
         )
 
     def _place(self, device: Device) -> None:
-        rule = next((each for each in self._rules if each.matches(device)), None)
+        rule = rule_for(device, self._rules)
         name, why = self._wanted(device, rule)
         if rule is not None:
             device = replace(device, own=rule.own)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from holdfast.app.wiring.live import LiveSettings
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.offers import names_had
-from holdfast.model.devicerules import assigned, taken
+from holdfast.model.devicerules import assigned, rule_for, taken
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.ids import DeviceName, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
@@ -48,18 +48,20 @@ class Naming:
 
     def mode_of(self, pod: PodUid) -> str:
         """Return what is done about processes of *pod*: none is ended that may have a device so."""
-        general = self._live.whole.reclaim.mode
-        locks = self._ledger.book.value.locks.values()
-        modes = {self._mode_on(lock.device) or general for lock in locks if lock.pod == pod}
+        general, book = self._live.whole.reclaim.mode, self._ledger.book.value
+        had = {name for name, lock in book.locks.items() if pod in book.pods_of(lock)}
+        # What pods use beside its owner, by a claim with adminAccess, has no lock of theirs.
+        had.update(*(each.admin for each in book.claims.values() if pod in each.pods))
+        modes = {self._mode_on(name) or general for name in had}
         return _OBSERVE if _OBSERVE in modes else (modes or {general}).pop()
 
     def _mode_on(self, name: DeviceName) -> str:
-        device = self._inventory().value.get(name)
-        if device is not None:
-            return device.own.mode
-        # Which rule was for hardware that is gone cannot be told.
-        rules = self._live.whole.device_rules()
-        return _OBSERVE if any(rule.own.mode == _OBSERVE for rule in rules) else ""
+        rules, device = self._live.whole.device_rules(), self._inventory().value.get(name)
+        if device is None:  # which rule was for hardware that is gone cannot be told
+            return _OBSERVE if any(rule.own.mode == _OBSERVE for rule in rules) else ""
+        # By the rules of this moment: a scan, which would apply them, may hang with the hardware.
+        rule = rule_for(device, rules)
+        return "" if rule is None else rule.own.mode
 
     def changes(self) -> Changes:
         """Return what changes when the names may have to."""

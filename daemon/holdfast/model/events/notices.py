@@ -1,5 +1,6 @@
 """Who is told what by an Event, and how often at most."""
 
+import math
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
@@ -103,9 +104,14 @@ def notices(
 
 
 def due(found: Iterable[Notice], history: History, now: float) -> tuple[Notice, ...]:
-    """Return which of *found* are to be written at *now*, in monotonic seconds."""
+    """Return which of *found* are to be written at *now*, in monotonic seconds.
+
+    What was never tried comes first, then what was tried longest ago: some may never be taken, as
+    those about a pod whose namespace is being deleted, and must not keep the others from their try.
+    """
     lately = sum(now - each.at < _LEAST for each in history.values())
     wanted = [each for each in found if _is_due(each, history.get(each.about), now)]
+    wanted.sort(key=lambda each: history[each.about].at if each.about in history else -math.inf)
     return tuple(wanted[: max(0, _MOST - lately)])
 
 

@@ -1,0 +1,88 @@
+"""Which pods have a device that is only observed, by the rules of the settings at that moment."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.books import BOOT, WHOLE, X, Y, Z, inventory, keys, name, silicon
+from holdfast.app.wiring.live import LiveSettings
+from holdfast.app.wiring.naming import Naming
+from holdfast.ledger.ledger import Ledger, open_ledger
+from holdfast.model.book.claims import Wish
+from holdfast.model.book.draft import Draft
+from holdfast.model.devices import Inventory
+from holdfast.model.dra.passage import enter
+from holdfast.model.ids import ClaimRef, ClaimUid, PodUid
+from holdfast.model.kubelet import KubeletView
+from holdfast.runtime.lane import Lane
+from holdfast.runtime.watched import Watched
+from holdfast.settings import Settings, convert
+from manual_clock import ManualClock
+
+_FOUND = inventory({WHOLE: silicon(d0="a", d1="b")})
+
+
+def _observing(*addresses: str) -> Settings:
+    rules: list[dict[str, Any]] = [
+        {"match": {"pci": each}, "reclaimMode": "observe"} for each in addresses
+    ]
+    return convert({"devices": rules})
+
+
+def _claim(number: int, *pods: PodUid, **wanted: Any) -> Callable[[Draft], object]:
+    ref = ClaimRef("team", ClaimUid(f"claim-{number}"), "shared")
+    wish = Wish(ref=ref, pods=dict.fromkeys(pods, ""), **wanted)
+    return lambda draft: enter(draft, wish, "free")
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+    lane = Lane("ledger", deadline=30.0)
+    made = await open_ledger(tmp_path, lane, clock=ManualClock(), boot=BOOT)
+    yield made
+    await made.close()
+    lane.close()
+
+
+def _naming(live: LiveSettings, ledger: Ledger, found: Inventory = _FOUND) -> Naming:
+    return Naming(live, ledger, lambda: Watched(KubeletView()), lambda: Watched(found))
+
+
+async def test_a_rule_holds_from_when_it_is_in_use_though_no_scan_has_applied_it(
+    ledger: Ledger,
+) -> None:
+    await ledger.apply(_claim(1, X, devices={WHOLE: silicon(d0="a")}))
+    live = LiveSettings(convert({}))
+    naming = _naming(live, ledger)
+    assert naming.mode_of(X) == "terminate"
+
+    live.put(_observing("a"))
+    assert naming.mode_of(X) == "observe"
+    assert naming.mode_of(Y) == "terminate"
+    live.put(_observing("b"))
+    assert naming.mode_of(X) == "terminate"
+
+
+async def test_each_pod_that_shares_a_claim_has_what_the_claim_has(ledger: Ledger) -> None:
+    await ledger.apply(_claim(1, X, Y, devices={WHOLE: silicon(d0="a")}))
+    await ledger.apply(_claim(2, Y, Z, devices={WHOLE: silicon(d1="b")}))
+    naming = _naming(LiveSettings(_observing("a")), ledger)
+
+    assert [naming.mode_of(each) for each in (X, Y, Z)] == ["observe", "observe", "terminate"]
+
+
+async def test_a_pod_that_looks_at_a_device_by_admin_access_has_it_too(ledger: Ledger) -> None:
+    await ledger.apply(_claim(1, X, devices={}, admin={name("d0"): keys("a")}))
+    naming = _naming(LiveSettings(_observing("a")), ledger)
+
+    assert [naming.mode_of(each) for each in (X, Y)] == ["observe", "terminate"]
+
+
+async def test_of_hardware_that_is_gone_any_rule_may_have_been_for_it(ledger: Ledger) -> None:
+    await ledger.apply(_claim(1, X, devices={WHOLE: silicon(d0="a")}))
+    gone = inventory({WHOLE: silicon(d1="b")})
+
+    assert _naming(LiveSettings(_observing("zz")), ledger, gone).mode_of(X) == "observe"
+    assert _naming(LiveSettings(convert({})), ledger, gone).mode_of(X) == "terminate"
