@@ -124,13 +124,7 @@ SETTINGS_GUARDS = (
     Guard(
         name="reload-hangs",
         why="nothing is stopped for a restart that a hanging call would hold up",
-        edits=(
-            Edit(
-                _RELOAD,
-                "if TakeUp.ANEW in keys and (calls := sorted(self._stuck())):",
-                "if calls := ():",
-            ),
-        ),
+        edits=(Edit(_RELOAD, "if calls := sorted(self._stuck()):", "if calls := ():"),),
         tests=(f"{_RELOADS}::test_while_a_look_at_a_process_hangs_nothing_is_begun_anew",),
     ),
     Guard(

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import yaml
 from fakes.stage import TPU, Stage, end, pod, stage
 from holdfast.app.daemon import run
 from holdfast.control import ask
+from holdfast.model.node.restarts import MOST
 from holdfast.settings import Settings, convert
 from simulated.node import SimulatedNode
 from simulated.pods import Pod
@@ -199,6 +201,34 @@ async def test_a_start_that_waits_goes_on_waiting_when_the_daemon_restarts_for_a
         await node.waiting(following, f"pid {left}")
         end(left)
         await node.running(following)
+
+
+async def test_what_changes_to_and_fro_does_not_restart_it_all_the_time(short_path: Path) -> None:
+    async with stage(short_path, chips=1, own_process=True) as node:
+        node.configure(allocate={"pendingTimeout": "50s"})
+        await _registers_anew(node)
+        told = _restarts_told(node)
+        assert len(told) == 1
+        assert told[0] <= time.monotonic()
+
+    folder = short_path / "again"
+    folder.mkdir()
+    lately = " ".join([str(time.monotonic() + 3600.0)] * MOST)
+    environment = {"_HOLDFAST_RESTARTS": lately}
+    async with stage(folder, chips=1, own_process=True, environment=environment) as node:
+        node.configure(gate={"wait": "2s"})
+        await node.until(lambda: '"live": ["gate.wait"' in node.log, "a reload")
+        node.configure(gate={"wait": "2s"}, allocate={"pendingTimeout": "50s"})
+        await node.until_problem("configuration", f"restarted {MOST} times")
+        assert _streams_ended(node) == 0
+
+
+def _restarts_told(node: Stage) -> list[float]:
+    """Return when the process of the daemon restarted, as it told itself."""
+    found = Path(f"/proc/{node.process.pid}/environ").read_bytes().split(b"\0")
+    name = b"_HOLDFAST_RESTARTS="
+    told = [each.removeprefix(name) for each in found if each.startswith(name)]
+    return [float(each) for each in b" ".join(told).split()]
 
 
 async def test_what_changed_in_the_file_holds_from_then_on(short_path: Path) -> None:

@@ -181,8 +181,7 @@ def test_another_reason_or_device_or_pod_has_a_minute_of_its_own() -> None:
 
 
 def test_what_was_never_tried_comes_first_then_what_was_tried_longest_ago() -> None:
-    history = written(notice(0), at=AT + 1.0, failed=True)
-    history |= written(notice(1), failed=True)
+    history = noted(written(notice(1), failed=True), notice(0), AT + 1.0, failed=True)
     found = due([notice(0), notice(1), notice(2)], history, AT + 100.0)
     assert found == (notice(2), notice(1), notice(0))
 

@@ -53,6 +53,7 @@ async def run(
     reread: Reread | None = None,
     *,
     files: Sequence[Path] = (),
+    restarts: Sequence[float] = (),
     clock: Clock | None = None,
     vendors: Iterable[Vendor] = VENDORS,
     stalls: Stalls | None = None,
@@ -62,7 +63,8 @@ async def run(
     Time is *clock*'s; without one, the machine's. *stalls* are those of the loop that it runs in.
     *reread* reads the configuration as it is now, from *files* among others. What has changed in
     it is taken up at once, or, where that takes a restart, everything stops as at SIGTERM and True
-    is returned: the caller is to start the program anew in this process.
+    is returned: the caller is to start the program anew in this process. *restarts* tells when it
+    did so before, in seconds of the clock of time.monotonic, which goes on.
     """
     orders, live = Orders(), LiveSettings(settings)
     raise_open_files_limit()
@@ -101,7 +103,7 @@ async def run(
         )
         stack.callback(parts.resetter.close)
         observe(parts, metrics)
-        reload = Reload(parts, reread, orders, partial(_stuck, parts))
+        reload = Reload(parts, reread, orders, partial(_stuck, parts), restarts=restarts)
         reload.observe = metrics.node.reloaded
         control = ControlServer(state, {**handlers(parts, board), "reload": reload.asked})
         await control.start()

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 from msgspec import Struct
 
 from holdfast.app.wiring.parts import Parts
 from holdfast.errors import LaneStuckError, SettingsError
+from holdfast.model.node.restarts import why_not_again
 from holdfast.settings import Settings
 from holdfast.settings.named import document_name
 from holdfast.settings.reloading import TakeUp, changed, take_up
@@ -94,16 +95,19 @@ class Reload:
         reread: Reread | None,
         orders: Orders,
         stuck: Callable[[], Iterable[str]],
+        *,
+        restarts: Sequence[float] = (),
     ) -> None:
         """Change *parts* by what *reread* returns; *stuck* names calls that have not returned.
 
         While there are any, nothing restarts: the thread of one could keep the process from being
-        replaced.
+        replaced. *restarts* are those of this process, by the clock's monotonic seconds.
         """
         self._parts = parts
         self._reread = reread
         self._orders = orders
         self._stuck = stuck
+        self._restarts = restarts
         self._turn = asyncio.Lock()
         self.observe: Callable[[str], None] = lambda _outcome: None
         """Hears of each change: ``live``, or ``refused``; a restart has its metrics begin anew."""
@@ -176,10 +180,14 @@ class Reload:
                 "(with the chart: upgrade the release, or delete the pod)"
             )
             return Outcome(keys=keys, problem=problem), found
-        if TakeUp.ANEW in keys and (calls := sorted(self._stuck())):
-            problem = f"calls hang ({', '.join(calls)}); it is reloaded when they have returned"
+        if TakeUp.ANEW in keys and (problem := self._why_not_now()):
             return Outcome(keys=keys, problem=problem, waits=True), found
         return Outcome(keys=keys), found
+
+    def _why_not_now(self) -> str:
+        if calls := sorted(self._stuck()):
+            return f"calls hang ({', '.join(calls)}); it is reloaded when they have returned"
+        return why_not_again(self._restarts, self._parts.clock.monotonic())
 
     async def _read(self) -> _Found | Outcome:
         reread = self._reread

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +13,13 @@ import click
 
 from holdfast.cli.nvidia import NvidiaCommand, given
 from holdfast.cli.options import load_settings, with_config, with_set
+from holdfast.model.node.restarts import MOST
 
 if TYPE_CHECKING:  # loading it takes as long as all else of --help
     from holdfast.settings import Settings
+
+_RESTARTS = "_HOLDFAST_RESTARTS"
+"""The variable by which a process that restarts tells itself when it did."""
 
 
 @click.command(cls=NvidiaCommand)
@@ -66,20 +71,27 @@ def run(
     set_up_logs(settings.log.level, settings.log.format)
     for each in ineffective:
         structlog.get_logger(__name__).warning("setting has no effect", reason=each)
-    stalls = Stalls()
+    stalls, restarts = Stalls(), _restarts()
     with asyncio.Runner(loop_factory=stalls.new_loop) as runner:
         again = runner.run(
             run_daemon(
                 settings,
                 lambda: read(lambda _told: None),
                 files=files(config, os.environ, theirs),
+                restarts=restarts,
                 stalls=stalls,
             )
         )
     if again:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.environ[_RESTARTS] = " ".join(map(str, [*restarts, time.monotonic()][-MOST:]))
         # A new program in the same process: NVML, lanes and logs start again, the pid stays.
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very program
+
+
+def _restarts() -> list[float]:
+    """Return when this process restarted for another configuration, the latest last."""
+    return [float(each) for each in os.environ.get(_RESTARTS, "").split()]
 
 
 def _ask_label(settings: "Settings") -> None:
