@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from fakes.gpustage import GPU, RECLAIM, GpuStage, wants
@@ -146,7 +147,7 @@ async def test_a_gpu_that_becomes_shared_is_first_let_go_and_the_other_way_round
         await until_listed(node, uuid(0), *replicas(0, 2))
         # By the name that is no longer offered.
         await _starts_again(node, whole)
-        assert not node.stage.healthy(GPU)
+        assert node.stage.healthy(GPU) == {uuid(0)}, "its pod may be admitted anew, and no other"
         assert await node.stage.locks() == {uuid(0): "held"}
         await node.stage.end(whole)
         await until_offered(node, *replicas(0, 2))
@@ -154,13 +155,31 @@ async def test_a_gpu_that_becomes_shared_is_first_let_go_and_the_other_way_round
         pods = [await node.stage.run(wants(name, 1)) for name in ("one", "other")]
         only_neighbours(node, "other")
         node.stage.configure(sharing=sharing(0))
-        await until_listed(node, uuid(0), *replicas(0, 2))
-        assert not node.stage.healthy(GPU)
+        await until_offered(node, *replicas(0, 2))
         await node.stage.end(pods[0])
-        await node.stage.until_locks(dict.fromkeys(node.stage.ids(pods[1], GPU), "held"))
-        assert not node.stage.healthy(GPU)
+        left = node.stage.ids(pods[1], GPU)
+        await node.stage.until_locks(dict.fromkeys(left, "held"))
+        await until_offered(node, *left)
         await node.stage.end(pods[1])
         await node.until_healthy(0)
+
+
+@pytest.mark.parametrize("changed", [sharing(2), sharing(0), sharing(3, renameByDefault=True)])
+async def test_what_a_pod_has_stays_healthy_however_gpus_are_shared_since(
+    gpu_stage: Any, changed: dict[str, Any]
+) -> None:
+    """Else kubelet would not admit the pod anew after a reboot."""
+    async with gpu_stage(others={"sharing": sharing(3)}) as node:
+        node.gpus.arrive(1)
+        await until_offered(node, *replicas(0, 3))
+        for name in ("one", "two", "three"):
+            await node.stage.run(wants(name, 1))
+        node.stage.configure(sharing=changed)
+        await node.stage.until(
+            lambda: node.stage.log.count('"event": "started"') == 2, "the restart"
+        )
+        await until_offered(node, *replicas(0, 3))
+        only_neighbours(node, "one", "two", "three")
 
 
 async def test_a_rule_takes_a_shared_gpu_away_and_gives_it_back_as_pods_let_it_go(
@@ -228,7 +247,7 @@ async def test_pods_that_nvidias_plugin_let_share_a_gpu_keep_it_and_nobody_gets_
         node.stage.kubelet.devices.write()
         node.gpus.arrive(1)
         await node.stage.until_locks(dict.fromkeys(replicas(0, 2), "held"))
-        await node.until_healthy()
+        await until_offered(node, *replicas(0, 2))
         for pod in former:
             await node.stage.end(pod)
         await node.until_healthy(0)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
+from msgspec.structs import replace
+
 from holdfast.ledger.ages import LockAges
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
@@ -9,7 +11,7 @@ from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import why_withheld
 from holdfast.model.book.offers import OfferedDevice, OfferFacts, Offers, has_or_awaits, offered
 from holdfast.model.devices import Device, Inventory
-from holdfast.model.ids import ResourceName
+from holdfast.model.ids import DeviceName, ResourceName
 from holdfast.model.kubelet import KubeletView
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.clock import Clock
@@ -94,14 +96,26 @@ class Offering:
     ) -> tuple[OfferedDevice, ...]:
         present = [self._offered(device, book, view) for device in inventory.of(resource)]
         names = {each.id for each in present}
-        # Hardware that is gone stays on the list while its pod is not over: kubelet then shows it
-        # as Unhealthy, and not as if it had never been.
-        gone = [
-            OfferedDevice(id=name.id, healthy=False)
-            for name in sorted(book.locks)
+        former = [
+            self._former(name, inventory, book, view)
+            for name in sorted(_given(book))
             if name.resource == resource and name.id not in names
         ]
-        return (*present, *gone)
+        return (*present, *former)
+
+    def _former(
+        self, name: DeviceName, inventory: Inventory, book: Book, view: KubeletView
+    ) -> OfferedDevice:
+        """Return what kubelet is told of a device that is not on offer, while its pod is not over.
+
+        Hardware that is gone is Unhealthy, and not as if it had never been. A GPU that was shared
+        by more pods, or by fewer, is there: its pod is admitted anew after a reboot.
+        """
+        device = inventory.get(name)
+        if device is None:
+            return OfferedDevice(id=name.id, healthy=False)
+        leaving = device.leaving or "it is shared in another way"
+        return self._offered(replace(device, leaving=leaving), book, view)
 
     def _offered(self, device: Device, book: Book, view: KubeletView) -> OfferedDevice:
         lock = book.lock_on(device.keys)
@@ -119,6 +133,12 @@ class Offering:
             leaving=bool(device.leaving),
         )
         return OfferedDevice(id=device.name.id, healthy=offered(facts), numa_node=device.numa_node)
+
+
+def _given(book: Book) -> set[DeviceName]:
+    """Return the names of all devices that are locked, or that pods wait for."""
+    waited = (each.names() for each in book.allocations.values() if each.claim is None)
+    return {*book.locks, *(name for names in waited for name, _ in names)}
 
 
 def _granted(book: Book) -> Iterator[ResourceName]:
