@@ -205,7 +205,7 @@ async def test_a_start_that_waits_goes_on_waiting_when_the_daemon_restarts_for_a
 
 async def test_what_changes_to_and_fro_does_not_restart_it_all_the_time(short_path: Path) -> None:
     async with stage(short_path, chips=1, own_process=True) as node:
-        node.configure(allocate={"pendingTimeout": "50s"})
+        node.configure(tpu=_RESTART)
         await _registers_anew(node)
         told = _restarts_told(node)
         assert len(told) == 1
@@ -218,7 +218,7 @@ async def test_what_changes_to_and_fro_does_not_restart_it_all_the_time(short_pa
     async with stage(folder, chips=1, own_process=True, environment=environment) as node:
         node.configure(gate={"wait": "2s"})
         await node.until(lambda: '"live": ["gate.wait"' in node.log, "a reload")
-        node.configure(gate={"wait": "2s"}, allocate={"pendingTimeout": "50s"})
+        node.configure(gate={"wait": "2s"}, tpu=_RESTART)
         await node.until_problem("configuration", f"restarted {MOST} times")
         assert _streams_ended(node) == 0
 
