@@ -138,6 +138,14 @@ def test_a_function_that_is_only_in_the_group_of_another_is_not_matched() -> Non
     assert rule.matches(replace(chip, functions=())), "it is known by its keys alone"
 
 
+def test_a_node_without_a_number_is_no_index() -> None:
+    nodes = tuple(DeviceNode(path=f"/dev/{each}", rdev=1) for each in ("vfio/vfio", "accel3"))
+    (three, other) = _rules({"index": "3"}, {"index": "4"})
+
+    assert three.matches(replace(_chip(5), nodes=nodes))
+    assert not other.matches(replace(_chip(5), nodes=nodes))
+
+
 def test_without_a_rule_nothing_changes() -> None:
     found = _found(*_ALL)
 
@@ -279,6 +287,41 @@ def test_a_rule_that_is_taken_back_lets_a_pod_keep_the_name_that_it_has() -> Non
     assert made.of(_GPU) == (_gpu(0),)
 
 
+def test_a_chip_keeps_the_name_that_a_pod_has_it_under_when_its_rule_is_taken_back() -> None:
+    made = assigned(_found(*_ALL), (), _had((_DEBUG, _chip(5))))
+
+    assert [each.name.id for each in made.of(_DEBUG)] == ["0000:00:05.0"]
+    assert made.of(WHOLE) == (_chip(6),)
+
+
+def test_a_device_leaves_a_former_name_for_its_own_though_another_rule_is_for_it() -> None:
+    rules = _rules({"uuid": "GPU-1", "own": OwnSettings(mode="observe")})
+    made = assigned(_found(*_ALL), rules, _had((_DEBUG, _gpu(1))))
+
+    assert [each.leaving for each in made.of(_DEBUG)] == [
+        "it is nvidia.com/gpu/GPU-1 once no pod has it under this name"
+    ]
+
+
+def test_a_pod_that_only_kubelets_checkpoint_names_keeps_the_name_of_a_rule() -> None:
+    """Its rule is for another device now; which hardware the pod has is not known."""
+    rules = _rules({"uuid": "GPU-0", "resource": _DEBUG})
+    had = names_had(Book(), [entry(X, "GPU-1", resource=_DEBUG)])
+    made = assigned(_found(*_ALL), rules, had)
+
+    assert {each.name.id: bool(each.leaving) for each in made.of(_DEBUG)} == {
+        "GPU-0": False,
+        "GPU-1": True,
+    }
+
+
+def test_a_function_of_two_pools_stays_under_both_names_though_a_pod_has_it_under_one() -> None:
+    found = _found(_chip(5), _named(_chip(5), HALF))
+
+    for had in (WHOLE, HALF):
+        assert assigned(found, (), _had((had, _chip(5)))) == found
+
+
 def test_two_pods_with_a_device_under_two_names_are_both_found() -> None:
     """The second waits at the gate: the lock is on the hardware."""
     rules = _rules({"uuid": "GPU-1", "resource": _DEBUG})
@@ -352,6 +395,10 @@ def test_another_plugins_name_for_the_same_id_is_not_taken_over() -> None:
     had = names_had(Book(), [entry(X, "0000:00:05.0", resource=HALF)])
 
     assert assigned(_found(*_ALL), (), had) == _found(*_ALL)
+    unseen = _found(_chip(5), unseen=frozenset({_GPU}))
+    assert not assigned(unseen, (), had).may_have(HALF)
+    other = {DeviceName(HALF, DeviceId("GPU-1")): keys("gpu/GPU-9")}
+    assert assigned(_found(*_ALL), (), other) == _found(*_ALL)
 
 
 def test_what_is_only_called_foreign_leaves_at_once() -> None:

@@ -193,10 +193,9 @@ def _by_card(
     found: Inventory, had: Had
 ) -> dict[DeviceId, dict[ResourceName, frozenset[HardwareKey]]]:
     """Return *had* by the id of the whole device, as it is today: not by that of a replica."""
-    known = {device.name.id for device in found.devices}
     cards: dict[DeviceId, dict[ResourceName, frozenset[HardwareKey]]] = {}
     for name, keys in had.items():
-        today = None if name.id in known else found.find(name.resource, name.id)
+        today = found.find(name.resource, name.id)
         resources = cards.setdefault(parted(name.id if today is None else today.name.id)[0], {})
         resources[name.resource] = resources.get(name.resource, frozenset()) | keys
     return cards
