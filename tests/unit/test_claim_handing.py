@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.model.devices import Device, DeviceKind, DeviceNode
 from holdfast.model.dra.claims import ClaimResult, Prepared
-from holdfast.model.dra.handing import EVERY_REQUEST, Given, hand_over
+from holdfast.model.dra.handing import EVERY_REQUEST, Given, devices_of, hand_over
 from holdfast.model.grants import ContainerGrant, GrantedNode
 from holdfast.model.ids import ClaimUid, DeviceId, DeviceName, HardwareKey, ResourceName
 
@@ -118,8 +118,15 @@ def test_a_variable_that_the_whole_claim_would_be_without_cannot_be_taken_back()
 def test_a_device_that_two_requests_are_for_has_two_names() -> None:
     """One of them is with adminAccess; a spec with one name twice is no CDI spec."""
     handed = _Handed(_given("own", _C0), _given("watch", _C0, admin=True))
-    assert handed.names("own") != handed.names("watch")
+    assert handed.names("own") == ["holdfast.dev/claim=uid-1-c0"]
+    assert handed.names("watch") == ["holdfast.dev/claim=uid-1-c0.watch"]
     assert handed.nodes("own") == handed.nodes("watch") == ["/dev/c0"]
+
+
+def test_what_is_given_with_admin_access_is_told_apart_from_what_is_not() -> None:
+    given = [_given("a", _C0, _C1), _given("b", _C1, _C2), _given("watch", _C0, _N0, admin=True)]
+    assert devices_of(given, admin=False) == (_C0, _C1, _C2)
+    assert devices_of(given, admin=True) == (_C0, _N0)
 
 
 def test_a_claim_without_variables_is_answered_without_them() -> None:

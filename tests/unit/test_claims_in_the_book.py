@@ -261,6 +261,24 @@ def test_kubelets_checkpoint_ends_no_claim_however_long_it_is_silent() -> None:
     assert later.book.claims[CLAIM].over_at is None
 
 
+def test_what_kubelet_counts_a_pod_for_is_no_claim_of_that_pod() -> None:
+    """The resource was served to the device plugin before: the pod is a holder of its own."""
+    draft = drafted(prepared_book())
+    reconcile(draft, replace(_observed(), view=seen(entry(X, "d0"))))
+    of_pod = [each for each in draft.holdings.of_pod(X) if each.claim is None]
+    assert [each.devices for each in of_pod] == [silicon(d0="ab")]
+    assert lock_of(draft.book, "d0").claim == CLAIM
+
+
+def test_a_claim_that_waits_for_the_device_of_a_pod_does_not_show_that_the_pod_has_ended() -> None:
+    """Kubelet allocates a device again only once its pod has ended; the scheduler knows no pods."""
+    draft = drafted(book_of(allocated(silicon(d0="ab"), pod=X, active=True)))
+    assert enlist(draft, wish_of(Y)) is None
+    reconcile(draft, replace(_observed(), view=unreadable()))
+    lock = lock_of(draft.book, "d0")
+    assert (lock.state, lock.pod, lock.claim) == (LockState.HELD, X, None)
+
+
 def _counted(book: Book) -> Book:
     """Return what becomes of *book* when kubelet's checkpoint names X for another device."""
     draft = drafted(book)

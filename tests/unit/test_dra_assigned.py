@@ -11,7 +11,7 @@ ALONE = tuple(map(plain, NODE.devices))
 PAIR = Advertised(
     name="pair",
     devices=(name("d0"), name("d1")),
-    attributes=texts(type="tpu", resource=WHOLE, shape="2x1"),
+    attributes=texts(type="tpu", resource=f"{WHOLE}-2x1", shape="2x1"),
 )
 
 
@@ -46,3 +46,19 @@ def test_a_group_whose_devices_have_different_resources_is_not_told() -> None:
     mixed = replace(PAIR, devices=(name("d0", HALF), name("d1")))
 
     assert [*as_assigned([mixed], node)] == []
+
+
+def test_a_group_has_another_type_as_soon_as_one_of_its_devices_was_moved() -> None:
+    node, _ = _moved()
+    beside = replace(
+        node, devices=(node.devices[0], replace(node.devices[1], name=name("d1", HALF)))
+    )
+    group = replace(
+        PAIR,
+        devices=(name("d0", HALF), name("d1", HALF)),
+        attributes=texts(type="tpu", resource=HALF, shape="2x1"),
+    )
+
+    (found,) = as_assigned([group], beside)
+
+    assert found.attributes == texts(type="half", resource=HALF, shape="2x1")

@@ -1,6 +1,7 @@
 """The elementary moves of a book, and who comes first when several want the same hardware."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,7 @@ from holdfast.errors import LedgerError
 from holdfast.model.book.book import Allocation, Book, Phase
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import ENDING, NEXT, LockState
-from holdfast.model.book.queue import settle
+from holdfast.model.book.queue import settle, waits_behind
 from holdfast.model.ids import BootId, PodUid
 
 _D0 = silicon(d0="a")
@@ -374,6 +375,50 @@ def test_a_lock_taken_from_a_younger_one_has_the_keys_that_the_older_one_asks_fo
     draft.allocate(WHOLE, silicon(d0="ac"), pod=X)
     settle(draft)
     assert (lock_of(draft.book, "d0").pod, lock_of(draft.book, "d0").keys) == (X, keys("a", "c"))
+
+
+def test_a_device_that_grew_while_a_former_pod_has_a_part_of_it_waits_as_a_whole() -> None:
+    """The new part would come into a lock that is another pod's, or of a former start."""
+    former = drafted(book_of(allocated(silicon(d0="z"), pod=Y, active=True)))
+    ended = drafted(book_of(allocated(silicon(d0="z"), pod=X)))
+    ended.end(ended.book.allocations[1], "its pod is over")
+    for draft, new in ((former, silicon(d0="a")), (ended, silicon(d0="az"))):
+        waiting = draft.allocate(WHOLE, new, pod=X)
+        settle(draft)
+        assert draft.locks.keys() == {name("d0")}
+        assert lock_of(draft.book, "d0").keys == keys("z")
+        told = waits_behind(draft.book, waiting, keys("a"))
+        assert told == "a waits behind an older Allocation"
+
+
+def test_an_allocation_of_an_unknown_pod_can_name_two_devices_that_share_hardware() -> None:
+    book = book_of(allocated(silicon(d0="ab", d1="bc")))
+    assert lock_of(book, "d0").keys == keys("a", "b")
+    assert lock_of(book, "d1").keys == keys("c")
+
+
+def test_a_lock_on_which_an_unknown_pod_has_started_is_not_taken_by_an_older_start() -> None:
+    draft = drafted(book_of(allocated(_D0), allocated(_D0)))
+    older, younger = draft.book.allocations.values()
+    draft.hand(lock_of(draft.book, "d0"), younger, "the process scan shows that it is held by it")
+    draft.activate(older)
+    draft.activate(younger)
+    settle(draft)
+    assert lock_of(draft.book, "d0").allocation == younger.id
+
+
+@pytest.mark.parametrize(
+    "changes", [{"allocation": 99}, {"state": LockState.RECLAIMING}], ids=["unknown", "ending"]
+)
+def test_only_a_lock_of_a_known_allocation_that_has_not_ended_is_taken(
+    changes: dict[str, Any],
+) -> None:
+    book = book_of(allocated(_D0, pod=X), allocated(_D1, pod=Y))
+    lock = replace(lock_of(book, "d1"), **changes)
+    draft = drafted(replace(book, locks={**book.locks, lock.device: lock}))
+    draft.allocate(WHOLE, _D1, pod=X)
+    settle(draft)
+    assert lock_of(draft.book, "d1") == lock
 
 
 _PODS = st.sampled_from([X, Y, Z, None])

@@ -199,11 +199,19 @@ def test_a_pods_own_virtual_machine_is_not_in_its_way(
     assert but_for_own_machine(busy, pod).freedom is _IN_USE, "whoever has it is not seen"
 
 
-@pytest.mark.parametrize(("pod", "told"), [(None, True), (X, False)])
+@pytest.mark.parametrize(
+    ("holders", "told"),
+    [
+        ((replace(_MACHINE, pod=None),), True),
+        ((_MACHINE,), False),
+        ((_HOLDER, replace(_MACHINE, pod=None)), True),
+        ((replace(_HOLDER, pod=None),), False),  # a program of the node's
+    ],
+)
 def test_of_a_virtual_machine_of_no_pod_it_is_told_what_shows_whose_it_is(
-    pod: PodUid | None, told: bool
+    holders: tuple[Holder, ...], told: bool
 ) -> None:
-    verdict = judge_kernel(KernelFacts(holders=(replace(_MACHINE, pod=pod),)))
+    verdict = judge_kernel(KernelFacts(holders=holders))
     assert ("sandbox_cgroup_only = true" in asking_whose(verdict).reason) is told
 
 

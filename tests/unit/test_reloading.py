@@ -87,6 +87,11 @@ _NO_GPUS = {"gpu": {"enabled": False, "api": "dra"}}
         ),
         # GPUs that are not served do not make the daemon serve claims; the rule does.
         (_NO_GPUS, {**_NO_GPUS, "devices": [{**_RULE, "api": "dra"}]}, "devices[].api"),
+        (
+            _NO_GPUS,
+            {**_NO_GPUS, "devices": [{"match": {"model": "*"}, "exclude": True}]},
+            "devices",
+        ),
     ],
 )
 def test_rules_for_devices_are_live_unless_a_name_gets_another_api(
