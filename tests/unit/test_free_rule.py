@@ -197,6 +197,8 @@ def test_a_pods_own_virtual_machine_is_not_in_its_way(
     assert but_for_own_machine(verdict, pod, had_none=had_none).freedom is freedom
     busy = judge_kernel(KernelFacts(opened=Opened.BUSY, holders=()))
     assert but_for_own_machine(busy, pod).freedom is _IN_USE, "whoever has it is not seen"
+    unknown = replace(verdict, freedom=_UNKNOWN)
+    assert but_for_own_machine(unknown, pod) == unknown, "there is more than the machine"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from fakes.books import (
 )
 from fakes.onegpu import RULES
 from holdfast.errors import LedgerError, RequestRefusedError
-from holdfast.model.book.book import Book
+from holdfast.model.book.book import Book, Phase
 from holdfast.model.book.byhand import target
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine, why_withheld
@@ -527,6 +527,37 @@ def test_what_was_called_foreign_is_lifted_where_pods_have_the_card_in_another_w
     locked = {device.id: lock.pod for device, lock in draft.locks.items()}
     assert locked == entries
     assert {lock.state for lock in draft.locks.values()} == {LockState.HELD}
+
+
+def test_it_is_lifted_though_the_pod_has_other_hardware_already() -> None:
+    both = {**CARD, **OTHER}
+    draft = drafted(
+        book_of(
+            lambda draft: draft.withhold(name("G::0"), keys("replica/G/0"), "held by pid 9"),
+            allocated(both, pod=X, active=True),
+        )
+    )
+    assert lock_of(draft.book, "H").pod == X
+    devices = [_device(id_, *its, resource=WHOLE) for id_, its in both.items()]
+    inventory = _gpu(*devices, resource=WHOLE)
+    observed = Observed(
+        view=seen(entry(X, "G", "H")), inventory=inventory, boot=BOOT, pending_timeout=60.0
+    )
+    reconcile(draft, observed)
+    assert {(lock.state, lock.pod) for lock in draft.locks.values()} == {(LockState.HELD, X)}
+
+
+def test_a_replica_whose_former_start_has_not_ended_is_not_freed_because_its_pod_has_the_card() -> (
+    None
+):
+    draft = drafted(book_of(allocated(replica(0), resource=SHARED, pod=X, active=True)))
+    draft.end(draft.book.allocations[1], "kubelet no longer counts it")
+    draft.allocate(WHOLE, CARD, pod=X, phase=Phase.ACTIVE)
+    observed = Observed(
+        view=seen(entry(X, "G")), inventory=WHOLE_GPU, boot=BOOT, pending_timeout=60.0
+    )
+    reconcile(draft, observed)
+    assert lock_of(draft.book, "G::0", SHARED).state is LockState.RELEASING
 
 
 def test_what_a_stranger_has_of_a_card_stays_foreign() -> None:
