@@ -108,7 +108,12 @@ async def test_a_pod_keeps_a_device_that_a_new_rule_takes_away_and_nobody_else_g
             assert node.ids(third, _DEBUG) == {chip}
         else:
             await node.until(lambda: not _offered(node, chip), "it to be under no name")
-            assert (await _of(node, chip))["health"] == "LeftOut"
+
+            # The list to kubelet is changed at once; the next scan says so to people.
+            async def left_out() -> bool:
+                return bool((await _of(node, chip))["health"] == "LeftOut")
+
+            await node.until(left_out, "it to be told as left out")
         assert heard == 0, "it was told of under its new name while a pod had the old one"
 
 
