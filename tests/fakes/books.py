@@ -8,6 +8,7 @@ from holdfast.model.book.book import Allocation, Book, Phase, same_holder
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.book.queue import settle
+from holdfast.model.cards import clash
 from holdfast.model.devices import Device, DeviceKind, DeviceNode, Inventory
 from holdfast.model.ids import (
     BootId,
@@ -22,7 +23,6 @@ from holdfast.model.ids import (
 )
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.model.reclaim.ending import Parent
-from holdfast.model.replicas import clash
 
 WHOLE = ResourceName("google.com/tpu")
 HALF = ResourceName("example.com/half")

@@ -33,6 +33,7 @@ from holdfast.model.book.places import place
 from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.queue import settle
 from holdfast.model.book.reconcile import Observed, changes_with_time, reconcile
+from holdfast.model.cards import card_of, clash, replica_key, shares
 from holdfast.model.devices import Device, Identity, pci_key
 from holdfast.model.gate.gate import Passage, arrive, enter, who_calls, why_wait
 from holdfast.model.ids import (
@@ -48,7 +49,6 @@ from holdfast.model.ids import (
 )
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
 from holdfast.model.nvidia.free import granted_on
-from holdfast.model.replicas import card_of, clash, replica_key, shares
 from holdfast.model.use.free import (
     FormerPod,
     Freedom,

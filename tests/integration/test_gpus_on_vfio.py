@@ -14,9 +14,9 @@ from holdfast.app.wiring.parts import VENDORS
 from holdfast.discovery.source import Source
 from holdfast.host.pci.snapshot import Snapshot
 from holdfast.model.book.book import CARDS
+from holdfast.model.cards import card_key
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
-from holdfast.model.replicas import card_key
 from holdfast.vendors.context import Context
 from simulated.gpus import address
 from simulated.nvml import uuid

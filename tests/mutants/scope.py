@@ -27,7 +27,7 @@ SETTLED = (
     "daemon/holdfast/model/events/notices.py",
     "daemon/holdfast/model/events/reclaims.py",
     "daemon/holdfast/model/nvidia/sharing.py",
-    "daemon/holdfast/model/replicas.py",
+    "daemon/holdfast/model/cards.py",
     "daemon/holdfast/ledger/store.py",
     "daemon/holdfast/settings/reloading.py",
 )

@@ -12,10 +12,10 @@ from holdfast.model.book.claimdrift import (
 )
 from holdfast.model.book.claims import Wish, end_claim, enlist
 from holdfast.model.book.drift import Disagreement, Drift
+from holdfast.model.cards import replica_key
 from holdfast.model.dra.passage import enter
 from holdfast.model.ids import BootId, ClaimRef, ClaimUid, DeviceId, DeviceName, ResourceName
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
-from holdfast.model.replicas import replica_key
 
 _REF = ClaimRef("team", ClaimUid("claim-1"), "one")
 _WISH = Wish(ref=_REF, pods={X: "train"}, devices={WHOLE: silicon(d0="a")})

@@ -12,6 +12,7 @@ from fakes.books import HALF, WHOLE, X, allocated, book_of, entry, keys, name
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.offers import names_had
+from holdfast.model.cards import replica_id, replica_key
 from holdfast.model.devicerules import DeviceRule, Had, assigned, taken
 from holdfast.model.devices import (
     Device,
@@ -26,7 +27,6 @@ from holdfast.model.devices import (
     with_faults,
 )
 from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
-from holdfast.model.replicas import replica_id, replica_key
 
 _GPU = ResourceName("nvidia.com/gpu")
 _SLICE = ResourceName("nvidia.com/mig-1g.10gb")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.discovery.source import Source, Sources
+from holdfast.model.cards import replica_key
 from holdfast.model.devices import Device, DeviceKind, Fault, FaultKind, pci_key
 from holdfast.model.dra.advertised import Advertised, plain, texts, versions
 from holdfast.model.dra.names import label
@@ -37,7 +38,6 @@ from holdfast.model.dra.slices import (
     writes,
 )
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
-from holdfast.model.replicas import replica_key
 from holdfast.vendors.tpu.adapter import Tpus
 from simulated.cluster.rules import Rules
 

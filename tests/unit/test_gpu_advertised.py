@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.model.cards import Sharing
 from holdfast.model.devices import Device, DeviceKind
 from holdfast.model.dra.advertised import Advertised
 from holdfast.model.ids import DeviceId, DeviceName, PciAddress, ResourceName
@@ -9,7 +10,6 @@ from holdfast.model.nvidia.advertised import advertised_gpus
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuReading, GpuTraits, MigSlice
 from holdfast.model.nvidia.mig import MigStrategy, lay_out
-from holdfast.model.replicas import Sharing
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 MIG = "MIG-00000000-0000-4000-8000-000000000001"

@@ -3,12 +3,12 @@
 from msgspec.structs import replace
 
 from holdfast.host.nvidia.driver import MigCaps
+from holdfast.model.cards import Sharing
 from holdfast.model.devices import DeviceNode, FaultKind
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.nvidia.devices import GpuFacts, gpu_devices
 from holdfast.model.nvidia.gpu import DriverState, Gpu, GpuProblem, GpuReading, MigSlice
 from holdfast.model.nvidia.mig import MigStrategy, lay_out
-from holdfast.model.replicas import Sharing
 from holdfast.vendors.nvidia.driver import _caps
 
 ONE = Gpu(index=0, uuid="GPU-1", minor=0)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fakes.labels import refused, told
 from fakes.vgpu import config_space
+from holdfast.model.cards import Sharing
 from holdfast.model.ids import DeviceId, PciAddress, ResourceName
 from holdfast.model.node.labels import feature_file
 from holdfast.model.nvidia.devices import GpuFacts
@@ -25,7 +26,6 @@ from holdfast.model.nvidia.gpu import (
 )
 from holdfast.model.nvidia.labels import GpuLabelFacts, gpu_labels
 from holdfast.model.nvidia.mig import MigStrategy, lay_out
-from holdfast.model.replicas import Sharing
 
 NONE, SINGLE, MIXED = MigStrategy.NONE, MigStrategy.SINGLE, MigStrategy.MIXED
 H100, GPU = "NVIDIA H100 80GB HBM3", ResourceName("nvidia.com/gpu")

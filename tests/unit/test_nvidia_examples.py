@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.model.replicas import Sharing
+from holdfast.model.cards import Sharing
 from holdfast.settings import Settings, load
 
 _GPU = "nvidia.com/gpu"

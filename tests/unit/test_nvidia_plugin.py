@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import SettingsError
+from holdfast.model.cards import Sharing
 from holdfast.model.devicerules import assigned
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
-from holdfast.model.replicas import Sharing
 from holdfast.settings import load
 from holdfast.settings.nvidia_plugin import OTHERS, VARIABLES, flags
 

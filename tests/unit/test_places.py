@@ -24,11 +24,11 @@ from holdfast.model.book.locks import LockState
 from holdfast.model.book.places import on_vfio, place
 from holdfast.model.book.queue import settle, waits_behind
 from holdfast.model.book.reconcile import Observed, reconcile
+from holdfast.model.cards import clash
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory, places_of
 from holdfast.model.gate.gate import Caller, Passage, why_held
 from holdfast.model.gate.waiting import why_queued
 from holdfast.model.ids import BootId, DeviceId, HardwareKey, PciAddress, ResourceName
-from holdfast.model.replicas import clash
 from holdfast.model.use.free import Freedom, OnVfio
 
 VFIO = ResourceName("example.com/gpu-vm")

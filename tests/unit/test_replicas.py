@@ -32,6 +32,16 @@ from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle, waits_behind
 from holdfast.model.book.reconcile import Observed, reconcile
+from holdfast.model.cards import (
+    Sharing,
+    card_of,
+    clash,
+    parted,
+    replica_id,
+    replica_key,
+    shares,
+    sides_of,
+)
 from holdfast.model.devices import (
     Device,
     DeviceKind,
@@ -59,16 +69,6 @@ from holdfast.model.nvidia.mig import MigStrategy, lay_out
 from holdfast.model.nvidia.placement import GpuTopology
 from holdfast.model.nvidia.sharing import why_too_many
 from holdfast.model.nvidia.slice_placement import SlicePolicy
-from holdfast.model.replicas import (
-    Sharing,
-    card_of,
-    clash,
-    parted,
-    replica_id,
-    replica_key,
-    shares,
-    sides_of,
-)
 from holdfast.model.use.free import Freedom
 from holdfast.model.use.holders import Grip, Holder
 from holdfast.runtime.watched import Watched

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.errors import SettingsError
+from holdfast.model.cards import Sharing
 from holdfast.model.nvidia.mig import MigStrategy
-from holdfast.model.replicas import Sharing
 from holdfast.settings import Settings, convert, known_paths, load, plain, schema
 from holdfast.settings.types import PATTERN, Duration, Interval, Section
 

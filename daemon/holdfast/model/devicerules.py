@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.model.cards import card_of, parted, unshared
 from holdfast.model.devices import Device, Inventory, LeftOut, OwnSettings, pci_addresses
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
-from holdfast.model.replicas import card_of, parted, unshared
 
 Had = Mapping[DeviceName, frozenset[HardwareKey]]
 """Under which names pods have devices, with the hardware; without keys where that is not known."""

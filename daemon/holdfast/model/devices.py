@@ -9,8 +9,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
-from holdfast.model.replicas import (
+from holdfast.model.cards import (
     NOWHERE,
     Places,
     card_key,
@@ -20,6 +19,7 @@ from holdfast.model.replicas import (
     unshared,
     whole,
 )
+from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 
 _PCI = "pci/"
 _Told = TypeVar("_Told")

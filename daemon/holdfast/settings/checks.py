@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from holdfast.model.cards import renamed
 from holdfast.model.devices import OwnSettings
 from holdfast.model.gate.cdi import is_kind
 from holdfast.model.gate.gate import LONGEST_WAIT
 from holdfast.model.ids import ResourceName
-from holdfast.model.replicas import renamed
 from holdfast.model.tpu.generations import GENERATIONS
 from holdfast.model.vfio.pools import PoolSpec
 from holdfast.names import (

@@ -4,11 +4,11 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.model.cards import Shared
+from holdfast.model.cards import Sharing as Rule
 from holdfast.model.devicerules import DeviceRule
 from holdfast.model.devices import OwnSettings
 from holdfast.model.ids import ResourceName
-from holdfast.model.replicas import Shared
-from holdfast.model.replicas import Sharing as Rule
 from holdfast.model.vfio.pools import PoolSpec
 from holdfast.settings.types import Duration, Index, Interval, Replicas, Section
 

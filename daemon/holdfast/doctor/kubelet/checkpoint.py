@@ -10,8 +10,8 @@ from holdfast.errors import HostError, KubeletError
 from holdfast.host.files.kernelfile import read_bytes
 from holdfast.kubelet import claimstate
 from holdfast.kubelet.checkpoint import Contents, parse
+from holdfast.model.cards import parted
 from holdfast.model.ids import DeviceId
-from holdfast.model.replicas import parted
 from holdfast.names import CLAIM_STATE, KUBELET_CHECKPOINT
 from holdfast.settings import Settings
 

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.book.marks import Marks
+from holdfast.model.cards import NOWHERE, Places, Side, rivals, sides_of
 from holdfast.model.devices import places_of
 from holdfast.model.ids import (
     NO_CHECKPOINT,
@@ -23,7 +24,6 @@ from holdfast.model.ids import (
     ProcessId,
     ResourceName,
 )
-from holdfast.model.replicas import NOWHERE, Places, Side, rivals, sides_of
 
 MOST_NAMED = 3
 """Pods that a text names of a claim: up to 256 may share one."""

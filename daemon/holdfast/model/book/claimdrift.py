@@ -7,9 +7,9 @@ from msgspec import Struct, field
 from holdfast.model.book.book import Book, ClaimRecord
 from holdfast.model.book.claims import ClaimPhase, phase_of
 from holdfast.model.book.drift import Disagreement, Drift
+from holdfast.model.cards import whole
 from holdfast.model.ids import BootId, ClaimUid, DeviceName
 from holdfast.model.kubelet import ClaimEntry, RecordedDevice
-from holdfast.model.replicas import whole
 
 
 class ClaimDriftFacts(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle
+from holdfast.model.cards import clash
 from holdfast.model.ids import (
     BootId,
     ClaimRef,
@@ -27,7 +28,6 @@ from holdfast.model.ids import (
     ProcessId,
     ResourceName,
 )
-from holdfast.model.replicas import clash
 
 REMEMBERED = 600.0
 """Seconds for which a claim that is over is remembered: kubelet gives a call up after 45."""

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from holdfast.model.cards import clash
 from holdfast.model.ids import DeviceName, HardwareKey
-from holdfast.model.replicas import clash
 
 
 class Asker(Struct, frozen=True, kw_only=True):

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from holdfast.model.book.book import CARDS, Book, same_holder
 from holdfast.model.book.draft import Draft
+from holdfast.model.cards import card_of
 from holdfast.model.devices import Inventory, pci_addresses, pci_key
 from holdfast.model.ids import HardwareKey, PciAddress
-from holdfast.model.replicas import card_of
 
 
 def place(draft: Draft, found: Mapping[str, PciAddress]) -> None:

@@ -6,8 +6,8 @@ from holdfast.model.book.book import Allocation, Book, Holdings, Phase, same_hol
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import why_withheld
+from holdfast.model.cards import Side, rivals, sides_of
 from holdfast.model.ids import DeviceName, HardwareKey
-from holdfast.model.replicas import Side, rivals, sides_of
 
 
 def settle(draft: Draft, *, near: frozenset[HardwareKey] | None = None) -> None:

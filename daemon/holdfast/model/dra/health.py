@@ -7,12 +7,12 @@ from msgspec import Struct
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import why_withheld
+from holdfast.model.cards import whole
 from holdfast.model.devices import Inventory
 from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.names import label
 from holdfast.model.gate.gate import belongs_to
 from holdfast.model.ids import DeviceName, ResourceName
-from holdfast.model.replicas import whole
 from holdfast.model.text import printable
 
 LONGEST_MESSAGE = 1024

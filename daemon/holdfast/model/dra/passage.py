@@ -9,6 +9,7 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
 from holdfast.model.book.marks import why_withheld
 from holdfast.model.book.queue import waits_behind
+from holdfast.model.cards import clash
 from holdfast.model.devices import Device, DeviceKind, FaultKind
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
 from holdfast.model.gate.gate import belongs_to
@@ -21,7 +22,6 @@ from holdfast.model.ids import (
     PodUid,
     ResourceName,
 )
-from holdfast.model.replicas import clash
 from holdfast.model.use.free import Freedom, Verdict
 
 

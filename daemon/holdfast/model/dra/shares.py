@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from holdfast.model.book.book import Book
 from holdfast.model.book.marks import why_withheld
+from holdfast.model.cards import parted, whole
 from holdfast.model.devices import Device
 from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.claims import ClaimResult
 from holdfast.model.dra.handing import Given
 from holdfast.model.gate.gate import belongs_to
 from holdfast.model.ids import ClaimUid, DeviceName, HardwareKey
-from holdfast.model.replicas import parted, whole
 
 _MOST_TOLD = 3
 """Replicas of which a text says who has them."""

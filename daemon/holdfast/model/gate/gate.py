@@ -9,10 +9,10 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import why_withheld
 from holdfast.model.book.queue import settle, waits_behind
+from holdfast.model.cards import same_functions
 from holdfast.model.devices import pci_addresses
 from holdfast.model.ids import DeviceId, HardwareKey, PodUid, ResourceName
 from holdfast.model.kubelet import KubeletView
-from holdfast.model.replicas import same_functions
 
 LONGEST_WAIT = 26.0
 """How long a start may wait for its answer, in seconds.

@@ -5,13 +5,13 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
+from holdfast.model.cards import parted, unshared, whole
 from holdfast.model.devices import Device
 from holdfast.model.dra.advertised import Advertised, plain, texts, versions
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import GpuTraits
 from holdfast.model.nvidia.mig import GpuPart
-from holdfast.model.replicas import parted, unshared, whole
 
 _NOT_TOLD = GpuTraits()
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
+from holdfast.model.cards import Shared
 from holdfast.model.devices import (
     Device,
     DeviceKind,
@@ -17,7 +18,6 @@ from holdfast.model.nvidia.gpu import NOWHERE, DriverState, Gpu, GpuLinks, GpuTr
 from holdfast.model.nvidia.mig import GpuLayout, GpuPart
 from holdfast.model.nvidia.placement import GpuTopology
 from holdfast.model.nvidia.sharing import advertised
-from holdfast.model.replicas import Shared
 
 _TOLERATED = frozenset({"memory", "name", "PCI address"})
 """What a GPU can fail to tell and work all the same."""

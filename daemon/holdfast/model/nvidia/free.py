@@ -7,11 +7,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from holdfast.model.book.locks import ENDING, DeviceLock, LockState
+from holdfast.model.cards import card_of, clash, is_replica, shares
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 from holdfast.model.nvidia.gpu import GpuUse
 from holdfast.model.nvidia.idle import IdleLevel, IdleRules, Unused, is_busy
-from holdfast.model.replicas import card_of, clash, is_replica, shares
 from holdfast.model.use.free import Freedom, Verdict
 from holdfast.model.use.holders import Grip, Holder
 

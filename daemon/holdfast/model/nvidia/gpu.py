@@ -5,8 +5,8 @@ from enum import Enum
 
 from msgspec import Struct, field
 
+from holdfast.model.cards import card_key
 from holdfast.model.ids import HardwareKey, PciAddress
-from holdfast.model.replicas import card_key
 
 GPU_RESOURCE = "nvidia.com/gpu"
 

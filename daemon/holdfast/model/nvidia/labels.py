@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
+from holdfast.model.cards import NOT_SHARED, Shared, Sharing
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import GPU_RESOURCE, DriverState, Gpu, MigSlice
 from holdfast.model.nvidia.mig import GpuPart, MigStrategy
 from holdfast.model.nvidia.vgpu import vgpu_host
-from holdfast.model.replicas import NOT_SHARED, Shared, Sharing
 
 _CUDA, _GPU = "nvidia.com/cuda", ResourceName(GPU_RESOURCE)
 _VGPU = "nvidia.com/vgpu"

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+from holdfast.model.cards import parted
 from holdfast.model.devices import Device
 from holdfast.model.gate.promise import Breach, listed
 from holdfast.model.ids import DeviceId
 from holdfast.model.kubelet import CheckpointEntry
 from holdfast.model.nvidia.grant import CDI_VENDOR
 from holdfast.model.nvidia.names import GpuNames
-from holdfast.model.replicas import parted
 
 
 def gpu_breach(

@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Iterator
 
 from msgspec.structs import replace
 
+from holdfast.model.cards import NOT_SHARED, Shared, parted, renamed, replica_id, replica_key
 from holdfast.model.devices import Device
 from holdfast.model.ids import DeviceName
 from holdfast.model.nvidia.mig import GpuPart
-from holdfast.model.replicas import NOT_SHARED, Shared, parted, renamed, replica_id, replica_key
 
 
 def advertised(

@@ -14,6 +14,7 @@ from holdfast.host.nvidia.use import GpuUses
 from holdfast.host.use.holders import HolderScan
 from holdfast.host.use.look import Answer
 from holdfast.ledger.kept import Kept
+from holdfast.model.cards import parted
 from holdfast.model.devices import Device, Fault, Inventory
 from holdfast.model.gate.placement import Choice
 from holdfast.model.gate.promise import Breach
@@ -42,7 +43,6 @@ from holdfast.model.nvidia.promise import gpu_breach, gpu_names_in
 from holdfast.model.nvidia.sharing import why_too_many
 from holdfast.model.nvidia.slice_placement import SlicePolicy
 from holdfast.model.nvidia.xids import XidChecks, labels_of, xid_checks
-from holdfast.model.replicas import parted
 from holdfast.runtime.changes import Changes
 from holdfast.runtime.watched import Watched
 from holdfast.settings.hardware import Gpu

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from holdfast.model.cards import parted
 from holdfast.model.devices import Device
 from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId, ResourceName
 from holdfast.model.nvidia.placement import GpuBoard, GpuTopology
 from holdfast.model.nvidia.slice_placement import SlicePolicy, preferred_slices
-from holdfast.model.replicas import parted
 from holdfast.runtime.watched import Watched
 
 

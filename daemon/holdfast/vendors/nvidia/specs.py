@@ -6,13 +6,13 @@ import structlog
 from msgspec.structs import replace
 
 from holdfast.allocation.cdi import SpecWriter
+from holdfast.model.cards import parted
 from holdfast.model.devices import Fault, FaultKind, Inventory, with_faults
 from holdfast.model.ids import DeviceId
 from holdfast.model.nvidia.devices import GpuFacts
 from holdfast.model.nvidia.gpu import DriverState
 from holdfast.model.nvidia.grant import DeviceIds, GpuGrantRules
 from holdfast.model.nvidia.names import GPU_KINDS, Described, GpuNames, found_in, unexplained
-from holdfast.model.replicas import parted
 from holdfast.vendors.nvidia.withoutdriver import WithoutDriver
 
 log = structlog.get_logger(__name__)
