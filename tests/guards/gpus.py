@@ -161,4 +161,18 @@ GPU_GUARDS = (
             f"{_ROOT_RULE}::test_where_roots_overlap_what_they_are_mounted_on_decides",
         ),
     ),
+    Guard(
+        name="gpu-other-nodes",
+        why="a GPU that a process draws on goes to no other pod",
+        edits=(
+            Edit(
+                "daemon/holdfast/host/use/look.py",
+                "(*device.nodes, *device.other_nodes)",
+                "device.nodes",
+            ),
+        ),
+        tests=(
+            "tests/contract/test_look.py::test_a_holder_of_another_node_of_the_same_hardware_is_a_holder_of_the_device",
+        ),
+    ),
 )
