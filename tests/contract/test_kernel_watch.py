@@ -231,15 +231,15 @@ async def test_use_that_nobody_explains_is_scanned_for_again_after_the_pause_and
 
 async def test_the_longer_a_look_at_all_processes_takes_the_rarer_it_is(watch: Watched) -> None:
     await watch.facts()
-    assert watch.kernel.rescan_pause == max(60.0, 2000 * watch.look.full_scan_seconds)
-    watch.look.full_scan_seconds = 0.9
+    assert watch.kernel.rescan_pause == max(60.0, 2000 * watch.look.full_scan_cpu_seconds)
+    watch.look.full_scan_cpu_seconds = 0.9
     assert watch.kernel.rescan_pause == pytest.approx(1800.0)
 
 
 async def test_the_pause_can_change_at_any_time(watch: Watched) -> None:
     await watch.facts()
     scan = watch.look.last_scan
-    watch.look.full_scan_seconds = 0.0
+    watch.look.full_scan_cpu_seconds = 0.0
     watch.clock.shift(30.0)
     await watch.facts()
     assert watch.look.last_scan is scan
@@ -250,10 +250,10 @@ async def test_the_pause_can_change_at_any_time(watch: Watched) -> None:
 
 async def test_a_look_at_a_few_processes_does_not_count_as_one_at_all(watch: Watched) -> None:
     await watch.look.scan([watch.device], {})
-    took = watch.look.full_scan_seconds
+    took = watch.look.full_scan_cpu_seconds
     await watch.look.scan([watch.device], {}, pids=[1])
     assert took > 0.0
-    assert watch.look.full_scan_seconds == took
+    assert watch.look.full_scan_cpu_seconds == took
 
 
 async def test_a_holder_seen_by_an_incomplete_scan_is_looked_for_again_after_the_pause(

@@ -21,10 +21,10 @@ _AT_ONCE = {
     "poll": "100ms",
     "releasePoll": "50ms",
     "unseenGrace": "300ms",
-    "foreignScan": "100ms",
+    "foreignScan": "1h",
     **dict.fromkeys(("letGoGrace", "orphanGrace", "termGrace", "killGrace"), "100ms"),
 }
-"""What is left of a pod is ended as soon as every guard agrees."""
+"""What is left of a pod is ended as soon as every guard agrees; no scan by the clock helps."""
 
 
 class _Node:

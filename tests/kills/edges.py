@@ -229,7 +229,7 @@ class MemoryLook(Look):
         self._kernel = kernel
         self._procfs = procfs
         self.last_scan = None
-        self.full_scan_seconds = 0.0
+        self.full_scan_cpu_seconds = 0.0
 
     async def enabled(self, devices: Iterable[Device]) -> dict[DeviceName, tuple[PciAddress, ...]]:
         return {each.name: self._enabled(each) for each in devices}

@@ -15,7 +15,7 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
 _SCAN_SHARE = 0.005
-"""How much of the time scans may take that only tell who has a device that is in use anyway."""
+"""How much CPU time scans may take that only tell who has a device that is in use anyway."""
 _LONGEST_PAUSE = 60.0
 _MOST_FOLLOWED = 32
 """Holders of one device that are looked at again: while one of them has it, it is in use."""
@@ -152,7 +152,7 @@ class SharedLook:
     async def _busy_still(self, devices: Sequence[Device]) -> dict[DeviceName, KernelFacts]:
         """Return those devices that are in use by nobody who can be seen, as they were before."""
         now = self._clock.monotonic()
-        pause = min(_LONGEST_PAUSE, self._look.full_scan_seconds / _SCAN_SHARE)
+        pause = min(_LONGEST_PAUSE, self._look.full_scan_cpu_seconds / _SCAN_SHARE)
         wanted = [
             each
             for each in devices

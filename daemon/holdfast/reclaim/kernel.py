@@ -16,11 +16,9 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.watched import Watched
 
 _SCAN_SHARE = 0.0005
-"""How much of the time scans by the clock may take, however many processes there are."""
+"""How much CPU time scans by the clock may take, however many processes there are."""
 _HOLDERS_SHARE = 0.001
-"""How much of the time the looks at known holders may take."""
-
-
+"""How much CPU time the looks at known holders may take."""
 _MOST_FOLLOWED = 32
 """Of one device; each costs an open file, and without any left nothing works."""
 
@@ -28,19 +26,19 @@ _SOON = 1.0
 _LATEST = 5.0
 _LATEST_OF_MANY = 60.0
 """Seconds between two looks at what known holders have: while somebody waits, otherwise, and where
-so many devices are held by living pods that looking takes more than its share of the time."""
+so many devices are held by living pods that looking takes more than its share of CPU time."""
 
 
 class _Seen(Struct, frozen=True, kw_only=True):
     """What was seen of a device; `at` by a whole look, `again_at` by one at its holders alone.
 
-    `seconds` is how long the latter took. All in monotonic seconds.
+    Both in monotonic seconds; `cost` is what the latter took, in seconds of CPU time.
     """
 
     at: float
     again_at: float
     facts: KernelFacts
-    seconds: float = 0.0
+    cost: float = 0.0
 
 
 class KernelWatch:
@@ -84,9 +82,9 @@ class KernelWatch:
     def rescan_pause(self) -> float:
         """Return how many seconds to wait between two scans that nothing calls for.
 
-        A scan of thousands of processes takes a second: the more it takes, the rarer it is.
+        A scan of thousands of processes takes a second of CPU time: the more, the rarer it is.
         """
-        return max(self._rescan.value, self._look.full_scan_seconds / _SCAN_SHARE)
+        return max(self._rescan.value, self._look.full_scan_cpu_seconds / _SCAN_SHARE)
 
     async def enabled(
         self, devices: Sequence[Device]
@@ -131,10 +129,10 @@ class KernelWatch:
     ) -> None:
         """Look at once at the known holders of those of *devices*, which pods have, that are due.
 
-        `facts` would look at each alone. All of these looks together take their share of the time
+        `facts` would look at each alone. All of these looks together take their share of CPU time
         and no more: what they would notice late is that one of several holders let go.
         """
-        took = sum(each.seconds for each in self._seen.values())
+        took = sum(each.cost for each in self._seen.values())
         self._held_pause = max(_LATEST, min(_LATEST_OF_MANY, took / _HOLDERS_SHARE))
         due = {
             device: seen
@@ -226,7 +224,7 @@ class KernelWatch:
             return False
         pause = self._held_pause
         if to_free:
-            pause = min(_LATEST, max(_SOON, seen.seconds / _HOLDERS_SHARE))
+            pause = min(_LATEST, max(_SOON, seen.cost / _HOLDERS_SHARE))
         return self._clock.monotonic() - seen.again_at >= pause
 
     async def _look_at_holders(
@@ -240,7 +238,7 @@ class KernelWatch:
         pids = sorted(frozenset[int]().union(*followed.values()))
         found = await self._look.scan(tuple(wanted), locks, pids=pids)
         scan = self._look.last_scan
-        seconds = scan.seconds / len(wanted) if scan is not None else 0.0
+        cost = scan.cpu_seconds / len(wanted) if scan is not None else 0.0
         held: dict[DeviceName, KernelFacts] = {}
         for device, seen in wanted.items():
             facts = found[device.name]
@@ -255,7 +253,7 @@ class KernelWatch:
             else:
                 continue
             held[device.name] = facts
-            self._note(device.name, facts, whole_at=seen.at, seconds=seconds)
+            self._note(device.name, facts, whole_at=seen.at, cost=cost)
         self._follow()
         return held
 
@@ -265,10 +263,10 @@ class KernelWatch:
         return facts
 
     def _note(
-        self, device: DeviceName, facts: KernelFacts, *, whole_at: float, seconds: float = 0.0
+        self, device: DeviceName, facts: KernelFacts, *, whole_at: float, cost: float = 0.0
     ) -> None:
         now = self._clock.monotonic()
-        self._seen[device] = _Seen(at=whole_at, again_at=now, facts=facts, seconds=seconds)
+        self._seen[device] = _Seen(at=whole_at, again_at=now, facts=facts, cost=cost)
 
     def _follow(self) -> None:
         # While one of those that are followed lives the device is in use, whoever else exits; when

@@ -7,8 +7,11 @@ proven to hold it.
 from collections.abc import Mapping
 from functools import partial
 
+from msgspec import Struct
+
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
+from holdfast.model.book.claims import admins_on
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.book.pods import PodSighting
@@ -24,6 +27,18 @@ Enabled = Mapping[DeviceName, tuple[PciAddress, ...]]
 """Which functions of each device are enabled, as one look at all of them showed."""
 
 
+class _Free(Struct, frozen=True, kw_only=True):
+    """The devices without a lock, of one inventory and one book.
+
+    `users` are the pods that may use them all the same, with adminAccess, where drivers know users.
+    """
+
+    inventory: Inventory
+    book: Book
+    devices: tuple[Device, ...]
+    users: Mapping[DeviceName, frozenset[PodUid]]
+
+
 class Users:
     """Looks at the devices that are free or held; those in release are the watcher's."""
 
@@ -36,8 +51,7 @@ class Users:
         self._kernel = kernel
         self._clock = clock
         self._full_look_at = 0.0
-        self._found_free: tuple[Inventory, Book, list[Device]] | None = None
-        self._free: frozenset[DeviceName] = frozenset()
+        self._free: _Free | None = None
 
     async def look_at_free(self, enabled: Enabled, *, at_all: bool) -> None:
         """Find devices in use that were granted to no pod; *at_all*: scan every process now.
@@ -45,17 +59,18 @@ class Users:
         Of those that *enabled* does not name nothing new is known.
         """
         book, now = self._ledger.book.value, self._clock.monotonic()
-        free = self._free_in(self._inventory.value, book)
+        known = self._free.users if self._free is not None else {}
+        found = self._free_in(self._inventory.value, book)
+        free = found.devices
         seen: dict[DeviceName, KernelFacts] = {}
         if at_all or now - self._full_look_at >= self._kernel.rescan_pause:
             self._full_look_at = now
             seen.update(await self._kernel.look_at_all(free, book.locks) if free else {})
-        elif new := [
-            each for each in free if each.name not in self._free and each.kind is DeviceKind.DRIVER
-        ]:
-            # They have just come, or become free: what is idle memory is seen only now.
+        elif new := [each for each in free if known.get(each.name) != found.users.get(each.name)]:
+            # They have just come, or become free: what is idle memory is seen only now. Or an
+            # administrator has left, whose processes were in nobody's way until then.
             seen.update(await self._kernel.look_at_all(new, book.locks, pids=()))
-        self._free = frozenset(device.name for device in free)
+        self._free = found
         for device in free:
             functions = enabled.get(device.name, ())
             if functions and device.name not in seen:
@@ -64,13 +79,22 @@ class Users:
             if device.name in seen or device.name in enabled:
                 await self._judge_free(device, seen.get(device.name))
 
-    def _free_in(self, inventory: Inventory, book: Book) -> list[Device]:
+    def _free_in(self, inventory: Inventory, book: Book) -> _Free:
         """Return the devices without a lock; they are looked for once for each book."""
-        found = self._found_free
-        if found is None or found[0] is not inventory or found[1] is not book:
-            free = [each for each in inventory.devices if not book.lock_on(each.keys)]
-            found = self._found_free = inventory, book, free
-        return found[2]
+        found = self._free
+        if found is not None and found.inventory is inventory and found.book is book:
+            return found
+        devices = tuple(each for each in inventory.devices if not book.lock_on(each.keys))
+        return _Free(
+            inventory=inventory,
+            book=book,
+            devices=devices,
+            users={
+                each.name: admins_on(book, each.keys)
+                for each in devices
+                if each.kind is DeviceKind.DRIVER
+            },
+        )
 
     async def look_at_held(
         self,

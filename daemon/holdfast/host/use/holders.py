@@ -63,7 +63,7 @@ class HolderScan:
         *maps*: also look for holders that closed all files and only have the memory mapped. This
         is much slower.
         """
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), time.process_time()
         sight = self._sight()
         gaps = _Gaps(sight)
         own = self._procfs.own_pid()
@@ -100,6 +100,7 @@ class HolderScan:
             unread=gaps.pids,
             processes=len(wanted),
             seconds=time.perf_counter() - started,
+            cpu_seconds=time.process_time() - worked,
         )
 
     def named(self, pid: int) -> Holder | None:

@@ -77,6 +77,8 @@ class Look:
         self.last_scan: Scan | None = None
         self.full_scan_seconds = 0.0
         """How long the last full scan took."""
+        self.full_scan_cpu_seconds = 0.0
+        """What it cost; see `Scan`."""
         self.full_gaps: tuple[str, ...] = ()
         """What that scan could not see. A scan of fewer processes says nothing about the rest."""
         self.full_scan_at: float | None = None
@@ -159,6 +161,7 @@ class Look:
         self.last_scan = scan
         if pids is None:
             self.full_scan_seconds, self.full_gaps = scan.seconds, scan.gaps
+            self.full_scan_cpu_seconds = scan.cpu_seconds
             self.full_scan_at = self._monotonic()
         return {
             device.name: KernelFacts(

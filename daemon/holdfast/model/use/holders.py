@@ -145,6 +145,8 @@ class Scan(Struct, frozen=True, kw_only=True):
     """The pids of the processes among the gaps."""
     processes: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """What this process worked meanwhile: on a busy node a scan takes longer and costs the same."""
 
     @property
     def complete(self) -> bool:
