@@ -3,6 +3,9 @@
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
+
+from waiting import until
 
 SLEPT = 500_000.0
 """How much longer the machine has been up than awake, in seconds."""
@@ -67,6 +70,18 @@ class ManualClock:
             await _settle()
         self.shift(end - self._monotonic)
         await _settle()
+
+    async def run_until(self, predicate: Callable[[], object]) -> None:
+        """Move time on, second by second, until *predicate* is true.
+
+        For those that begin to sleep only after something real, as an answer, has come to them.
+        """
+
+        def passed() -> object:
+            self.shift(1.0)
+            return predicate()
+
+        await until(passed)
 
 
 async def _settle() -> None:

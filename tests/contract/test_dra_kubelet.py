@@ -247,8 +247,7 @@ async def test_a_pod_stays_until_its_claim_is_unprepared_with_a_try_each_10_to_1
         await until(lambda: len(here.calls("unprepare")) == 2)
         assert not pod.stopped
         here.driver.door.refusals.clear()
-        await here.clock.advance(15.1)
-        await until(lambda: pod.stopped)
+        await here.clock.run_until(lambda: pod.stopped)
 
 
 async def test_a_waiting_prepare_delays_the_deletion_of_its_pod(short_path: Path) -> None:
@@ -307,8 +306,8 @@ async def test_a_restart_forgets_what_is_prepared_and_asks_again_only_for_new_sa
         await here.kubelet.start()
         await until(lambda: here.driver.state.registrations == 3)
         await here.kubelet.readmit()
-        await here.clock.advance(90.0)  # the driver may not have been connected to at first
-        await until(lambda: len(here.calls("prepare")) == 2)
+        # The driver may not have been connected to at first.
+        await here.clock.run_until(lambda: len(here.calls("prepare")) == 2)
 
 
 async def test_a_pod_that_kubelet_lost_sight_of_is_unprepared_within_a_minute(

@@ -15,6 +15,7 @@ from holdfast.runtime.lane import Lane
 from holdfast.runtime.watched import Watched
 from holdfast.vendors.nvidia.driver import DriverWatch
 from manual_clock import ManualClock
+from waiting import until
 
 
 @dataclass
@@ -184,6 +185,7 @@ async def test_a_driver_container_that_stops_is_noticed_long_before_the_next_rea
     try:
         await driver.source.reading.until(lambda reading: reading.state is DriverState.READY)
         container.stops()
+        await until(lambda: driver.clock.sleepers)
         await driver.clock.advance(2.0)
         await driver.source.reading.until(lambda reading: reading.state is not DriverState.READY)
     finally:
