@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bench.crowd import crowd
 from bench.figures import Figure, Floor
@@ -70,7 +71,7 @@ async def gate(place: Place) -> list[Figure]:
 
 async def gate_huge(place: Place) -> list[Figure]:
     """Measure the gate on free devices on a huge node."""
-    _, gates, walk = await _calls(place, HUGE, n=20)
+    _, gates, walk = await _calls(place, HUGE, n=12)
     return [
         Figure(
             name="prestart_free_5000",
@@ -82,7 +83,7 @@ async def gate_huge(place: Place) -> list[Figure]:
     ]
 
 
-async def scan(_place: Place, *, n: int = 15) -> list[Figure]:
+async def scan(_place: Place, *, n: int = 10) -> list[Figure]:
     """Measure a scan of everything on its lane, and how long the loop is kept waiting meanwhile."""
     took: list[float] = []
     late: list[float] = []
@@ -117,8 +118,20 @@ async def scan(_place: Place, *, n: int = 15) -> list[Figure]:
 
 
 async def idle(place: Place) -> list[Figure]:
-    """Measure the processor time of a daemon that has nothing to do."""
-    return [await _idle(place, BUSY, "idle_cpu_percent")]
+    """Measure the processor time of a daemon that has nothing to do, with few devices and many.
+
+    Both at one time: together they take a hundredth of one core.
+    """
+    async with asyncio.TaskGroup() as group:
+        few = group.create_task(_idle(_part(place, "few"), BUSY, "idle_cpu_percent"))
+        many = group.create_task(_idle_many(_part(place, "many")))
+    return [few.result(), *many.result()]
+
+
+def _part(place: Place, name: str) -> Place:
+    state = place.state / name
+    state.mkdir()
+    return replace(place, state=state)
 
 
 async def idle_huge(place: Place) -> list[Figure]:
@@ -126,8 +139,31 @@ async def idle_huge(place: Place) -> list[Figure]:
     return [await _idle(place, HUGE, "idle_cpu_percent_5000")]
 
 
-async def idle_many(place: Place, *, chips: int = 256) -> list[Figure]:
-    """Measure the same on a node with hundreds of devices, each of which some pod has."""
+async def waiting(place: Place) -> list[Figure]:
+    """Measure the processor time of a daemon at whose gate a start waits for its own pod."""
+    async with _crowded(place, BUSY, reclaim={"mode": "observe"}) as made:
+        work = Workload(runs_for=0.2, orphan=1)
+        container = Container(limits={TPU: 1}, workload=work)
+        pod = await made.kubelet.submit(
+            PodSpec(name="bench", containers=(container,), restart="Always")
+        )
+        await made.until(lambda: pod.starts == 1, "it has started once")
+        share = await _share(
+            place,
+            made,
+            name="gate_wait_cpu_percent",
+            reach=1.0,
+            what=f"{BUSY}, and one start that waits",
+            seconds=_WAIT,
+        )
+        starts = pod.starts
+    if starts > 1:
+        raise RuntimeError("the start that was to wait has passed")
+    return [share]
+
+
+async def _idle_many(place: Place, *, chips: int = 256) -> list[Figure]:
+    """Measure it on a node with hundreds of devices, each of which some pod has."""
     async with _crowded(place, BUSY, chips=chips) as made:
         around = [each.parent for each in made.node.root.proc.glob("*/cgroup") if _in_crowd(each)]
         ids = sorted(made.kubelet.devices.endpoints[TPU].devices)
@@ -161,29 +197,6 @@ async def idle_many(place: Place, *, chips: int = 256) -> list[Figure]:
 
 def _in_crowd(cgroup: Path) -> bool:
     return _CROWD in cgroup.read_text()
-
-
-async def waiting(place: Place) -> list[Figure]:
-    """Measure the processor time of a daemon at whose gate a start waits for its own pod."""
-    async with _crowded(place, BUSY, reclaim={"mode": "observe"}) as made:
-        work = Workload(runs_for=0.2, orphan=1)
-        container = Container(limits={TPU: 1}, workload=work)
-        pod = await made.kubelet.submit(
-            PodSpec(name="bench", containers=(container,), restart="Always")
-        )
-        await made.until(lambda: pod.starts == 1, "it has started once")
-        share = await _share(
-            place,
-            made,
-            name="gate_wait_cpu_percent",
-            reach=1.0,
-            what=f"{BUSY}, and one start that waits",
-            seconds=_WAIT,
-        )
-        starts = pod.starts
-    if starts > 1:
-        raise RuntimeError("the start that was to wait has passed")
-    return [share]
 
 
 async def _idle(place: Place, around: Crowd, name: str) -> Figure:

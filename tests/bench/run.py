@@ -90,8 +90,7 @@ _MEASURES: dict[Measure, tuple[str, ...]] = {
     slices.publish: ("dra_publish_64", "dra_health_to_taint"),
     claims.prepare: ("dra_prepare_free", "dra_unprepare_to_free"),
     claims.memory: ("dra_rss_mib",),
-    crowded.idle: ("idle_cpu_percent",),
-    crowded.idle_many: ("idle_cpu_percent_256", "loop_stall_256"),
+    crowded.idle: ("idle_cpu_percent", "idle_cpu_percent_256", "loop_stall_256"),
     crowded.idle_huge: ("idle_cpu_percent_5000",),
 }
 _LIMIT = 300.0
