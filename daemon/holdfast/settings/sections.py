@@ -224,7 +224,7 @@ class Reclaim(Section, frozen=True):
     are then free a little later."""
     foreign_scan: Interval = Interval(60)
     """How often, at most, all processes of the node are searched for users of devices that were not
-    granted to them. The search takes at most half a thousandth of the time, so it is rarer on
+    granted to them. The search takes at most half a thousandth of a core, so it is rarer on
     crowded nodes. Raise it to save more CPU time."""
     unseen_grace: Duration = Duration(30)
     """How long kubelet must have stopped counting a pod whose cgroup was never seen, before its
