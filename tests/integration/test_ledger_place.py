@@ -1,5 +1,6 @@
 """The ledger's files removed, moved or replaced under the daemon that has them open."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -206,3 +207,46 @@ def _proven(prover: "subprocess.Popen[str]") -> str:
     prover.stdin.write("\n")
     prover.stdin.flush()
     return prover.stdout.readline().strip()
+
+
+_REMOVER = """
+import os, sys
+for _ in sys.stdin:
+    print("ready", flush=True)
+    while True:
+        try:
+            os.unlink(sys.argv[1])
+        except FileNotFoundError:
+            continue
+        break
+"""
+
+
+def test_a_ledger_that_is_removed_as_soon_as_it_is_written_again_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    """If its file is removed just before it is opened, an empty one must not be made instead."""
+    with (
+        closing(Store(tmp_path)) as store,
+        subprocess.Popen(
+            [sys.executable, "-c", _REMOVER, str(tmp_path / FILE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as remover,
+    ):
+        assert remover.stdin is not None
+        assert remover.stdout is not None
+        book = _apply(store, "d1")
+        for _ in range(20):
+            (tmp_path / FILE).unlink()
+            remover.stdin.write("\n")
+            remover.stdin.flush()
+            assert remover.stdout.readline() == "ready\n"
+            while not (tmp_path / FILE).exists():
+                with contextlib.suppress(LedgerLostError):
+                    store.prove()
+            store.prove()
+            assert store.read() == book
+        remover.stdin.close()
+    assert _after_a_crash(tmp_path, tmp_path / "copy") == book

@@ -35,7 +35,13 @@ class Place:
 
     def __init__(self, paths: Iterable[Path]) -> None:
         """Remember what lies at *paths* now; raises OSError where nothing does."""
-        self._files = {path: identity(path.stat()) for path in paths}
+        self._files = {path: {identity(path.stat())} for path in paths}
+
+    def learn(self) -> None:
+        """Know what lies there now as well; what lay there before may come again."""
+        for path, known in self._files.items():
+            with suppress(OSError):
+                known.add(identity(path.stat()))
 
     def strayed(self) -> Strayed:
         """Compare the paths with what lay there; raises OSError when they cannot be looked at."""
@@ -46,7 +52,7 @@ class Place:
             except (FileNotFoundError, NotADirectoryError):
                 gone.append(path.name)
             else:
-                if found != known:
+                if found not in known:
                     replaced.append(path.name)
         return Strayed(gone=tuple(gone), replaced=tuple(replaced))
 

@@ -46,7 +46,8 @@ class Store:
         """
         self._path = folder / FILE
         self._wal = folder / f"{FILE}-wal"
-        self._copied = False
+        self._kept: sqlite3.Connection | None = None
+        """All of the ledger, in memory, from the loss of its files until others are open."""
         self._reserve = disk.Reserve(folder)
         try:
             # Looked at without write access first: closing a file that is not to be touched would
@@ -145,7 +146,7 @@ class Store:
         write, LedgerLostError when what is written does not stay.
         """
         gone = self._gone()
-        if gone:
+        if gone or self._kept is not None:
             self._put_back(gone)
         self._reserve.keep()
         if self._reserve.full:  # and what is left is kept for releases
@@ -202,24 +203,39 @@ class Store:
         """Write the ledger again where its files were, and go on with the new ones."""
         half = _half(self._path)
         try:
-            if not self._copied:
-                self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                _remove_half(half)
-                with closing(sqlite3.connect(half, isolation_level=None)) as copy:
-                    self._db.backup(copy)
-                    copy.execute("PRAGMA journal_mode = WAL")
-                self._copied = True
+            if self._kept is None:
+                kept = sqlite3.connect(":memory:", isolation_level=None)
+                self._db.backup(kept)
+                self._kept = kept
                 # Not later: whoever closes the last connection removes the WAL by its name.
                 self._db.close()
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _remove_half(half)
+            with closing(sqlite3.connect(half, isolation_level=None)) as copy:
+                self._kept.backup(copy)
+                copy.execute("PRAGMA journal_mode = WAL")
             _put_in_place(half, self._path)
-            self._db = sqlite3.connect(self._path, isolation_level=None)
-            self._prepare()
+            self._place.learn()
+            self._reopen()
         except (sqlite3.Error, OSError) as error:
             raise LedgerLostError(
-                f"cannot write the ledger {self._path} again, of which {', '.join(gone)} was "
-                f"removed: {error}. Restart holdfast when its state folder is there again"
+                f"cannot write the ledger {self._path} again, of which {', '.join(gone) or FILE} "
+                f"was removed: {error}. Restart holdfast when its state folder is there again"
             ) from error
-        self._copied = False
+        self._kept.close()
+        self._kept = None
+
+    def _reopen(self) -> None:
+        """Open what was put in its place; raise where it was removed since."""
+        # Not one that is made only now, and is empty.
+        uri = f"{self._path.absolute().as_uri()}?mode=rw"
+        self._db = sqlite3.connect(uri, uri=True, isolation_level=None)
+        try:
+            self._prepare()
+        except (sqlite3.Error, OSError):
+            self._place.learn()
+            self._db.close()
+            raise
 
     def _rewrite_counters(self) -> None:
         """Commit a page with what it has had: SQLite writes none that was only set to the same."""
