@@ -19,8 +19,10 @@ from fakes.books import (
 )
 from holdfast.errors import LedgerError
 from holdfast.model.book.book import CARDS, Book
+from holdfast.model.book.byhand import Target, quarantine, unquarantine
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
+from holdfast.model.book.marks import Asker, Mark, why_withheld
 from holdfast.model.book.places import on_vfio, place
 from holdfast.model.book.queue import settle, waits_behind
 from holdfast.model.book.reconcile import Observed, reconcile
@@ -28,7 +30,7 @@ from holdfast.model.cards import clash
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory, places_of
 from holdfast.model.gate.gate import Caller, Passage, why_held
 from holdfast.model.gate.waiting import why_queued
-from holdfast.model.ids import BootId, DeviceId, HardwareKey, PciAddress, ResourceName
+from holdfast.model.ids import BootId, DeviceId, DeviceName, HardwareKey, PciAddress, ResourceName
 from holdfast.model.use.free import Freedom, OnVfio
 
 VFIO = ResourceName("example.com/gpu-vm")
@@ -303,3 +305,37 @@ def test_nobody_has_a_card_by_its_driver_when_its_function_is_on_vfio() -> None:
     assert verdict.reason == (
         f"{AT} is bound to a VFIO driver now, so nobody has it by its former one"
     )
+
+
+@pytest.mark.parametrize(
+    ("named", "withheld"),
+    [
+        (CARD, [(CARD, True), (FUNCTION, True), (REPLICA, True)]),
+        (FUNCTION, [(CARD, True), (FUNCTION, True), (REPLICA, True)]),
+        (SLICE, [(SLICE, True), (FUNCTION, True)]),
+        (REPLICA, [(REPLICA, True), (FUNCTION, True), (OTHER, False)]),
+        ({DeviceId(ELSEWHERE): keys(f"pci/{ELSEWHERE}")}, [(CARD, False), (FUNCTION, False)]),
+        ({DeviceId("H"): keys("gpu/H")}, [(CARD, False), (FUNCTION, False)]),
+    ],
+)
+def test_a_card_that_a_person_quarantined_stays_so_under_another_driver(
+    named: Silicon, withheld: list[tuple[Silicon, bool]]
+) -> None:
+    draft = at(AT)
+    ((id_, had),) = named.items()
+    what = Target(device=DeviceName(WHOLE, id_), keys=had)
+    quarantine(draft, what, Mark(asker=Asker(uid=0, pid=1), at=0.0))
+    for each, expected in withheld:
+        (of_it,) = each.values()
+        assert (why_withheld(draft.marks, of_it) is not None) is expected
+    unquarantine(draft, what, Mark(asker=Asker(uid=0, pid=1), at=1.0))
+    assert not draft.marks
+
+
+def test_a_quarantine_is_of_nothing_else_where_it_is_not_known_where_the_card_is() -> None:
+    draft = at()
+    ((id_, had),) = CARD.items()
+    what = Target(device=DeviceName(WHOLE, id_), keys=had)
+    quarantine(draft, what, Mark(asker=Asker(uid=0, pid=1), at=0.0))
+    (mark,) = draft.marks.quarantines.values()
+    assert mark.keys == had

@@ -120,6 +120,17 @@ def same_functions(
     return sorted(places.functions.intersection(what for what, _ in met))
 
 
+def by_another_driver(keys: frozenset[HardwareKey], places: Places) -> frozenset[HardwareKey]:
+    """Return the keys that the hardware of *keys* has under another driver: function or card."""
+    cards = {card_of(key) for key in keys}
+    return frozenset(
+        key
+        for card, function in places.of.items()
+        for inside, key in ((card in cards, function), (function in keys, card_key(card)))
+        if inside
+    )
+
+
 def shares(one: frozenset[HardwareKey], other: frozenset[HardwareKey]) -> bool:
     """Tell whether *one* and *other* are different replicas of one card."""
     replicas = {side for side in sides_of(one) if side[1]}

@@ -11,6 +11,7 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import Mark, Quarantine
 from holdfast.model.book.queue import settle
+from holdfast.model.cards import by_another_driver
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 
@@ -62,9 +63,9 @@ def quarantine(draft: Draft, what: Target, mark: Mark) -> str:
     A pod that runs on it is not affected: ending a pod is another request.
     """
     book = draft.book
-    draft.mark(
-        book.marks.with_quarantine(Quarantine(device=what.device, keys=what.keys, mark=mark))
-    )
+    # A card that is bound to another driver is a device of another name, and as broken.
+    keys = what.keys | by_another_driver(what.keys, book.holdings.places)
+    draft.mark(book.marks.with_quarantine(Quarantine(device=what.device, keys=keys, mark=mark)))
     draft.tell(what.device, what.keys, f"quarantined by hand: {mark}")
     lock = book.lock_on(what.keys)
     done = f"{what.device} is quarantined: no new pod gets it"
