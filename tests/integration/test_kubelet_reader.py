@@ -382,6 +382,7 @@ async def _asked_and_not_answered(side: Side, kubelet: Kubelet) -> asyncio.Task[
     """
     view = side.reader.view.value
     kubelet.devices.writes = False
+    await until(lambda: kubelet.messages.get(TPU))
     heard = len(kubelet.messages[TPU])
     answer = asyncio.create_task(side.reader.view.until(lambda now: now.questions > view.questions))
     side.reader.ask("a test")

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -219,6 +220,7 @@ for _ in sys.stdin:
         except FileNotFoundError:
             continue
         break
+    print("removed", flush=True)
 """
 
 
@@ -243,9 +245,10 @@ def test_a_ledger_that_is_removed_as_soon_as_it_is_written_again_loses_nothing(
             remover.stdin.write("\n")
             remover.stdin.flush()
             assert remover.stdout.readline() == "ready\n"
-            while not (tmp_path / FILE).exists():
+            while not select.select([remover.stdout], [], [], 0.0)[0]:
                 with contextlib.suppress(LedgerLostError):
                     store.prove()
+            assert remover.stdout.readline() == "removed\n"
             store.prove()
             assert store.read() == book
         remover.stdin.close()
