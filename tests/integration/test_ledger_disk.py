@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from fakes.books import allocated, drafted, silicon
 from fakes.faultydisk import Ext4, FaultyDisk, ext4
@@ -209,6 +210,28 @@ async def test_only_a_proof_ends_a_failure_for_a_commit_may_not_have_reached_the
     assert ledger.failing_since == began
     assert await ledger.prove() == ()
     assert ledger.failing_since is None
+    await ledger.close()
+
+
+async def test_that_it_works_again_is_told_although_nobody_waited_for_the_proof_any_more(
+    disk: Ext4, lane: Lane
+) -> None:
+    clock = ManualClock()
+    ledger = await _open(disk.path, lane, clock)
+    watch = proof.LedgerProof(ledger, clock=clock)
+    filler = disk.path / "filler"
+    _fill(filler)
+    with capture_logs() as logs:
+        await watch.prove()
+        filler.unlink()
+        await ledger.prove()  # as one that hung, was given up, and went through
+        await watch.prove()
+        await watch.prove()
+    assert [each["event"] for each in logs] == [
+        "ledger cannot be written",
+        "ledger can be written again",
+    ]
+    assert "the disk is full" in logs[1]["before"]
     await ledger.close()
 
 

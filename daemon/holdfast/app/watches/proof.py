@@ -32,7 +32,9 @@ class LedgerProof:
 
     async def prove(self) -> None:
         """Check once, and log what has changed since the last time."""
-        before, problem = self._ledger.problem, ""
+        # A commit may have failed between two proofs, and a proof may have succeeded that nobody
+        # waited for any more.
+        before, problem = self._ledger.problem or self._told, ""
         try:
             if written_again := await self._ledger.prove(deadline=DEADLINE):
                 log.warning(
@@ -45,6 +47,6 @@ class LedgerProof:
             problem = str(error)
         if problem and problem != self._told:
             log.warning("ledger cannot be written", reason=problem)
-        elif before and not problem:  # it may be a commit that failed, between two proofs
+        elif before and not problem:
             log.info("ledger can be written again", before=before)
         self._told = problem
