@@ -26,7 +26,7 @@ from holdfast.model.book.marks import Asker, Mark, why_withheld
 from holdfast.model.book.places import on_vfio, place
 from holdfast.model.book.queue import settle, waits_behind
 from holdfast.model.book.reconcile import Observed, reconcile
-from holdfast.model.cards import clash
+from holdfast.model.cards import clash, same_functions
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory, places_of
 from holdfast.model.gate.gate import Caller, Passage, why_held
 from holdfast.model.gate.waiting import why_queued
@@ -330,6 +330,13 @@ def test_a_card_that_a_person_quarantined_stays_so_under_another_driver(
         assert (why_withheld(draft.marks, of_it) is not None) is expected
     unquarantine(draft, what, Mark(asker=Asker(uid=0, pid=1), at=1.0))
     assert not draft.marks
+
+
+def test_only_what_one_has_as_a_card_and_the_other_as_a_function_is_named_as_the_same() -> None:
+    places = places_of({"G": AT, "H": ELSEWHERE})
+    card, other = keys("gpu/G", "gpu/H"), keys(f"pci/{AT}")
+    assert same_functions(card, other, places) == same_functions(other, card, places) == [*other]
+    assert same_functions(keys("gpu/H"), other, places) == []
 
 
 def test_a_quarantine_is_of_nothing_else_where_it_is_not_known_where_the_card_is() -> None:

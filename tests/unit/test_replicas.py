@@ -41,6 +41,7 @@ from holdfast.model.cards import (
     replica_key,
     shares,
     sides_of,
+    whole,
 )
 from holdfast.model.devices import (
     Device,
@@ -589,3 +590,11 @@ def test_it_is_not_lifted_while_another_pod_keeps_the_card_from_whoever_is_count
         LockState.FOREIGN,
         LockState.RELEASING,
     }
+
+
+def test_the_card_of_a_replica_is_named_without_what_sharing_adds_and_no_other_device_is() -> None:
+    shared = ResourceName("nvidia.com/gpu.shared")
+    card = DeviceName(ResourceName("nvidia.com/gpu"), DeviceId("GPU-1"))
+    assert whole(DeviceName(shared, replica_id(card.id, 3))) == card
+    # Somebody's own name for GPUs that nobody shares.
+    assert whole(DeviceName(shared, card.id)) == DeviceName(shared, card.id)
