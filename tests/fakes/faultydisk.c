@@ -9,7 +9,7 @@
  *   read-only  each write fails with EROFS
  *   hanging    each sync waits until the fault is gone
  *   deaf       each write is reported as done, and nothing is written
- *   nameless   each rename fails with EIO
+ *   nameless   each rename and each link fails with EIO
  *   forgetful  what is read past the kernel's cache is zeros: the disk has kept nothing
  *
  * With $FAULTY_DISK_SYNCED, each sync that succeeds leaves there what the file had at that moment: what
@@ -144,12 +144,29 @@ int posix_fallocate(int fd, off_t at, off_t length)
 	return posix_fallocate64(fd, at, length);
 }
 
-int rename(const char *from, const char *to)
+static int nameless(const char *to)
 {
 	const char *under = getenv("FAULTY_DISK_UNDER");
+
+	return under && strncmp(to, under, strlen(under)) == 0 && on("nameless");
+}
+
+int rename(const char *from, const char *to)
+{
 	int (*real)(const char *, const char *) = dlsym(RTLD_NEXT, "rename");
 
-	if (under && strncmp(to, under, strlen(under)) == 0 && on("nameless")) {
+	if (nameless(to)) {
+		errno = EIO;
+		return -1;
+	}
+	return real(from, to);
+}
+
+int link(const char *from, const char *to)
+{
+	int (*real)(const char *, const char *) = dlsym(RTLD_NEXT, "link");
+
+	if (nameless(to)) {
 		errno = EIO;
 		return -1;
 	}

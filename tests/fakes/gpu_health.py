@@ -24,7 +24,7 @@ from holdfast.host.nvidia.nvml import Nvml
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
 from holdfast.ledger.ledger import open_ledger
-from holdfast.ledger.store import read_only
+from holdfast.ledger.readonly import read_only
 from holdfast.model.ids import BootId
 from holdfast.model.nvidia.gpu import GpuEvent, GpuReading
 from holdfast.model.nvidia.health import GpuState

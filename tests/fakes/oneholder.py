@@ -24,7 +24,8 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from fakes.books import HALF, NOW, WHOLE, breaches, inventory, silicon, unlocked
-from holdfast.ledger.store import FILE, Store
+from holdfast.ledger.files import FILE
+from holdfast.ledger.store import Store
 from holdfast.model.book.book import Book, Phase
 from holdfast.model.book.claims import release
 from holdfast.model.book.draft import Draft

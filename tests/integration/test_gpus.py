@@ -17,7 +17,7 @@ from fakes.gpustage import GPU, RECLAIM, wants
 from fakes.nvml import build
 from fakes.stage import TPU, asks, end, pod
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
-from holdfast.ledger.store import read_only
+from holdfast.ledger.readonly import read_only
 from simulated.nvml import GIB, Node, Slice, uuid
 from simulated.pods import PodSpec
 

@@ -34,17 +34,12 @@ from fakes.books import (
     silicon,
 )
 from holdfast.errors import LaneStuckError, LedgerError, LedgerUnusableError
+from holdfast.ledger.files import FILE
 from holdfast.ledger.instance import InstanceLock
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.ledger.store import (
-    FILE,
-    SCHEMA_VERSION,
-    Store,
-    _create,
-    read_only,
-    read_only_history,
-    read_only_moved_devices,
-)
+from holdfast.ledger.readonly import read_only, read_only_history, read_only_moved_devices
+from holdfast.ledger.schema import SCHEMA_VERSION
+from holdfast.ledger.store import Store, _create
 from holdfast.model.book.book import Book, Phase, PodRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState, Move
@@ -356,9 +351,9 @@ def _newer(folder: Path) -> None:
     ("spoil", "reason"),
     [
         (_garbage, "not a database"),
-        (_torn, "move it away to start with an empty one"),
-        (_miscounted, "move it away to start with an empty one"),
-        (_short, "move it away to start with an empty one"),
+        (_torn, "move it away with its -wal and -shm to start with an empty one"),
+        (_miscounted, "move it away with its -wal and -shm to start with an empty one"),
+        (_short, "move it away with its -wal and -shm to start with an empty one"),
         (_another_programs, "another program's database"),
         (_newer, f"it has version {SCHEMA_VERSION + 1}"),
     ],

@@ -19,8 +19,9 @@ from fakes.faultydisk import Ext4, FaultyDisk, ext4
 from holdfast.app.watches import proof
 from holdfast.errors import LaneStuckError, LedgerError, LedgerLostError
 from holdfast.ledger.disk import cached, stored
+from holdfast.ledger.files import FILE
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.ledger.store import FILE, Store
+from holdfast.ledger.store import Store
 from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.queue import settle

@@ -15,9 +15,12 @@ from msgspec.structs import replace
 
 from fakes.books import BOOT, NOW, WHOLE, X, Y, allocated, drafted, keys, name, silicon
 from holdfast.errors import LedgerUnusableError
+from holdfast.ledger.files import FILE
 from holdfast.ledger.kept import Kept
 from holdfast.ledger.ledger import open_ledger
-from holdfast.ledger.store import FILE, SCHEMA_VERSION, Store, read_only
+from holdfast.ledger.readonly import read_only
+from holdfast.ledger.schema import SCHEMA_VERSION
+from holdfast.ledger.store import Store
 from holdfast.model.book.book import Book, ClaimRecord
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState

@@ -14,9 +14,9 @@ from fakes.books import allocated, silicon
 from fakes.stage import stage
 from holdfast.app.watches.proof import LedgerProof
 from holdfast.errors import LedgerLostError, LedgerUnusableError, SecondDaemonError
+from holdfast.ledger.files import LOCK
 from holdfast.ledger.instance import InstanceLock, PluginFolderLock
 from holdfast.ledger.ledger import open_ledger
-from holdfast.ledger.store import LOCK
 from holdfast.model.ids import BootId
 from holdfast.runtime.lane import Lane
 from manual_clock import ManualClock

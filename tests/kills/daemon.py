@@ -16,8 +16,8 @@ from holdfast.errors import ClaimRefusedError, HoldfastError
 from holdfast.host.files.cdi import SpecFolder
 from holdfast.host.pci.reset import FunctionControl
 from holdfast.host.root import HostRoot
+from holdfast.ledger.files import FILE
 from holdfast.ledger.ledger import Ledger, open_ledger
-from holdfast.ledger.store import FILE
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock
 from holdfast.model.book.queue import settle

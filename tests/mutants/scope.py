@@ -28,6 +28,7 @@ SETTLED = (
     "daemon/holdfast/model/events/reclaims.py",
     "daemon/holdfast/model/nvidia/sharing.py",
     "daemon/holdfast/model/cards.py",
+    "daemon/holdfast/ledger/readonly.py",
     "daemon/holdfast/ledger/store.py",
     "daemon/holdfast/settings/reloading.py",
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.app.answers.claims import claim_report, claim_reports
 from holdfast.app.answers.reports import history_reports, lock_reports, mark_reports
 from holdfast.cli.tables import Row, Rows
-from holdfast.ledger.store import read_only, read_only_history, read_only_moved_devices
+from holdfast.ledger.readonly import read_only, read_only_history, read_only_moved_devices
 from holdfast.model.book.byhand import device_meant
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import ResourceName

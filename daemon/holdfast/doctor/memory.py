@@ -12,7 +12,7 @@ from holdfast.host.proc.peer import lock_holder
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.host.use.holders import HolderScan
-from holdfast.ledger.store import LOCK
+from holdfast.ledger.files import LOCK
 from holdfast.model.ids import DeviceId, DeviceName, ResourceName
 from holdfast.model.node.cgroup_names import pod_of
 from holdfast.model.node.memory import VFIO_MEMLOCK, CgroupMemory, Memlock, Memory

@@ -14,7 +14,8 @@ from holdfast.host.proc.peer import lock_holder
 from holdfast.host.proc.procfs import Procfs
 from holdfast.ledger.disk import RESERVE_BYTES
 from holdfast.ledger.examine import examine
-from holdfast.ledger.store import FILE, LOCK, SCHEMA_VERSION
+from holdfast.ledger.files import FILE, LOCK
+from holdfast.ledger.schema import SCHEMA_VERSION
 from holdfast.model.node.filesystems import unfit
 from holdfast.names import CONTROL_SOCKET
 

@@ -35,13 +35,18 @@ class Place:
 
     def __init__(self, paths: Iterable[Path]) -> None:
         """Remember what lies at *paths* now; raises OSError where nothing does."""
-        self._files = {path: {identity(path.stat())} for path in paths}
+        self._files = {path: identity(path.stat()) for path in paths}
 
-    def learn(self) -> None:
-        """Know what lies there now as well; what lay there before may come again."""
-        for path, known in self._files.items():
-            with suppress(OSError):
-                known.add(identity(path.stat()))
+    def pin(self, path: Path) -> "Pinned | None":
+        """Return the file at *path* pinned, if it is the one that lay there; raises OSError."""
+        try:
+            found = Pinned(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if found.identity == self._files[path]:
+            return found
+        found.close()
+        return None
 
     def strayed(self) -> Strayed:
         """Compare the paths with what lay there; raises OSError when they cannot be looked at."""
@@ -52,9 +57,29 @@ class Place:
             except (FileNotFoundError, NotADirectoryError):
                 gone.append(path.name)
             else:
-                if found not in known:
+                if found != known:
                     replaced.append(path.name)
         return Strayed(gone=tuple(gone), replaced=tuple(replaced))
+
+
+class Pinned:
+    """A file whose numbers the kernel gives to no other one while this is open."""
+
+    def __init__(self, path: Path) -> None:
+        """Pin what lies at *path*; raises OSError."""
+        self._fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        self.identity = identity(os.fstat(self._fd))
+
+    def lies_at(self, path: Path) -> bool:
+        """Tell whether *path* leads to it; raises OSError."""
+        try:
+            return identity(path.stat()) == self.identity
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def close(self) -> None:
+        """Let the kernel give its numbers away when it is removed."""
+        os.close(self._fd)
 
 
 def identity(found: os.stat_result) -> Identity:

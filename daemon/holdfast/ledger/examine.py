@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 
 from holdfast.errors import LedgerError, LedgerUnusableError
-from holdfast.ledger.store import FILE, inspect
+from holdfast.ledger.files import FILE
+from holdfast.ledger.readonly import inspect
 
 _TRIES = 5
 

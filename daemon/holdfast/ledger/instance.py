@@ -10,7 +10,7 @@ from holdfast.host.proc.peer import lock_holder
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
 from holdfast.ledger.disk import Identity, identity
-from holdfast.ledger.store import LOCK
+from holdfast.ledger.files import LOCK
 
 
 class _Lock(ABC):

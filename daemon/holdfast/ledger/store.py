@@ -1,34 +1,28 @@
 """The ledger's file: open it, read the book from it, write the next one as one commit."""
 
+import errno
 import os
 import sqlite3
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import LedgerError, LedgerLostError, LedgerUnusableError
-from holdfast.ledger import disk, rows
+from holdfast.ledger import disk, files, rows
+from holdfast.ledger.files import FILE
+from holdfast.ledger.readonly import BUSY_TIMEOUT_MS, inspect
+from holdfast.ledger.schema import APPLICATION_ID, SCHEMA_VERSION, upgrade
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import Move
 from holdfast.model.ids import DeviceName
 
 T = TypeVar("T")
 
-FILE = "ledger.db"
-_FILES = ("", "-wal", "-shm")
-"""What is open of a ledger, by what its names have after FILE."""
-LOCK = "lock"
-"""What the daemon holds locked while it runs."""
-_SCHEMA = tuple(f"schema-{version}.sql" for version in range(1, 9))
-"""What made each version from the one before; a file that was ever released is never edited."""
-SCHEMA_VERSION = len(_SCHEMA)
-_APPLICATION_ID = 0x686F6C64  # "hold"
 _WAL_BYTES = 1 << 17
 """To what the WAL is cut when it begins anew: each proof reads all of it."""
 _CACHE_KIB = 512
 """Pages that SQLite keeps: its own bound is four times that, and a history fills any."""
-_BUSY_TIMEOUT_MS = 500
 
 
 class Store:
@@ -48,13 +42,21 @@ class Store:
         self._wal = folder / f"{FILE}-wal"
         self._kept: sqlite3.Connection | None = None
         """All of the ledger, in memory, from the loss of its files until others are open."""
+        self._ours: disk.Pinned | None = None
+        """Meanwhile, the last file of ours that was put in its place."""
         self._reserve = disk.Reserve(folder)
         try:
             # Looked at without write access first: closing a file that is not to be touched would
             # otherwise fold its WAL back into it.
-            if not self._path.exists() or inspect(self._path):
+            if not self._path.exists():
+                _begin(self._path)
+            elif not self._path.stat().st_size and self._wal.exists() and self._wal.stat().st_size:
+                raise sqlite3.DatabaseError("it is empty, and its WAL is not")
+            elif inspect(self._path):
                 _create(self._path)
-            self._db = sqlite3.connect(self._path, isolation_level=None)
+            with suppress(OSError):  # it is older: not to be used where this one is moved away
+                files.remove_half(self._path)
+            self._db = _connect(self._path)
         except (sqlite3.Error, OSError) as error:
             raise self._unusable(error) from error
         try:
@@ -94,8 +96,9 @@ class Store:
     def write(self, before: Book, after: Book, moves: Iterable[Move]) -> None:
         """Commit the difference between two books together with the moves that lead there.
 
-        Raises LedgerError, and then nothing was written; LedgerLostError when the names of the open
-        files do not lead to them any more. On a full disk the reserve is given up for a change that
+        Raises LedgerError, and then nothing is in the open ledger, though after a failed fsync the
+        next start may find it; LedgerLostError when the names of the open files do not lead
+        to them any more. On a full disk the reserve is given up for a change that
         records no new Allocation, so that releases always go through.
         """
         moves = tuple(moves)
@@ -167,11 +170,16 @@ class Store:
 
     def close(self) -> None:
         """Close the file; what was committed stays."""
+        if self._kept is not None:  # the next daemon has only what lies there
+            with suppress(LedgerError):
+                self._put_back(self._gone())
         self._db.close()
 
     def _prepare(self) -> None:
         db = self._db
-        db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+        db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise sqlite3.DatabaseError("another program's database was put there")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA wal_autocheckpoint = 0")
@@ -182,13 +190,13 @@ class Store:
         db.execute("ROLLBACK")
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version != SCHEMA_VERSION:
-            db.executescript(_upgrade(version))
-        self._place = disk.Place(self._path.with_name(FILE + suffix) for suffix in _FILES)
+            db.executescript(upgrade(version))
+        self._place = disk.Place(map(self._path.with_name, files.NAMES))
 
     def _gone(self) -> tuple[str, ...]:
         """Return which of our file names lead nowhere; raise LedgerLostError for another's file."""
         try:
-            strayed = self._place.strayed()
+            strayed = self._strayed()
         except OSError as error:
             raise LedgerError(f"cannot look at the ledger {self._path}: {error}") from error
         if strayed.replaced:
@@ -199,41 +207,71 @@ class Store:
             )
         return strayed.gone
 
+    def _strayed(self) -> disk.Strayed:
+        if self._kept is None:
+            return self._place.strayed()
+        if not os.path.lexists(self._path):
+            return disk.Strayed(gone=files.NAMES)
+        ours = self._ours is not None and self._ours.lies_at(self._path)
+        return disk.Strayed(replaced=() if ours else (FILE,))
+
     def _put_back(self, gone: tuple[str, ...]) -> None:
         """Write the ledger again where its files were, and go on with the new ones."""
-        half = _half(self._path)
+        half = files.half(self._path)
         try:
             if self._kept is None:
                 kept = sqlite3.connect(":memory:", isolation_level=None)
                 self._db.backup(kept)
+                self._ours = self._place.pin(self._path)
                 self._kept = kept
                 # Not later: whoever closes the last connection removes the WAL by its name.
                 self._db.close()
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _remove_half(half)
+            files.remove_half(self._path)
             with closing(sqlite3.connect(half, isolation_level=None)) as copy:
                 self._kept.backup(copy)
                 copy.execute("PRAGMA journal_mode = WAL")
-            _put_in_place(half, self._path)
-            self._place.learn()
+            self._clear_place()
+            self._pin(half)
+            files.link(self._path)
             self._reopen()
         except (sqlite3.Error, OSError) as error:
             raise LedgerLostError(
                 f"cannot write the ledger {self._path} again, of which {', '.join(gone) or FILE} "
-                f"was removed: {error}. Restart holdfast when its state folder is there again"
+                f"was removed: {error}. It is tried again every few seconds. Do not restart "
+                "holdfast before: the ledger is in its memory alone"
             ) from error
         self._kept.close()
         self._kept = None
+        self._pin(None)
+
+    def _clear_place(self) -> None:
+        """Remove what is left of ours; from here to the end a kill leaves the whole copy.
+
+        A WAL would be taken for the new file's, or other programs would still write to it.
+        """
+        self._refuse_another()
+        for name in files.NAMES:
+            self._path.with_name(name).unlink(missing_ok=True)
+
+    def _refuse_another(self) -> None:
+        ours = self._ours is not None and self._ours.lies_at(self._path)
+        if os.path.lexists(self._path) and not ours:
+            raise FileExistsError(errno.EEXIST, "another file was put there", str(self._path))
+
+    def _pin(self, path: Path | None) -> None:
+        before, self._ours = self._ours, None if path is None else disk.Pinned(path)
+        if before is not None:
+            before.close()
 
     def _reopen(self) -> None:
-        """Open what was put in its place; raise where it was removed since."""
-        # Not one that is made only now, and is empty.
-        uri = f"{self._path.absolute().as_uri()}?mode=rw"
-        self._db = sqlite3.connect(uri, uri=True, isolation_level=None)
+        """Open what was put in its place; raise where it was removed, or replaced, since."""
+        self._db = _connect(self._path)
         try:
+            self._refuse_another()  # before anything is written to it
             self._prepare()
+            self._refuse_another()
         except (sqlite3.Error, OSError):
-            self._place.learn()
             self._db.close()
             raise
 
@@ -251,8 +289,9 @@ class Store:
 
     def _unusable(self, error: Exception) -> LedgerUnusableError:
         return LedgerUnusableError(
-            f"cannot use the ledger {self._path}: {error}. It is left as it is: move it away to "
-            "start with an empty one, which kubelet's checkpoint then fills"
+            f"cannot use the ledger {self._path}: {error}. It is left as it is: move it away "
+            "with its -wal and -shm to start with an empty one, which kubelet's checkpoint then "
+            "fills"
         )
 
     def _commit(self, before: Book, after: Book, moves: tuple[Move, ...]) -> None:
@@ -267,114 +306,39 @@ class Store:
             raise
 
 
-def read_only(folder: Path) -> Book:
-    """Return the book of a daemon that is down; raises LedgerError when there is none."""
-    return _read(folder, rows.read_book)
+def _begin(path: Path) -> None:
+    """Have a ledger at *path*, where there is none: an empty one, or a copy not put there yet."""
+    files.move_companions_aside(path)
+    if _is_whole(files.half(path)):
+        files.replace(path)
+    else:
+        _create(path)
 
 
-def read_only_history(folder: Path, device: DeviceName | None, limit: int) -> tuple[Move, ...]:
-    """Return the last *limit* moves from the file of a daemon that is down, oldest first."""
-    return _read(folder, lambda db: rows.read_history(db, device, limit))
-
-
-def read_only_moved_devices(folder: Path) -> frozenset[DeviceName]:
-    """Return the devices with any history in the file of a daemon that is down."""
-    return _read(folder, rows.read_moved_devices)
-
-
-def _read(folder: Path, read: Callable[[sqlite3.Connection], T]) -> T:
-    with closing(_open_read_only(folder)) as db:
-        try:
-            return read(db)
-        except sqlite3.Error as error:
-            message = f"cannot read the ledger {folder / FILE}: {error}"
-            raise LedgerError(message) from error
+def _is_whole(half: Path) -> bool:
+    """Tell whether *half* is a ledger that only had to be put in its place."""
+    if half.with_name(f"{half.name}-journal").exists():
+        return False
+    try:
+        return not inspect(half, how="mode=ro&immutable=1")
+    except (sqlite3.Error, OSError, LedgerUnusableError):
+        return False
 
 
 def _create(path: Path) -> None:
     """Make an empty ledger beside *path* and rename it: it is there whole, or not at all."""
-    half = _half(path)
-    _remove_half(half)
-    with closing(sqlite3.connect(half, isolation_level=None)) as db:
+    files.remove_half(path)
+    with closing(sqlite3.connect(files.half(path), isolation_level=None)) as db:
         # Not later, in place: a kill just then leaves a journal that a look without write access,
         # with which each start begins, cannot roll back.
         db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(_upgrade(0))
-    _put_in_place(half, path)
+        db.executescript(upgrade(0))
+    files.replace(path)
 
 
-def _half(path: Path) -> Path:
-    """Return where a ledger is written before it is renamed to *path*."""
-    return path.with_name(f".{path.name}.new")
-
-
-def _remove_half(half: Path) -> None:
-    """Remove what an attempt that was killed left behind."""
-    for suffix in ("-journal", *_FILES):
-        half.with_name(half.name + suffix).unlink(missing_ok=True)
-
-
-def _put_in_place(half: Path, path: Path) -> None:
-    half.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _upgrade(version: int) -> str:
-    """Return the one transaction that brings a ledger of *version* to ours; 0: an empty file."""
-    folder = Path(__file__).parent
-    return "\n".join(
-        (
-            "BEGIN IMMEDIATE;",
-            *(folder.joinpath(name).read_text("utf-8") for name in _SCHEMA[version:]),
-            f"PRAGMA application_id = {_APPLICATION_ID};",
-            f"PRAGMA user_version = {SCHEMA_VERSION};",
-            "COMMIT;",
-        )
-    )
-
-
-def inspect(path: Path, *, how: str = "mode=ro") -> bool:
-    """Return whether the file is empty; raise when it is not one that we may write.
-
-    *how* it is opened is a query of SQLite's file names. Raises sqlite3.Error or LedgerError.
-    """
-    with closing(_connect_read_only(path, how)) as db:
-        db.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        owner = db.execute("PRAGMA application_id").fetchone()[0]
-        tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-        if not tables:
-            return True
-        if owner != _APPLICATION_ID:
-            message = f"cannot use the ledger {path}: another program's database is there"
-            raise LedgerUnusableError(message)
-        if version > SCHEMA_VERSION:
-            message = (
-                f"cannot use the ledger {path}: it has version {version}, this holdfast knows "
-                f"{SCHEMA_VERSION}. Install the newer one again; nothing was changed"
-            )
-            raise LedgerUnusableError(message)
-        verdict = db.execute("PRAGMA quick_check").fetchone()[0]
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict)
-        return False
-
-
-def _connect_read_only(path: Path, how: str = "mode=ro") -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
-
-
-def _open_read_only(folder: Path) -> sqlite3.Connection:
-    path = folder / FILE
-    try:
-        return _connect_read_only(path)
-    except sqlite3.Error as error:
-        message = f"cannot open the ledger {path}: {error}"
-        raise LedgerError(message) from error
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open what lies there. One that SQLite makes because it is gone again would be empty."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
 
 
 def _is_full(error: sqlite3.Error) -> bool:

@@ -19,7 +19,8 @@ from holdfast.doctor.state import state_findings
 from holdfast.host.proc.peer import lock_holder
 from holdfast.host.proc.procfs import Procfs
 from holdfast.host.root import HostRoot
-from holdfast.ledger.store import SCHEMA_VERSION, Store
+from holdfast.ledger.schema import SCHEMA_VERSION
+from holdfast.ledger.store import Store
 from holdfast.model.node.filesystems import unfit
 from holdfast.settings import convert
 

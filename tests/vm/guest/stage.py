@@ -17,7 +17,7 @@ from grpc.aio import AioRpcError
 from holdfast._pb.deviceplugin.v1beta1 import api_pb2 as api
 from holdfast.control import ask
 from holdfast.errors import HoldfastError
-from holdfast.ledger.store import read_only
+from holdfast.ledger.readonly import read_only
 from holdfast.model.ids import PodUid
 from holdfast.names import PLUGINS
 from simulated.dramanager import DraManager
