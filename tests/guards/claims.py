@@ -39,7 +39,7 @@ CLAIM_GUARDS = (
         edits=(
             Edit(
                 "daemon/holdfast/model/dra/shares.py",
-                "return not (on_it or locked or book.marks.on(device.keys))",
+                "return not (on_it or locked or quarantines_on(book, device.keys))",
                 "return True",
             ),
         ),

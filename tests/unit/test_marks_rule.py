@@ -25,10 +25,11 @@ from fakes.books import (
 from holdfast.model.book.book import Book
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
-from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine, why_withheld
+from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.book.offers import OfferFacts, kept_back, offered
 from holdfast.model.book.queue import settle
 from holdfast.model.book.reconcile import Observed, reconcile
+from holdfast.model.book.withheld import why_withheld
 from holdfast.model.gate.gate import Caller, Passage, enter, who_calls, why_wait
 
 _D0 = silicon(d0="a")
@@ -83,7 +84,7 @@ _Step = Callable[[Draft], object]
 def test_a_mark_keeps_from_new_pods_and_from_no_pod_what_it_started_on(
     marks: Marks, wanted: str, started: str, reason: str | None
 ) -> None:
-    assert why_withheld(marks, keys(*wanted), keys(*started)) == reason
+    assert why_withheld(Book(marks=marks), keys(*wanted), keys(*started)) == reason
 
 
 def _marked(marks: Marks, *steps: _Step) -> Book:

@@ -22,10 +22,11 @@ from holdfast.model.book.book import CARDS, Book
 from holdfast.model.book.byhand import Target, quarantine, unquarantine
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
-from holdfast.model.book.marks import Asker, Mark, why_withheld
+from holdfast.model.book.marks import Asker, Mark
 from holdfast.model.book.places import on_vfio, place
 from holdfast.model.book.queue import settle, waits_behind
 from holdfast.model.book.reconcile import Observed, reconcile
+from holdfast.model.book.withheld import why_withheld
 from holdfast.model.cards import clash, same_functions
 from holdfast.model.devices import Device, DeviceKind, Identity, Inventory, places_of
 from holdfast.model.gate.gate import Caller, Passage, why_held
@@ -42,6 +43,7 @@ CARD: Silicon = {DeviceId("G"): keys("gpu/G")}
 SLICE: Silicon = {DeviceId("M"): keys("mig/G/1/M")}
 REPLICA: Silicon = {DeviceId("G::0"): keys("replica/G/0")}
 OTHER: Silicon = {DeviceId("G::1"): keys("replica/G/1")}
+MARK = Mark(asker=Asker(uid=0, pid=1), at=0.0)
 WAYS = [(CARD, WHOLE), (SLICE, HALF), (REPLICA, WHOLE)]
 
 CLASHES = [
@@ -64,6 +66,11 @@ def at(*addresses: PciAddress) -> Draft:
     draft = drafted()
     place(draft, dict.fromkeys("G", addresses[0]) if addresses else {})
     return draft
+
+
+def withheld(draft: Draft, devices: Silicon) -> bool:
+    (of_it,) = devices.values()
+    return why_withheld(draft.book, of_it) is not None
 
 
 def where(draft: Draft) -> dict[str, str]:
@@ -308,7 +315,7 @@ def test_nobody_has_a_card_by_its_driver_when_its_function_is_on_vfio() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "withheld"),
+    ("named", "expected"),
     [
         (CARD, [(CARD, True), (FUNCTION, True), (REPLICA, True)]),
         (FUNCTION, [(CARD, True), (FUNCTION, True), (REPLICA, True)]),
@@ -319,16 +326,14 @@ def test_nobody_has_a_card_by_its_driver_when_its_function_is_on_vfio() -> None:
     ],
 )
 def test_a_card_that_a_person_quarantined_stays_so_under_another_driver(
-    named: Silicon, withheld: list[tuple[Silicon, bool]]
+    named: Silicon, expected: list[tuple[Silicon, bool]]
 ) -> None:
     draft = at(AT)
     ((id_, had),) = named.items()
     what = Target(device=DeviceName(WHOLE, id_), keys=had)
-    quarantine(draft, what, Mark(asker=Asker(uid=0, pid=1), at=0.0))
-    for each, expected in withheld:
-        (of_it,) = each.values()
-        assert (why_withheld(draft.marks, of_it) is not None) is expected
-    unquarantine(draft, what, Mark(asker=Asker(uid=0, pid=1), at=1.0))
+    quarantine(draft, what, MARK)
+    assert [withheld(draft, each) for each, _ in expected] == [told for _, told in expected]
+    unquarantine(draft, what, MARK)
     assert not draft.marks
 
 
@@ -339,10 +344,27 @@ def test_only_what_one_has_as_a_card_and_the_other_as_a_function_is_named_as_the
     assert same_functions(keys("gpu/H"), other, places) == []
 
 
-def test_a_quarantine_is_of_nothing_else_where_it_is_not_known_where_the_card_is() -> None:
+def test_a_quarantine_follows_the_card_to_wherever_it_is_known_to_be() -> None:
     draft = at()
-    ((id_, had),) = CARD.items()
-    what = Target(device=DeviceName(WHOLE, id_), keys=had)
-    quarantine(draft, what, Mark(asker=Asker(uid=0, pid=1), at=0.0))
-    (mark,) = draft.marks.quarantines.values()
-    assert mark.keys == had
+    quarantine(draft, Target(device=DeviceName(VFIO, DeviceId(AT)), keys=keys(f"pci/{AT}")), MARK)
+    assert not withheld(draft, CARD), "it is not known that this is the card"
+    place(draft, {"G": AT})
+    assert withheld(draft, CARD)
+    # Somebody has changed the cards' places.
+    place(draft, {"G": ELSEWHERE, "H": AT})
+    assert not withheld(draft, CARD)
+    assert withheld(draft, {DeviceId("H"): keys("gpu/H")})
+
+
+def test_a_quarantined_card_stays_so_when_it_is_divided_and_a_slice_when_it_is_not_any_more() -> (
+    None
+):
+    whole, divided = at(), at()
+    quarantine(whole, Target(device=DeviceName(WHOLE, DeviceId("G")), keys=keys("gpu/G")), MARK)
+    quarantine(
+        divided, Target(device=DeviceName(HALF, DeviceId("M")), keys=SLICE[DeviceId("M")]), MARK
+    )
+    assert withheld(whole, SLICE)
+    assert withheld(divided, CARD)
+    assert not withheld(divided, {DeviceId("N"): keys("mig/G/2/N")})
+    assert not withheld(whole, {DeviceId("M"): keys("mig/H/1/M")})

@@ -27,11 +27,12 @@ from holdfast.errors import LedgerError, RequestRefusedError
 from holdfast.model.book.book import Book, Phase
 from holdfast.model.book.byhand import target
 from holdfast.model.book.locks import DeviceLock, LockState
-from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine, why_withheld
+from holdfast.model.book.marks import Asker, Mark, Marks, Quarantine
 from holdfast.model.book.pods import PodSighting
 from holdfast.model.book.proof import could_have_started
 from holdfast.model.book.queue import settle, waits_behind
 from holdfast.model.book.reconcile import Observed, reconcile
+from holdfast.model.book.withheld import why_withheld
 from holdfast.model.cards import (
     Sharing,
     card_of,
@@ -233,9 +234,9 @@ def test_a_card_that_a_person_withholds_is_withheld_with_all_of_its_replicas() -
     marks = Marks(
         quarantines={name("G"): Quarantine(device=name("G"), keys=keys("gpu/G"), mark=mark)}
     )
-    assert why_withheld(marks, keys("replica/G/0")) is not None
-    assert why_withheld(marks, keys("replica/G/0"), keys("replica/G/0")) is None
-    assert why_withheld(marks, keys("replica/H/0")) is None
+    assert why_withheld(Book(marks=marks), keys("replica/G/0")) is not None
+    assert why_withheld(Book(marks=marks), keys("replica/G/0"), keys("replica/G/0")) is None
+    assert why_withheld(Book(marks=marks), keys("replica/H/0")) is None
 
 
 def _lock(

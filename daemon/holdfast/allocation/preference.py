@@ -5,6 +5,7 @@ from collections.abc import Collection
 from holdfast.discovery.source import Sources
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.offers import kept_back
+from holdfast.model.book.withheld import quarantines_on
 from holdfast.model.devices import Inventory
 from holdfast.model.gate.placement import Choice
 from holdfast.model.ids import DeviceId, ResourceName
@@ -42,7 +43,7 @@ class Preference:
         avoid: Collection[DeviceId] = {
             device.name.id
             for device in devices
-            if book.lock_on(device.keys) is not None or book.marks.on(device.keys)
+            if book.lock_on(device.keys) is not None or quarantines_on(book, device.keys)
         }
         choice = Choice(available=available, must_include=must_include, size=size, avoid=avoid)
         # Where a device is on the node does not change with its name, or when others are left out.

@@ -9,6 +9,7 @@ from holdfast.errors import LaneStuckError
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import LockState
+from holdfast.model.book.withheld import quarantines_on
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.dra.advertised import Advertised
 from holdfast.model.dra.resourceslice import Taint
@@ -144,7 +145,7 @@ class NodePool:
             lock=state,
             for_claim=for_claim,
             brief=brief,
-            quarantined=bool(book.marks.on(device.keys)),
+            quarantined=bool(quarantines_on(book, device.keys)),
             drained=book.marks.drain is not None,
             leaving=bool(device.leaving),
             uncommitted=failing is not None

@@ -8,8 +8,8 @@ from holdfast.ledger.ages import LockAges
 from holdfast.ledger.ledger import Ledger
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import LockState
-from holdfast.model.book.marks import why_withheld
 from holdfast.model.book.offers import OfferedDevice, OfferFacts, Offers, has_or_awaits, offered
+from holdfast.model.book.withheld import why_withheld
 from holdfast.model.devices import Device, Inventory
 from holdfast.model.ids import DeviceName, ResourceName
 from holdfast.model.kubelet import KubeletView
@@ -129,7 +129,7 @@ class Offering:
             releasing_for=self._ages.age(lock) if lock is not None else 0.0,
             uncommitted_for=0.0 if failing is None else self._clock.monotonic() - failing,
             withhold_after=self._withhold_after.value,
-            withheld=why_withheld(book.marks, device.keys) is not None,
+            withheld=why_withheld(book, device.keys) is not None,
             leaving=bool(device.leaving),
         )
         return OfferedDevice(id=device.name.id, healthy=offered(facts), numa_node=device.numa_node)

@@ -120,14 +120,17 @@ def same_functions(
     return sorted(places.functions.intersection(what for what, _ in met))
 
 
-def by_another_driver(keys: frozenset[HardwareKey], places: Places) -> frozenset[HardwareKey]:
-    """Return the keys that the hardware of *keys* has under another driver: function or card."""
-    cards = {card_of(key) for key in keys}
-    return frozenset(
-        key
-        for card, function in places.of.items()
-        for inside, key in ((card in cards, function), (function in keys, card_key(card)))
-        if inside
+def overlap(
+    one: frozenset[HardwareKey], other: frozenset[HardwareKey], places: Places = NOWHERE
+) -> bool:
+    """Tell whether *one* and *other* have hardware in common: all of a card has each part of it."""
+    if clash(one, other, places):
+        return True
+    return any(
+        card_key(card) in whole
+        for whole, parts in ((one, other), (other, one))
+        for card in map(card_of, parts)
+        if card
     )
 
 

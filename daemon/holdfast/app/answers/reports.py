@@ -9,7 +9,8 @@ from holdfast.app.answers.claims import admin_reports, claim_by, claim_report
 from holdfast.model.book.book import Book
 from holdfast.model.book.drift import Disagreement
 from holdfast.model.book.locks import DeviceLock, LockState, Move
-from holdfast.model.book.marks import Marks, why_withheld
+from holdfast.model.book.marks import Marks
+from holdfast.model.book.withheld import why_withheld
 from holdfast.model.devices import Device, Inventory, LeftOut, told_of
 from holdfast.model.gate.waiting import missing, why_queued
 from holdfast.model.ids import DeviceName, PodUid
@@ -224,7 +225,7 @@ def _memory_report(found: HolderMemory | None) -> Report:
 
 
 def _withheld(book: Book, device: Device) -> list[str]:
-    reason = why_withheld(book.marks, device.keys)
+    reason = why_withheld(book, device.keys)
     return [] if reason is None else [reason]
 
 

@@ -78,7 +78,7 @@ class Look:
         self.full_scan_seconds = 0.0
         """How long the last full scan took."""
         self.full_scan_cpu_seconds = 0.0
-        """What it cost; see `Scan`."""
+        """What that cost, with the second look that some devices take; see `Scan`."""
         self.full_gaps: tuple[str, ...] = ()
         """What that scan could not see. A scan of fewer processes says nothing about the rest."""
         self.full_scan_at: float | None = None
@@ -148,6 +148,7 @@ class Look:
         holders = attribute(scan, busy, locks)
         gaps = {device.name: scan.gaps for device in devices}
         unread = {device.name: scan.unread for device in devices}
+        worked = scan.cpu_seconds
         # A mapping without an open file is rare, and reading all maps is expensive: do it only if
         # nothing else explains the use, or if nothing else would show it.
         puzzling = [device for device in devices if self._puzzles(device, busy, holders)]
@@ -158,10 +159,11 @@ class Look:
             holders.update(attribute(scan, busy & names, locks))
             gaps.update(dict.fromkeys(names, scan.gaps))
             unread.update(dict.fromkeys(names, scan.unread))
+            worked += scan.cpu_seconds
         self.last_scan = scan
         if pids is None:
             self.full_scan_seconds, self.full_gaps = scan.seconds, scan.gaps
-            self.full_scan_cpu_seconds = scan.cpu_seconds
+            self.full_scan_cpu_seconds = worked
             self.full_scan_at = self._monotonic()
         return {
             device.name: KernelFacts(

@@ -11,7 +11,7 @@ from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
 from holdfast.model.book.marks import Mark, Quarantine
 from holdfast.model.book.queue import settle
-from holdfast.model.cards import by_another_driver
+from holdfast.model.book.withheld import quarantines_on
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceName, HardwareKey, PodUid
 
@@ -63,9 +63,9 @@ def quarantine(draft: Draft, what: Target, mark: Mark) -> str:
     A pod that runs on it is not affected: ending a pod is another request.
     """
     book = draft.book
-    # A card that is bound to another driver is a device of another name, and as broken.
-    keys = what.keys | by_another_driver(what.keys, book.holdings.places)
-    draft.mark(book.marks.with_quarantine(Quarantine(device=what.device, keys=keys, mark=mark)))
+    draft.mark(
+        book.marks.with_quarantine(Quarantine(device=what.device, keys=what.keys, mark=mark))
+    )
     draft.tell(what.device, what.keys, f"quarantined by hand: {mark}")
     lock = book.lock_on(what.keys)
     done = f"{what.device} is quarantined: no new pod gets it"
@@ -92,7 +92,9 @@ def unquarantine(draft: Draft, what: Target, mark: Mark, *, forgiven: Sequence[s
     lock = book.lock_on(what.keys)
     by_hand = what.device in book.marks.quarantines
     stuck = lock is not None and lock.state is LockState.QUARANTINED
-    others = [str(each.device) for each in book.marks.on(what.keys) if each.device != what.device]
+    others = [
+        str(each.device) for each in quarantines_on(book, what.keys) if each.device != what.device
+    ]
     if not by_hand and not stuck and not forgiven:
         raise RequestRefusedError(_why_not_lifted(what, lock, others))
     told: list[str] = []

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.model.cards import clash
 from holdfast.model.ids import DeviceName, HardwareKey
 
 
@@ -57,13 +56,6 @@ class Marks(Struct, frozen=True, kw_only=True):
         """Return whether anything is withheld."""
         return bool(self.quarantines) or self.drain is not None
 
-    def on(self, keys: frozenset[HardwareKey]) -> tuple[Quarantine, ...]:
-        """Return every quarantine of any of *keys*, under any resource name.
-
-        That of a whole card is one of its replicas, too.
-        """
-        return tuple(each for each in self.quarantines.values() if clash(each.keys, keys))
-
     def with_quarantine(self, quarantine: Quarantine) -> "Marks":
         """Return the same with *quarantine*, in place of a former one of its device."""
         changed = {**self.quarantines, quarantine.device: quarantine}
@@ -73,20 +65,3 @@ class Marks(Struct, frozen=True, kw_only=True):
         """Return the same without the quarantine of *device*."""
         kept = {name: each for name, each in self.quarantines.items() if name != device}
         return replace(self, quarantines=kept)
-
-
-def why_withheld(
-    marks: Marks, keys: frozenset[HardwareKey], started: frozenset[HardwareKey] = frozenset()
-) -> str | None:
-    """Return why a start on *keys* has to wait for a person, or None when it has not.
-
-    *started* is the hardware that a container of the same pod has started on before. A pod that
-    runs is not stopped by either mark: its containers may start again on what they had, and under
-    a drain the rest of its containers may follow.
-    """
-    for quarantine in marks.on(keys):
-        if clash(quarantine.keys, keys - started):
-            return f"{quarantine.device} is quarantined by hand: {quarantine.mark}"
-    if marks.drain is not None and not started:
-        return f"holdfast is draining: {marks.drain}"
-    return None

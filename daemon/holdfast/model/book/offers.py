@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import DeviceLock, LockState
-from holdfast.model.book.marks import why_withheld
+from holdfast.model.book.withheld import why_withheld
 from holdfast.model.devices import Inventory
 from holdfast.model.ids import DeviceId, DeviceName, HardwareKey, ResourceName
 from holdfast.model.kubelet import CheckpointEntry, KubeletView
@@ -131,5 +131,5 @@ def kept_back(
         and device.name.id not in named
         and device.numa_node in nodes
         and book.lock_on(device.keys) is None
-        and why_withheld(book.marks, device.keys) is None
+        and why_withheld(book, device.keys) is None
     )

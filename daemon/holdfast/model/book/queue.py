@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from holdfast.model.book.book import Allocation, Book, Holdings, Phase, same_holder
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
-from holdfast.model.book.marks import why_withheld
+from holdfast.model.book.withheld import why_withheld
 from holdfast.model.cards import Side, rivals, sides_of
 from holdfast.model.ids import DeviceName, HardwareKey
 
@@ -54,8 +54,10 @@ def _in_turn(holdings: Holdings, allocations: Iterable[Allocation]) -> list[Allo
 
 
 def _is_withheld(draft: Draft, allocation: Allocation, keys: frozenset[HardwareKey]) -> bool:
-    marks = draft.marks
-    return bool(marks) and why_withheld(marks, keys, draft.book.started(allocation)) is not None
+    if not draft.marks:
+        return False
+    book = draft.book
+    return why_withheld(book, keys, book.started(allocation)) is not None
 
 
 def _had_by(

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from holdfast.model.book.book import Book
 from holdfast.model.book.locks import LockState
-from holdfast.model.book.marks import why_withheld
+from holdfast.model.book.withheld import why_withheld
 from holdfast.model.cards import whole
 from holdfast.model.devices import Inventory
 from holdfast.model.dra.advertised import Advertised
@@ -96,7 +96,7 @@ def _one(
             return False, told + (f"; {known}" if known else "")
     for lock in locks:
         return True, belongs_to(lock, book, device.keys)
-    return True, why_withheld(book.marks, device.keys) or ""
+    return True, why_withheld(book, device.keys) or ""
 
 
 def _cut(message: str) -> str:

@@ -7,8 +7,8 @@ from holdfast.model.book.book import Book, Phase
 from holdfast.model.book.claims import Wish, enlist
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import LockState
-from holdfast.model.book.marks import why_withheld
 from holdfast.model.book.queue import waits_behind
+from holdfast.model.book.withheld import why_withheld
 from holdfast.model.cards import clash
 from holdfast.model.devices import Device, DeviceKind, FaultKind
 from holdfast.model.dra.claims import AllocatedClaim, ClaimResult
@@ -114,7 +114,7 @@ def why_not_yet(book: Book, claim: ClaimUid, keys: frozenset[HardwareKey]) -> st
         return None
     mine = book.holdings.of_claim(claim)
     started = frozenset[HardwareKey]().union(*(book.started(each) for each in mine))
-    withheld = why_withheld(book.marks, keys, started)
+    withheld = why_withheld(book, keys, started)
     if withheld is not None:
         return withheld
     locks = book.locks_on(keys)

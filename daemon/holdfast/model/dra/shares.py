@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from holdfast.model.book.book import Book
-from holdfast.model.book.marks import why_withheld
+from holdfast.model.book.withheld import quarantines_on, why_withheld
 from holdfast.model.cards import parted, whole
 from holdfast.model.devices import Device
 from holdfast.model.dra.advertised import Advertised
@@ -75,7 +75,7 @@ def _is_left(device: Device, book: Book, claim: ClaimUid) -> bool:
     if any(each.claim == claim for each in on_it):
         return True
     locked = any(lock.keys & device.keys for lock in book.locks_on(device.keys))
-    return not (on_it or locked or book.marks.on(device.keys))
+    return not (on_it or locked or quarantines_on(book, device.keys))
 
 
 def _why_none(devices: Iterable[Device], book: Book) -> str:
@@ -91,7 +91,7 @@ def _who(device: Device, book: Book) -> str:
         return belongs_to(lock, book)
     for allocation in book.holdings.on(device.keys):
         return f"{device.name} is waited for by {book.holder(allocation)}"
-    withheld = why_withheld(book.marks, device.keys)
+    withheld = why_withheld(book, device.keys)
     return withheld or f"{device.name} is given to another share of the same claim"
 
 

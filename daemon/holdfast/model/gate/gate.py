@@ -7,8 +7,8 @@ from msgspec import Struct
 from holdfast.model.book.book import Allocation, Book, Phase, same_pod
 from holdfast.model.book.draft import Draft
 from holdfast.model.book.locks import DeviceLock, LockState
-from holdfast.model.book.marks import why_withheld
 from holdfast.model.book.queue import settle, waits_behind
+from holdfast.model.book.withheld import why_withheld
 from holdfast.model.cards import same_functions
 from holdfast.model.devices import pci_addresses
 from holdfast.model.ids import DeviceId, HardwareKey, PodUid, ResourceName
@@ -103,7 +103,7 @@ def why_held(passage: Passage, caller: Caller, book: Book) -> str | None:
 
 def why_kept_away(passage: Passage, caller: Caller, book: Book) -> str | None:
     """Return why a person withholds the devices from *caller*, or None."""
-    return why_withheld(book.marks, passage.keys, _started(passage, caller, book))
+    return why_withheld(book, passage.keys, _started(passage, caller, book))
 
 
 def arrive(draft: Draft, passage: Passage, caller: Caller) -> None:

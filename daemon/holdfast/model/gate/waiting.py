@@ -3,8 +3,8 @@
 from msgspec import Struct
 
 from holdfast.model.book.book import Allocation, Book, same_holder
-from holdfast.model.book.marks import why_withheld
 from holdfast.model.book.queue import waits_behind
+from holdfast.model.book.withheld import why_withheld
 from holdfast.model.gate.gate import belongs_to
 from holdfast.model.ids import HardwareKey, PodUid
 
@@ -32,7 +32,7 @@ def missing(
 
 def why_queued(book: Book, allocation: Allocation, keys: frozenset[HardwareKey]) -> str:
     """Return what *allocation* waits for to get *keys*, which are missing."""
-    withheld = why_withheld(book.marks, keys, book.started(allocation))
+    withheld = why_withheld(book, keys, book.started(allocation))
     if withheld is not None:
         return withheld
     lock = book.lock_on(keys)
