@@ -23,6 +23,7 @@ from simulated.node import SimulatedNode
 from simulated.pods import Container, Phase, Pod, PodSpec, Workload
 from simulated.podworker import KubeletTimes
 from simulated.runtime import Runtime
+from waiting import until
 
 TPU = "google.com/tpu"
 POOL = "example.com/chip"
@@ -154,6 +155,8 @@ class Stage(simulated.stage.Stage):
 
     async def start_and_register(self) -> None:
         """Start the daemon, and return when kubelet has heard its devices."""
+        # What the former one sent last may come only now.
+        await until(lambda: not self.kubelet.listens, what="kubelet to see the streams' end")
         before = self.heard()
         self.start()
         await self.until(lambda: self.heard() > before, "the daemon to register")

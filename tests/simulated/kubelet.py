@@ -101,6 +101,11 @@ class Kubelet(rpc.RegistrationServicer):
         await self._server.start()
         self._up.set()
 
+    @property
+    def listens(self) -> bool:
+        """Tell whether any plugin's stream is still read."""
+        return not all(each.done() for each in self._streams)
+
     async def stop(self) -> None:
         """Stop, as at a restart: containers run on, and kubelet.sock stays without a listener."""
         self._up.clear()

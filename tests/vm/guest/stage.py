@@ -473,12 +473,13 @@ class Stage:
     def restart_kubelet(self) -> None:
         """Restart kubelet; return when it has had every list anew."""
 
-        async def restart() -> None:
+        async def restart() -> dict[str, int]:
             await self.kubelet.stop()
+            before = self._lists()  # what came just before it stopped is of the former streams
             await self.kubelet.start()
+            return before
 
-        before = self._lists()
-        self.call(restart())
+        before = self.call(restart())
         wait_until(
             lambda: all(self._lists()[name] > before[name] for name in before),
             limit=_SLOW,

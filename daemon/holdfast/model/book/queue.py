@@ -54,10 +54,11 @@ def _in_turn(holdings: Holdings, allocations: Iterable[Allocation]) -> list[Allo
 
 
 def _is_withheld(draft: Draft, allocation: Allocation, keys: frozenset[HardwareKey]) -> bool:
-    if not draft.marks:
-        return False
-    book = draft.book
-    return why_withheld(book, keys, book.started(allocation)) is not None
+    return bool(draft.marks) and _why_withheld(draft.book, allocation, keys) is not None
+
+
+def _why_withheld(book: Book, allocation: Allocation, keys: frozenset[HardwareKey]) -> str | None:
+    return why_withheld(book, keys, book.started(allocation))
 
 
 def _had_by(
